@@ -1,0 +1,226 @@
+"""What flows through a pipeline.
+
+A *collection* is the tuples that arrive together: an Arrow RecordBatch, with the event time and the
+lane (the number of its key) of each row beside it. Everything else a stage hands on is an *outcome*
+of one of the classes below. All of them are columns: an outcome speaks for many rows at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.errors import ContractError
+
+__all__ = [
+    "Collection",
+    "ControlSignal",
+    "Dropped",
+    "End",
+    "Int32s",
+    "Int64s",
+    "Late",
+    "Outcome",
+    "Side",
+    "StreamData",
+    "StreamError",
+    "Watermark",
+    "lanes_like",
+    "with_columns",
+]
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+
+
+def lanes_like(rows: pa.RecordBatch, lane: int = 0) -> Int32s:
+    """One lane number for all rows."""
+    return np.full(rows.num_rows, lane, np.int32)
+
+
+def with_columns(rows: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
+    """`rows` and further columns behind them; one of the same name is replaced in place."""
+    names = list(rows.schema.names)
+    arrays = list(rows.columns)
+    for name, values in columns.items():
+        array = values if isinstance(values, pa.Array) else pa.array(values)
+        if name in names:
+            arrays[names.index(name)] = array
+        else:
+            names.append(name)
+            arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows, their lanes and their times: what data, late and dropped rows have in common."""
+
+    rows: pa.RecordBatch
+    time_ns: Int64s
+    lane: Int32s
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not len(self.time_ns) == len(self.lane) == self.rows.num_rows:
+            raise ContractError(
+                f"{type(self).__name__}: {self.rows.num_rows} rows, {len(self.time_ns)} times, "
+                f"{len(self.lane)} lanes"
+            )
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def table(self) -> pa.RecordBatch:
+        """The rows as they leave Tidegate: their own columns, then ours."""
+        return with_columns(self.rows, {"time_ns": self.time_ns})
+
+
+@dataclass(frozen=True, eq=False)
+class Collection(_Rows):
+    """Tuples that travel together, with the event time and lane of each.
+
+    `wall_ns` is the processing time at which the collection was seen; it is the only clock an
+    operator ever gets.
+    """
+
+    wall_ns: int = 0
+    kind: ClassVar[str] = "data"
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, time_ns: Int64s, wall_ns: int = 0) -> Collection:
+        """A collection of a single key."""
+        return cls(rows, time_ns, lanes_like(rows), wall_ns)
+
+    def take(self, rows: NDArray[Any]) -> Collection:
+        """The rows with these numbers, in this order."""
+        return replace(
+            self,
+            rows=self.rows.take(pa.array(rows)),
+            time_ns=self.time_ns[rows],
+            lane=self.lane[rows],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Late(_Rows):
+    """Rows that came at or below the watermark, and by how much."""
+
+    lateness_ns: Int64s
+    kind: ClassVar[str] = "late"
+
+    def table(self) -> pa.RecordBatch:
+        return with_columns(super().table(), {"lateness_ns": self.lateness_ns})
+
+
+@dataclass(frozen=True, eq=False)
+class Dropped(_Rows):
+    """Rows a stage let go, each with its reason: never silent, always delivered."""
+
+    reason: pa.Array
+    kind: ClassVar[str] = "dropped"
+
+    def table(self) -> pa.RecordBatch:
+        return with_columns(super().table(), {"reason": self.reason})
+
+
+@dataclass(frozen=True, eq=False)
+class StreamError:
+    """Rows that could not be used: which column, which value (as text), and why.
+
+    The pipeline goes on; the rows do not move time.
+    """
+
+    rows: pa.RecordBatch
+    column: pa.Array
+    value: pa.Array
+    reason: pa.Array
+    lane: Int32s
+
+    kind: ClassVar[str] = "error"
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def table(self) -> pa.RecordBatch:
+        return with_columns(
+            self.rows,
+            {"error_column": self.column, "error_value": self.value, "error_reason": self.reason},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A table of its own beside the data: batch summaries, unmatched messages, jump reports."""
+
+    name: str
+    rows: pa.RecordBatch
+    lane: Int32s
+
+    @property
+    def kind(self) -> str:
+        return self.name
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def table(self) -> pa.RecordBatch:
+        return self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class Watermark:
+    """Per lane: nothing at or before this time will come any more. One entry per lane named."""
+
+    time_ns: Int64s
+    lane: Int32s
+
+    kind: ClassVar[str] = "watermark"
+
+    @classmethod
+    def at(cls, time_ns: int, lane: int = 0) -> Watermark:
+        """The watermark of a single lane."""
+        return cls(np.array([time_ns], np.int64), np.array([lane], np.int32))
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+class End(Enum):
+    """How a stream ends."""
+
+    GRACEFUL = "graceful"
+    """Everything buffered is delivered, in order, without a watermark."""
+    QUICK = "quick"
+    """Everything buffered is discarded, and counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class ControlSignal:
+    """A message to the stages themselves: the end, or a setting changed while running.
+
+    `lane=None` speaks to every lane.
+    """
+
+    name: str
+    value: object = None
+    lane: Int32s | None = None
+
+    kind: ClassVar[str] = "control"
+
+    @classmethod
+    def end(cls, how: End = End.GRACEFUL) -> ControlSignal:
+        return cls("end", how)
+
+
+Outcome = Collection | Late | Dropped | StreamError | Side | Watermark
+"""Anything a stage hands on."""
+
+StreamData = Collection | Watermark | StreamError | ControlSignal
+"""Anything that flows between stages."""

@@ -1,0 +1,205 @@
+"""The protocol every stage follows, and chaining.
+
+An operator is a frozen config. Its state is a `State` (arrays with a lane axis, tables with a lane
+column) that the caller owns. Columns go in, outcomes come out, in order, all that a call implies:
+
+    process(state, collection)   rows came
+    advance(state, watermark)    no row at or before this will come any more, per lane
+    wake(state, wall_ns)         the deadline `wake_at` asked for has come
+    control(state, signal)       a setting changes, or the stream ends
+    flush(state, lanes)          deliver what is left
+
+An operator does no I/O and reads no clock: time comes in with the collection (`wall_ns`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from tidegate.core import snapshot
+from tidegate.core.model import Collection, ControlSignal, End, Int32s, Outcome, Watermark
+from tidegate.core.state import Layout, State
+from tidegate.errors import ContractError
+
+__all__ = ["Chain", "Operator"]
+
+
+class Operator(ABC):
+    """A stage: frozen settings, and transitions over a state that it does not own."""
+
+    name: ClassVar[str]
+    """One word, in snapshots, `explain()` and metrics."""
+    version: ClassVar[int] = 1
+    """Raised whenever the layout or its meaning changes."""
+
+    @abstractmethod
+    def layout(self) -> Layout:
+        """What the state consists of."""
+
+    @abstractmethod
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        """Rows came, in arrival order. Never empty: the caller leaves empty collections out."""
+
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        """Time has passed for these lanes. Hand the watermark on, after what it releases."""
+        return [watermark]
+
+    def wake_at(self, state: State) -> int | None:
+        """The wall time (ns) of the next deadline, if there is one."""
+        return None
+
+    def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        """Deadlines up to `wall_ns` are due."""
+        return []
+
+    def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        """Deliver what these lanes (or all) still hold, in order. The state is then empty."""
+        return []
+
+    def discard(self, state: State) -> dict[str, int]:
+        """A quick end: forget what is buffered, and say how much that was."""
+        return {}
+
+    def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
+        """A setting changes while running. Unknown names are ignored: they may be another's."""
+        return []
+
+    def metrics(self, state: State) -> dict[str, int | float]:
+        """Counters and levels, by the names in the specification."""
+        return {}
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """The schema of the data rows that leave, given that of the rows that come."""
+        return rows
+
+    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        """The further tables this stage delivers (`Side`), by name."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """The config as plain JSON values: for `explain()`, and to match a snapshot with a plan."""
+        config: Any = self
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(config) if f.init}
+
+    def identity(self) -> dict[str, Any]:
+        """What a snapshot must agree with to be restored."""
+        return {"name": self.name, "version": self.version, "config": self.settings()}
+
+    def open(self, lanes: int = 1) -> State:
+        """A new, empty state."""
+        return State(self.layout(), lanes)
+
+    def snapshot(self, state: State) -> bytes:
+        """The state as bytes; `restore` gives it back, or a StateError."""
+        return snapshot.encode([(self.identity(), state)], {})
+
+    def restore(self, blob: bytes) -> State:
+        """The reverse of `snapshot`. Nothing is restored in part."""
+        states, _ = snapshot.decode(blob, [(self.identity(), self.layout())])
+        return states[0]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, End):
+        return value.value
+    if hasattr(value, "settings"):
+        return {"name": getattr(value, "name", type(value).__name__), **value.settings()}
+    return repr(value)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operators one behind the other. Data and watermarks go on to the next; all else goes out."""
+
+    stages: tuple[Operator, ...]
+
+    def open(self, lanes: int = 1) -> list[State]:
+        return [stage.open(lanes) for stage in self.stages]
+
+    def process(self, states: Sequence[State], collection: Collection) -> list[Outcome]:
+        return self._push(states, 0, [collection])
+
+    def advance(self, states: Sequence[State], watermark: Watermark) -> list[Outcome]:
+        return self._push(states, 0, [watermark])
+
+    def wake_at(self, states: Sequence[State]) -> int | None:
+        due = [at for s, state in zip(self.stages, states, strict=True) if (at := s.wake_at(state))]
+        return min(due, default=None)
+
+    def wake(self, states: Sequence[State], wall_ns: int) -> list[Outcome]:
+        out: list[Outcome] = []
+        for number, stage in enumerate(self.stages):
+            out += self._push(states, number + 1, stage.wake(states[number], wall_ns))
+        return out
+
+    def control(self, states: Sequence[State], signal: ControlSignal) -> list[Outcome]:
+        out: list[Outcome] = []
+        if signal.name == "end" and signal.value is End.QUICK:
+            for stage, state in zip(self.stages, states, strict=True):
+                stage.discard(state)
+            return out
+        if signal.name == "end":
+            return self.flush(states, signal.lane)
+        for number, stage in enumerate(self.stages):
+            out += self._push(states, number + 1, stage.control(states[number], signal))
+        return out
+
+    def flush(self, states: Sequence[State], lanes: Int32s | None = None) -> list[Outcome]:
+        """Flush the first stage through the rest, then the second, and so on."""
+        out: list[Outcome] = []
+        for number, stage in enumerate(self.stages):
+            out += self._push(states, number + 1, stage.flush(states[number], lanes))
+        return out
+
+    def metrics(self, states: Sequence[State]) -> dict[str, int | float]:
+        out: dict[str, int | float] = {}
+        for stage, state in zip(self.stages, states, strict=True):
+            out |= {f"{stage.name}.{key}": value for key, value in stage.metrics(state).items()}
+        return out
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        for stage in self.stages:
+            rows = stage.schema(rows)
+        return rows
+
+    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        """Every side table of the chain. Two stages that share a name must share its schema."""
+        out: dict[str, pa.Schema] = {}
+        for stage in self.stages:
+            for name, schema in stage.sides(rows).items():
+                if name in out and not out[name].equals(schema):
+                    raise ContractError(f"two stages deliver different tables called {name}")
+                out[name] = schema
+            rows = stage.schema(rows)
+        return out
+
+    def _push(
+        self, states: Sequence[State], number: int, items: Iterable[Outcome]
+    ) -> list[Outcome]:
+        out: list[Outcome] = []
+        for item in items:
+            if number == len(self.stages) or not isinstance(item, (Collection, Watermark)):
+                out.append(item)
+                continue
+            if len(item) == 0:
+                continue
+            state = states[number]
+            state.touch(item.lane)
+            stage = self.stages[number]
+            if isinstance(item, Collection):
+                made = stage.process(state, item)
+            else:
+                made = stage.advance(state, item)
+            out += self._push(states, number + 1, made)
+        return out

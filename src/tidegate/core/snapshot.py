@@ -1,0 +1,143 @@
+"""The codec of snapshots: versioned, checked, and read without running any code.
+
+    magic "TIDE" | u16 format | u32 crc32 of the rest | u32 header length | header (JSON) | buffers
+
+The header names every stage with its version and settings and says where each array and table lies.
+An unreadable, newer or foreign snapshot is a `StateError` that says which of these it is.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.state import Layout, State
+from tidegate.errors import StateError
+
+__all__ = ["FORMAT", "decode", "encode", "pack", "unpack"]
+
+FORMAT = 1
+_MAGIC = b"TIDE"
+_HEAD = struct.Struct("<4sHII")
+
+
+def pack(header: dict[str, Any], buffers: Sequence[bytes | memoryview]) -> bytes:
+    """An envelope of a JSON header and binary buffers; `unpack` gives both back."""
+    header = {**header, "sizes": [len(buffer) for buffer in buffers]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    body = b"".join([text, *buffers])
+    return _HEAD.pack(_MAGIC, FORMAT, zlib.crc32(body), len(text)) + body
+
+
+def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[memoryview]]:
+    """Header and buffers of an envelope, or a StateError that says what is wrong with it."""
+    if len(blob) < _HEAD.size:
+        raise StateError(f"{what} is corrupt: {len(blob)} bytes, shorter than its own head")
+    magic, version, crc, length = _HEAD.unpack_from(blob)
+    if magic != _MAGIC:
+        raise StateError(f"{what} is corrupt or not one of Tidegate's: it starts with {magic!r}")
+    if version > FORMAT:
+        raise StateError(
+            f"{what} has format {version}, newer than the {FORMAT} this version reads; "
+            "upgrade tidegate"
+        )
+    body = memoryview(blob)[_HEAD.size :]
+    if zlib.crc32(body) != crc:
+        raise StateError(f"{what} is corrupt: its checksum does not match")
+    header: dict[str, Any] = json.loads(bytes(body[:length]))
+    buffers, at = [], length
+    for size in header["sizes"]:
+        buffers.append(body[at : at + size])
+        at += size
+    return header, buffers
+
+
+def encode(stages: Sequence[tuple[dict[str, Any], State]], extra: dict[str, Any]) -> bytes:
+    """The states of all stages of a chain (each with its identity) in one blob."""
+    buffers: list[bytes | memoryview] = []
+    described = []
+    for identity, state in stages:
+        arrays, tables = [], []
+        for name, array in state.arrays.items():
+            arrays.append([name, array.dtype.str, list(array.shape)])
+            buffers.append(np.ascontiguousarray(array).tobytes())
+        for name, table in state.tables.items():
+            tables.append([name, table is not None])
+            if table is not None:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, table.schema) as writer:
+                    writer.write_batch(table)
+                buffers.append(sink.getvalue().to_pybytes())
+        described.append({**identity, "lanes": state.lanes, "arrays": arrays, "tables": tables})
+    return pack({"stages": described, "extra": extra}, buffers)
+
+
+def decode(
+    blob: bytes, expected: Sequence[tuple[dict[str, Any], Layout]], what: str = "snapshot"
+) -> tuple[list[State], dict[str, Any]]:
+    """The reverse of `encode`, against the chain that wants to use it."""
+    header, buffers = unpack(blob, what)
+    found = header.get("stages")
+    if not isinstance(found, list) or len(found) != len(expected):
+        names = [stage.get("name") for stage in found or []]
+        raise StateError(f"{what} was made by another plan: its stages are {names}")
+    states, at = [], 0
+    for stage, (identity, layout) in zip(found, expected, strict=True):
+        _match(stage, identity, what)
+        state = State(layout, int(stage["lanes"]))
+        if sorted(name for name, *_ in stage["arrays"]) != sorted(layout.arrays):
+            raise StateError(f"{what}, stage {identity['name']}: arrays differ from the layout")
+        for name, dtype, shape in stage["arrays"]:
+            column = layout.arrays[name]
+            if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape[1:]) != column.shape:
+                raise StateError(
+                    f"{what}, stage {identity['name']}: array {name} has shape {shape}"
+                )
+            raw = np.frombuffer(buffers[at], dtype)
+            if raw.size != int(np.prod(shape)):
+                raise StateError(f"{what}, stage {identity['name']}: array {name} is cut off")
+            state.arrays[name] = raw.reshape(shape).copy()
+            at += 1
+        for name, present in stage["tables"]:
+            if name not in state.tables:
+                raise StateError(f"{what}, stage {identity['name']}: unknown table {name}")
+            if present:
+                state.tables[name] = _read_table(buffers[at], f"{what}, table {name}")
+                at += 1
+        states.append(state)
+    return states, header["extra"]
+
+
+def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
+    name = wanted["name"]
+    if found.get("name") != name:
+        raise StateError(f"{what} was made by another plan: has {found.get('name')}, wants {name}")
+    if found["version"] > wanted["version"]:
+        raise StateError(
+            f"{what}, stage {name}: version {found['version']} is newer than the "
+            f"{wanted['version']} this version reads; upgrade tidegate"
+        )
+    if found["version"] < wanted["version"]:
+        raise StateError(
+            f"{what}, stage {name}: version {found['version']} is older than {wanted['version']} "
+            "and has no migration; start from a new checkpoint"
+        )
+    if found["config"] != wanted["config"]:
+        raise StateError(
+            f"{what}, stage {name}: made with settings {found['config']}, now {wanted['config']}; "
+            "use the same settings or a new checkpoint"
+        )
+
+
+def _read_table(buffer: memoryview, what: str) -> pa.RecordBatch:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
+            return reader.read_next_batch()
+    except (pa.ArrowInvalid, OSError, StopIteration) as error:
+        raise StateError(f"{what} is unreadable: {error}") from error

@@ -1,0 +1,156 @@
+"""The state of an operator: arrays with a lane axis, and tables with a lane column. Nothing else.
+
+Because every operator keeps its state in this one shape, snapshot, restore, paging by lane, growing
+and freeing are written here once, and a snapshot is a codec, never a pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.errors import ContractError
+
+__all__ = ["LANE", "Column", "Layout", "State"]
+
+LANE = "__lane"
+"""The column of a state table that says to which lane a row belongs (int32)."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of the state: `shape` is what each lane has, `fill` what a new lane starts with."""
+
+    dtype: Any
+    shape: tuple[int, ...] = ()
+    fill: int | float = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What an operator keeps: named arrays per lane and named tables."""
+
+    arrays: Mapping[str, Column] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+
+
+class State:
+    """Arrays with a lane axis, tables with a lane column, and which lanes were touched."""
+
+    def __init__(self, layout: Layout, lanes: int = 1) -> None:
+        self.layout = layout
+        self.lanes = lanes
+        self.arrays: dict[str, NDArray[Any]] = {
+            name: np.full((lanes, *column.shape), column.fill, column.dtype)
+            for name, column in layout.arrays.items()
+        }
+        self.tables: dict[str, pa.RecordBatch | None] = dict.fromkeys(layout.tables)
+        self.touched: NDArray[np.bool_] = np.zeros(lanes, np.bool_)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.arrays[name]
+
+    def touch(self, lanes: NDArray[Any]) -> None:
+        """Say that these lanes changed, so that their pages are written back."""
+        self.touched[lanes] = True
+
+    def grow(self, lanes: int) -> None:
+        """Make room for at least `lanes` lanes; new ones start empty. Capacity doubles."""
+        if lanes <= self.lanes:
+            return
+        capacity = max(lanes, 2 * self.lanes)
+        for name, column in self.layout.arrays.items():
+            grown = np.full((capacity, *column.shape), column.fill, column.dtype)
+            grown[: self.lanes] = self.arrays[name]
+            self.arrays[name] = grown
+        self.touched = np.concatenate([self.touched, np.zeros(capacity - self.lanes, np.bool_)])
+        self.lanes = capacity
+
+    def free(self, lanes: NDArray[Any]) -> None:
+        """Forget these lanes: arrays back to their fill, table rows gone."""
+        for name, column in self.layout.arrays.items():
+            self.arrays[name][lanes] = column.fill
+        for name, table in self.tables.items():
+            if table is not None and table.num_rows:
+                gone = np.isin(table.column(LANE).to_numpy(), lanes)
+                if gone.any():
+                    self.tables[name] = table.filter(pa.array(~gone))
+        self.touch(lanes)
+
+    def rows(self, name: str) -> int:
+        """How many rows the table holds."""
+        table = self.tables[name]
+        return 0 if table is None else int(table.num_rows)
+
+    def nbytes(self) -> int:
+        """Bytes held by arrays and tables."""
+        tables = sum(table.nbytes for table in self.tables.values() if table is not None)
+        return int(sum(array.nbytes for array in self.arrays.values()) + tables)
+
+    # -- paging ---------------------------------------------------------------------------------
+
+    def page(self, first: int, last: int) -> State:
+        """A copy of lanes [first, last), renumbered from 0."""
+        part = State(self.layout, last - first)
+        for name, array in self.arrays.items():
+            have = array[first:last]
+            part.arrays[name][: len(have)] = have
+        for name, table in self.tables.items():
+            if table is None:
+                continue
+            if first == 0 and last >= self.lanes:
+                part.tables[name] = table
+                continue
+            lane = table.column(LANE)
+            inside = pc.and_(pc.greater_equal(lane, first), pc.less(lane, last))
+            rows = table.filter(inside)
+            part.tables[name] = _shift(rows, -first)
+        return part
+
+    def put(self, first: int, part: State) -> None:
+        """The reverse of `page`: lay the lanes of `part` down from lane `first` on."""
+        self.grow(first + part.lanes)
+        for name, array in part.arrays.items():
+            self.arrays[name][first : first + part.lanes] = array
+        for name, table in part.tables.items():
+            if table is not None:
+                self.tables[name] = concat([self.tables[name], _shift(table, first)])
+
+
+def _shift(table: pa.RecordBatch, by: int) -> pa.RecordBatch:
+    if by == 0:
+        return table
+    lane = pc.add(table.column(LANE), pa.scalar(by, pa.int32()))
+    return table.set_column(table.schema.get_field_index(LANE), LANE, lane)
+
+
+def concat(parts: Sequence[pa.RecordBatch | None]) -> pa.RecordBatch | None:
+    """One batch of all rows. Columns that only some parts have are null in the others, so a schema
+    may grow between collections; a column whose type changed is promoted, or refused loudly."""
+    present = [part for part in parts if part is not None]
+    if not present:
+        return None
+    if len(present) == 1:
+        return present[0]
+    filled = [part for part in present if part.num_rows] or present[:1]
+    first = filled[0].schema
+    if len(filled) == 1:
+        return filled[0]
+    if all(part.schema.equals(first) for part in filled[1:]):
+        return pa.concat_batches(filled)
+    try:
+        table = pa.concat_tables(
+            [pa.Table.from_batches([part]) for part in filled], promote_options="permissive"
+        )
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise ContractError(
+            f"rows of two collections cannot stand in one table: {error}"
+        ) from error
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else filled[0]

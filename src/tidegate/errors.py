@@ -1,0 +1,46 @@
+"""Everything Tidegate raises.
+
+    TidegateError
+    ├── ConfigError     a definition or an option is wrong; says field, value and what is allowed
+    ├── ContractError   a caller broke the protocol (a bug in code, never in data)
+    └── StateError      a snapshot or a checkpoint cannot be used; nothing was overwritten
+
+Bad data is never an exception: it is an outcome (`Late`, `StreamError`, `Dropped`), counted and
+delivered.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigError", "ContractError", "StateError", "TidegateError"]
+
+
+class TidegateError(Exception):
+    """The root of all errors that Tidegate raises."""
+
+
+class ConfigError(TidegateError, ValueError):
+    """A definition or an option is wrong: what, which value, and what would be right.
+
+    >>> raise ConfigError("queue_size", 0, "must be at least 1")
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ConfigError: queue_size: got 0, must be at least 1
+    """
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        super().__init__(f"{field}: got {value!r}, {expected}")
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        # Rebuilt from `args` by default; ours takes three, and Spark ships it between processes.
+        return type(self), (self.field, self.value, self.expected)
+
+
+class ContractError(TidegateError):
+    """A caller broke the operator protocol. Always a bug in code, never in data."""
+
+
+class StateError(TidegateError):
+    """A snapshot or checkpoint is corrupt, newer than this version, or made by another plan."""
