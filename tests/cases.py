@@ -1,4 +1,4 @@
-"""Reads the recorded cases beside the repo. Where they are missing, tests are skipped and say so."""
+"""Reads the recorded cases beside the repo; where they are missing, tests are skipped."""
 
 from __future__ import annotations
 

@@ -27,15 +27,13 @@ class ConfigError(TidegateError, ValueError):
     tidegate.errors.ConfigError: queue_size: got 0, must be at least 1
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        super().__init__(f"{field}: got {value!r}, {expected}")
+    def __init__(
+        self, field: str, value: object, expected: str, *, message: str | None = None
+    ) -> None:
+        super().__init__(message or f"{field}: got {value!r}, {expected}")
         self.field = field
         self.value = value
         self.expected = expected
-
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
-        # Rebuilt from `args` by default; ours takes three, and Spark ships it between processes.
-        return type(self), (self.field, self.value, self.expected)
 
 
 class ContractError(TidegateError):

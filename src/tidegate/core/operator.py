@@ -4,6 +4,7 @@ An operator is a frozen config. Its state is a `State` (arrays with a lane axis,
 column) that the caller owns. Columns go in, outcomes come out, in order, all that a call implies:
 
     process(state, collection)   rows came
+    process_late(state, late)    rows came too late for the stage before
     advance(state, watermark)    no row at or before this will come any more, per lane
     wake(state, wall_ns)         the deadline `wake_at` asked for has come
     control(state, signal)       a setting changes, or the stream ends
@@ -22,7 +23,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tidegate.core import snapshot
-from tidegate.core.model import Collection, ControlSignal, End, Int32s, Outcome, Watermark
+from tidegate.core.model import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
 from tidegate.core.state import Layout, State
 from tidegate.errors import ContractError
 
@@ -48,6 +49,10 @@ class Operator(ABC):
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         """Time has passed for these lanes. Hand the watermark on, after what it releases."""
         return [watermark]
+
+    def process_late(self, state: State, late: Late) -> list[Outcome]:
+        """Rows came too late for the stage before. Most stages let them pass; windows take some."""
+        return [late]
 
     def wake_at(self, state: State) -> int | None:
         """The wall time (ns) of the next deadline, if there is one."""
@@ -120,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operators one behind the other. Data and watermarks go on to the next; all else goes out."""
+    """Operators one behind the other. Data, late rows and watermarks go on; all else goes out."""
 
     stages: tuple[Operator, ...]
 
@@ -189,7 +194,7 @@ class Chain:
     ) -> list[Outcome]:
         out: list[Outcome] = []
         for item in items:
-            if number == len(self.stages) or not isinstance(item, (Collection, Watermark)):
+            if number == len(self.stages) or not isinstance(item, (Collection, Late, Watermark)):
                 out.append(item)
                 continue
             if len(item) == 0:
@@ -199,6 +204,8 @@ class Chain:
             stage = self.stages[number]
             if isinstance(item, Collection):
                 made = stage.process(state, item)
+            elif isinstance(item, Late):
+                made = stage.process_late(state, item)
             else:
                 made = stage.advance(state, item)
             out += self._push(states, number + 1, made)

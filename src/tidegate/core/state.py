@@ -102,25 +102,31 @@ class State:
             have = array[first:last]
             part.arrays[name][: len(have)] = have
         for name, table in self.tables.items():
-            if table is None:
-                continue
-            if first == 0 and last >= self.lanes:
+            if table is None or (first == 0 and last >= self.lanes):
                 part.tables[name] = table
                 continue
             lane = table.column(LANE)
             inside = pc.and_(pc.greater_equal(lane, first), pc.less(lane, last))
-            rows = table.filter(inside)
-            part.tables[name] = _shift(rows, -first)
+            part.tables[name] = _shift(table.filter(inside), -first)
         return part
 
-    def put(self, first: int, part: State) -> None:
-        """The reverse of `page`: lay the lanes of `part` down from lane `first` on."""
-        self.grow(first + part.lanes)
-        for name, array in part.arrays.items():
-            self.arrays[name][first : first + part.lanes] = array
-        for name, table in part.tables.items():
-            if table is not None:
-                self.tables[name] = concat([self.tables[name], _shift(table, first)])
+    @classmethod
+    def of_pages(cls, layout: Layout, pages: Mapping[int, State]) -> State:
+        """The reverse of `page`: the state whose lanes from `first` on are those of `pages[first]`.
+
+        Rows of a table come out by page, so a table sorted by lane stays sorted.
+        """
+        lanes = max((first + part.lanes for first, part in pages.items()), default=1)
+        state = cls(layout, lanes)
+        for first, part in pages.items():
+            for name, array in part.arrays.items():
+                state.arrays[name][first : first + part.lanes] = array
+        for name in layout.tables:
+            parts = [(first, pages[first].tables[name]) for first in sorted(pages)]
+            state.tables[name] = concat(
+                [None if table is None else _shift(table, first) for first, table in parts]
+            )
+        return state
 
 
 def _shift(table: pa.RecordBatch, by: int) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,7 @@ def cut(collection: Collection, at: Iterable[int]) -> list[Collection]:
     """The collection in pieces, cut before these row numbers. No piece is empty."""
     edges = sorted({0, len(collection), *(int(a) % (len(collection) + 1) for a in at)})
     return [
-        collection.take(np.arange(first, last))
-        for first, last in zip(edges, edges[1:], strict=False)
-        if last > first
+        collection.take(np.arange(first, last)) for first, last in pairwise(edges) if last > first
     ]
 
 

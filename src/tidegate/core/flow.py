@@ -1,0 +1,270 @@
+"""A chain of operators with its state and its keys: the thing that runs, in process and in Spark.
+
+A flow gives every key a lane, runs all lanes through the chain at once, forgets keys that have been
+silent for long, and hands out its state in pages of lanes, so that only what changed is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.core import snapshot
+from tidegate.core.eventtime.decoder import Decoder
+from tidegate.core.model import Collection, ControlSignal, End, Int32s, Outcome
+from tidegate.core.operator import Chain, Operator
+from tidegate.core.state import LANE, Column, Layout, State, concat
+from tidegate.core.time import UNSET, Duration, parse_duration
+from tidegate.errors import ConfigError, StateError
+
+__all__ = ["PAGE_LANES", "Flow"]
+
+PAGE_LANES = 512
+"""Lanes per page of state: large enough that a page costs little beyond its bytes, small enough
+that a few busy keys among a million do not rewrite the others."""
+
+
+class Flow:
+    """Operators, their state, and a lane per key.
+
+    >>> import pyarrow as pa
+    >>> from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
+    >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
+    >>> flow = Flow([EventtimeWatermark("1 s")], key="car", decoder=decoder)
+    >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [2, 9, 1, 3]})
+    >>> [o.rows.column("t").to_pylist() for o in flow.process(rows) if o.kind == "data"]
+    [[1, 2]]
+    >>> [o.rows.column("t").to_pylist() for o in flow.end()]
+    [[3, 9]]
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Operator],
+        *,
+        key: str | Sequence[str] | None = None,
+        decoder: Decoder | None = None,
+        forget: Duration | None = None,
+    ) -> None:
+        self.chain = Chain(tuple(stages))
+        self.keys: tuple[str, ...] = (key,) if isinstance(key, str) else tuple(key or ())
+        if LANE in self.keys:
+            raise ConfigError("key", LANE, "is a name Tidegate keeps for itself")
+        self.decoder = decoder or Decoder()
+        self.forget_ns = None if forget is None else parse_duration(forget, "forget", minimum=1)
+        self.states = self.chain.open()
+        self.lanes = State(_LANES)
+        self._lane_of: dict[Any, int] = {}
+        self._free: list[int] = []
+        self.counters = {"rows_in": 0, "parse_error_count": 0}
+
+    # -- running --------------------------------------------------------------------------------
+
+    def process(self, rows: pa.RecordBatch, wall_ns: int = 0) -> list[Outcome]:
+        """Rows came, in arrival order: read their times, find their lanes, run the chain."""
+        self.counters["rows_in"] += rows.num_rows
+        if rows.num_rows == 0:
+            return []
+        collection, errors = self.decoder.decode(rows, wall_ns=wall_ns)
+        out: list[Outcome] = []
+        if errors is not None:
+            self.counters["parse_error_count"] += len(errors)
+            out.append(errors)
+        return out + self.accept(collection)
+
+    def accept(self, collection: Collection) -> list[Outcome]:
+        """Rows that have their times already; their lanes are found here."""
+        if len(collection) == 0:
+            return []
+        lane = self._lanes_of(collection.rows)
+        present = np.unique(lane)
+        self.lanes["seen"][present] = collection.wall_ns
+        self.lanes.touch(present)
+        return self.chain.process(
+            self.states, Collection(collection.rows, collection.time_ns, lane, collection.wall_ns)
+        )
+
+    def wake_at(self) -> int | None:
+        """The wall time of the next deadline: of a stage, or of a key to be forgotten."""
+        due = self.chain.wake_at(self.states)
+        if self.forget_ns is not None:
+            seen = self.lanes["seen"][self.lanes["used"] == 1]
+            if len(seen):
+                forget = int(seen.min()) + self.forget_ns + 1
+                due = forget if due is None else min(due, forget)
+        return due
+
+    def wake(self, wall_ns: int) -> list[Outcome]:
+        """Deadlines up to `wall_ns` are due; keys unseen for too long are flushed and freed."""
+        out = self.chain.wake(self.states, wall_ns)
+        if self.forget_ns is not None:
+            old = (self.lanes["used"] == 1) & (self.lanes["seen"] < wall_ns - self.forget_ns)
+            gone = np.flatnonzero(old).astype(np.int32)
+            if len(gone):
+                out += self.chain.flush(self.states, gone)
+                self._forget(gone)
+        return out
+
+    def control(self, signal: ControlSignal) -> list[Outcome]:
+        """Hand a signal to every stage."""
+        return self.chain.control(self.states, signal)
+
+    def end(self, how: End = End.GRACEFUL) -> list[Outcome]:
+        """The stream ends: deliver everything held, or discard and count it."""
+        return self.control(ControlSignal.end(how))
+
+    def metrics(self) -> dict[str, int | float]:
+        """Counters of the flow and of every stage."""
+        return {
+            **self.counters,
+            "keys": len(self._lane_of),
+            "state_bytes": sum(state.nbytes() for state in self.states),
+            **self.chain.metrics(self.states),
+        }
+
+    # -- keys and lanes -------------------------------------------------------------------------
+
+    def lane_of(self, *key: Any) -> int:
+        """The lane of a key that has been seen."""
+        return self._lane_of[key[0] if len(key) == 1 else key]
+
+    def _lanes_of(self, rows: pa.RecordBatch) -> Int32s:
+        if not self.keys:
+            if () not in self._lane_of:
+                self._add([()], rows.slice(0, 1))
+            return np.zeros(rows.num_rows, np.int32)
+        codes, firsts = _distinct([rows.column(name) for name in self.keys])
+        columns = [rows.column(name).take(pa.array(firsts)).to_pylist() for name in self.keys]
+        names: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        fresh = [place for place, name in enumerate(names) if name not in self._lane_of]
+        if fresh:
+            new_rows = rows.take(pa.array(firsts[fresh]))
+            self._add([names[place] for place in fresh], new_rows)
+        lane_of = self._lane_of
+        lanes = np.fromiter((lane_of[name] for name in names), np.int32, len(names))
+        return np.asarray(lanes[codes], np.int32)
+
+    def _add(self, names: list[Any], rows: pa.RecordBatch) -> None:
+        """Give new keys lanes, freed ones first."""
+        lanes = []
+        for name in names:
+            lane = self._free.pop() if self._free else len(self._lane_of)
+            self._lane_of[name] = lane
+            lanes.append(lane)
+        top = max(lanes) + 1
+        for state in (self.lanes, *self.states):
+            state.grow(top)
+        self.lanes["used"][lanes] = 1
+        table = rows.select(list(self.keys)).append_column(LANE, pa.array(lanes, pa.int32()))
+        self.lanes.tables["keys"] = concat([self.lanes.tables["keys"], table])
+
+    def _forget(self, gone: Int32s) -> None:
+        lanes = set(gone.tolist())
+        self._lane_of = {name: lane for name, lane in self._lane_of.items() if lane not in lanes}
+        self._free += sorted(lanes, reverse=True)
+        for state in (self.lanes, *self.states):
+            state.free(gone)
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def pages(self, *, changed: bool = False) -> dict[int, bytes]:
+        """The state in pages of lanes, by page number; only those that changed, if asked to.
+
+        Page 0 carries the counters and is always among them.
+        """
+        touched = np.zeros(self.lanes.lanes, np.bool_)
+        for state in (self.lanes, *self.states):
+            known = min(len(touched), len(state.touched))
+            touched[:known] |= state.touched[:known]
+            state.touched[:] = False
+        used = max(self._lane_of.values(), default=0) + 1
+        top = max(used, int(np.flatnonzero(touched).max(initial=0)) + 1)
+        out = {}
+        for page, first in enumerate(range(0, top, PAGE_LANES)):
+            last = min(first + PAGE_LANES, top)
+            if changed and page > 0 and not touched[first:last].any():
+                continue
+            parts = [
+                (identity, state.page(first, last))
+                for (identity, _), state in zip(
+                    self._expected(), (self.lanes, *self.states), strict=True
+                )
+            ]
+            out[page] = snapshot.encode(parts, {"page": page, "counters": self.counters})
+        return out
+
+    def load(self, pages: Mapping[int, bytes]) -> None:
+        """Take up the state in these pages, or raise a StateError and change nothing."""
+        expected = self._expected()
+        parts: list[dict[int, State]] = [{} for _ in expected]
+        counters = dict(self.counters)
+        for page in sorted(pages):
+            states, extra = snapshot.decode(pages[page], expected, f"state page {page}")
+            if extra.get("page") != page:
+                raise StateError(f"state page {page} calls itself page {extra.get('page')}")
+            if page == 0:
+                counters = {**counters, **extra["counters"]}
+            for place, state in enumerate(states):
+                parts[place][page * PAGE_LANES] = state
+        lanes, *states = [
+            State.of_pages(layout, part) for (_, layout), part in zip(expected, parts, strict=True)
+        ]
+        self.lanes, self.states, self.counters = lanes, states, counters
+        self._lane_of = {}
+        table = lanes.tables["keys"]
+        if table is not None:
+            numbers = table.column(LANE).to_pylist()
+            columns = [table.column(name).to_pylist() for name in self.keys]
+            names: list[Any] = [()] * len(numbers)
+            if columns:
+                names = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+            self._lane_of = dict(zip(names, numbers, strict=True))
+        taken = set(self._lane_of.values())
+        self._free = [n for n in range(max(taken, default=-1), -1, -1) if n not in taken]
+
+    def snapshot(self) -> bytes:
+        """The whole state as one blob."""
+        pages = self.pages()
+        return snapshot.pack({"pages": sorted(pages)}, [pages[page] for page in sorted(pages)])
+
+    def restore(self, blob: bytes) -> None:
+        """Take up a snapshot of a flow with the same stages and keys, or raise a StateError."""
+        header, buffers = snapshot.unpack(blob)
+        pages = zip(header.get("pages", ()), buffers, strict=True)
+        self.load({page: bytes(buffer) for page, buffer in pages})
+
+    def _expected(self) -> list[tuple[dict[str, Any], Layout]]:
+        own = {"name": "lanes", "version": 1, "config": {"keys": list(self.keys)}}
+        return [(own, _LANES), *((s.identity(), s.layout()) for s in self.chain.stages)]
+
+
+_LANES = Layout(
+    {"seen": Column(np.int64, fill=UNSET), "used": Column(np.int8)},
+    tables=("keys",),
+)
+
+
+def _distinct(columns: Sequence[pa.Array]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For each row the number of its distinct tuple of values, and the first row of each."""
+    codes: NDArray[Any] | None = None
+    for column in columns:
+        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        places = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
+        width = len(encoded.dictionary) + 1
+        if codes is None:
+            codes = places.astype(np.int64)
+        else:
+            codes = np.unique(codes * width + places, return_inverse=True)[1]
+    assert codes is not None
+    count = int(codes.max(initial=-1)) + 1
+    firsts = np.full(count, -1, np.int64)
+    firsts[codes[::-1]] = np.arange(len(codes))[::-1]
+    missing = firsts < 0
+    if missing.any():  # a null takes the number behind the dictionary, which may leave a hole
+        renumber = np.cumsum(~missing) - 1
+        codes, firsts = renumber[codes], firsts[~missing]
+    return codes, firsts
