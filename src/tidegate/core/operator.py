@@ -62,6 +62,13 @@ class Operator(ABC):
         """Deadlines up to `wall_ns` are due."""
         return []
 
+    def uses_wall_time(self) -> bool:
+        """Whether `wake_at` may ever name a deadline. Asked before there is a state."""
+        return type(self).wake_at is not Operator.wake_at
+
+    def warm(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
+        """Compile the kernels, so that no worker has to: call each with the types it will see."""
+
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         """Deliver what these lanes (or all) still hold, in order. The state is then empty."""
         return []

@@ -124,6 +124,13 @@ class EventtimeWatermark(Operator):
             accepted = collection.take(np.flatnonzero(codes == kernel.ACCEPTED))
         return out + self._release(state, accepted, np.unique(lanes), before)
 
+    def uses_wall_time(self) -> bool:
+        return self.idle_timeout is not None
+
+    def warm(self) -> None:
+        state = self.open()
+        self.process(state, Collection.of(pa.record_batch({"v": [1, 2]}), np.array([2, 1])))
+
     def wake_at(self, state: State) -> int | None:
         if self.idle_timeout is None:
             return None

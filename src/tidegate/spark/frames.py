@@ -1,0 +1,249 @@
+"""Tidegate on DataFrames: declare key, time and arrival, add stages, get DataFrames back.
+
+The same code serves batch and streaming: what `df` is, the results are.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tidegate.core.eventtime import (
+    Decoder,
+    EventtimeTypes,
+    EventtimeWatermark,
+    ProcessTimeWatermark,
+    TimeColumn,
+)
+from tidegate.core.flow import Flow
+from tidegate.core.operator import Chain, Operator
+from tidegate.core.time import Duration
+from tidegate.errors import ConfigError
+from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker
+from tidegate.spark.shards import labels
+from tidegate.spark.step import STEP_DDL, Shard, ShardStep, run_batch
+
+__all__ = ["Frames", "frames"]
+
+BATCH_SHARDS_PER_CORE = 8
+"""Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
+are more of them than in a stream, where a shard holds only what a micro-batch brings."""
+
+
+def frames(
+    df: DataFrame,
+    *,
+    key: str | Sequence[str] | None = None,
+    time: str | None = None,
+    topic: str | None = None,
+    arrival: str | Sequence[str] | None = None,
+    types: EventtimeTypes | None = None,
+    shards: int | None = None,
+    forget: Duration | None = None,
+) -> Frames:
+    """Start a pipeline on a DataFrame, batch or streaming.
+
+    - `key`: what the pipeline is repeated for; order, watermark and state are per key.
+    - `time`: the column that carries event time; its type is given to `event_time`.
+    - `topic`: the column that names the stream a row belongs to.
+    - `arrival`: the column or columns that pin the order of arrival (a log time, a Kafka offset).
+      After a shuffle rows come in any order; without it they are taken as Spark's partitions had
+      them.
+    """
+    keys = (key,) if isinstance(key, str) else tuple(key or ())
+    arrivals = (arrival,) if isinstance(arrival, str) else tuple(arrival or ())
+    for field_name, names in (("key", keys), ("arrival", arrivals), ("time", (time,)),
+                              ("topic", (topic,))):  # fmt: skip
+        for name in names:
+            if name is not None and name not in df.columns:
+                raise ConfigError(field_name, name, f"must be a column: {', '.join(df.columns)}")
+    if "time_ns" in df.columns and time != "time_ns":
+        raise ConfigError("time_ns", "a column of the input", "is the name of ours; rename yours")
+    if shards is not None and (isinstance(shards, bool) or not 1 <= shards <= 65_535):
+        raise ConfigError("shards", shards, "must be from 1 to 65535")
+    return Frames(df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A pipeline under construction, and its results. Every method returns a new one."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    time: str | None
+    topic: str | None
+    arrival: tuple[str, ...]
+    types: EventtimeTypes
+    shards: int | None
+    forget: Duration | None
+    decoder: Decoder = field(default_factory=Decoder)
+    stages: tuple[Operator, ...] = ()
+    checkpoint_name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def event_time(
+        self,
+        type: str = "timestamp",
+        late_tolerance: Duration = 0,
+        *,
+        late: Literal["side_output", "drop"] = "side_output",
+        watermark_per: Literal["collection", "tuple"] = "tuple",
+        **options: Any,
+    ) -> Frames:
+        """Put rows in order of their event time, within a tolerance.
+
+        On Spark lateness is judged row by row (`watermark_per="tuple"`), because how rows fall
+        into micro-batches must not change results; in a backfill a whole shard would be one
+        collection and nothing would ever be late.
+        """
+        if self.time is None:
+            raise ConfigError("time", None, "must name the event-time column: frames(df, time=...)")
+        stage = EventtimeWatermark(late_tolerance, late, watermark_per, **options)
+        decoder = Decoder((TimeColumn(self.time, type),), self.types)
+        return replace(self, decoder=decoder, stages=(*self.stages, stage))
+
+    def process_time(self, interval: Duration = "1 s") -> Frames:
+        """Stamp rows with the clock when they are seen; for streams that carry no time."""
+        return self.then(ProcessTimeWatermark(interval))
+
+    def then(self, *stages: Operator) -> Frames:
+        """Any operators, in this order."""
+        return replace(self, stages=(*self.stages, *stages))
+
+    # -- results --------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> DataFrame:
+        """What the last stage hands on."""
+        return self.table("data")
+
+    @property
+    def late(self) -> DataFrame:
+        """Rows that came too late, with `lateness_ns`."""
+        return self.table("late")
+
+    @property
+    def errors(self) -> DataFrame:
+        """Rows that could not be used, with `error_column`, `error_value` and `error_reason`."""
+        return self.table("error")
+
+    @property
+    def dropped(self) -> DataFrame:
+        """Rows a stage let go, each with its `reason`."""
+        return self.table("dropped")
+
+    def table(self, kind: str) -> DataFrame:
+        """The rows of one kind: data, late, error, dropped, or a side table by its name."""
+        schema = self.schemas.get(kind)
+        if schema is None:
+            raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
+        packed = self.outcomes.where(F.col("kind") == kind).select("blob")
+        return packed.mapInArrow(Unpacker(schema), from_arrow_schema(schema))
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The columns of every kind of result."""
+        rows = self._row_schema
+        chain = Chain(self.stages)
+        inputs = [rows]
+        for stage in self.stages:
+            inputs.append(stage.schema(inputs[-1]))
+        refused = pa.unify_schemas(inputs[:-1] or [rows], promote_options="permissive")
+        time_ns = pa.field("time_ns", pa.int64())
+        return {
+            "data": _with(inputs[-1], time_ns),
+            "late": _with(refused, time_ns, pa.field("lateness_ns", pa.int64())),
+            "error": _with(refused, *_ERROR_FIELDS),
+            "dropped": _with(refused, time_ns, pa.field("reason", pa.string())),
+            **chain.sides(rows),
+        }
+
+    @cached_property
+    def outcomes(self) -> DataFrame:
+        """The packed results of the step: one row per shard, kind and call. For sinks."""
+        count = self.shards or self._default_shards()
+        keys = [F.col(name) for name in self.keys]
+        shard = F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)
+        prepared = self.df.withColumn(SHARD, shard.cast("int"))
+        packed = prepared.mapInArrow(
+            Packer(self.decoder, labels(count, self._partitions())), PACKED_DDL
+        )
+        stages, names, forget = self.stages, self.keys, self.forget
+
+        def make() -> Flow:
+            return Flow(stages, key=names, forget=forget)
+
+        step = Shard(make, self.arrival)
+        for stage in self.stages:
+            stage.warm()
+        if not self.df.isStreaming:
+            return packed.groupBy("shard").applyInArrow(run_batch(step), STEP_DDL)
+        timers = self._needs_timers()
+        processor = ShardStep(step, self.checkpoint_name, timers=timers)
+        return packed.groupBy("shard").transformWithState(
+            processor, STEP_DDL, "Append", "ProcessingTime" if timers else "None"
+        )
+
+    @property
+    def observed(self) -> DataFrame:
+        """`outcomes` with our counters in Spark's streaming progress, under the name `tidegate`."""
+        metrics, rows = F.col("metrics"), F.col("rows")
+        counts = [
+            F.sum(F.when(F.col("kind") == kind, rows).otherwise(0)).alias(f"{kind}_rows")
+            for kind in self.schemas
+        ]
+        levels = [
+            F.sum(metrics["rows_in"]).alias("rows_in"),
+            F.sum(metrics["keys"]).alias("keys"),
+            F.sum(metrics["state_bytes"]).alias("state_bytes"),
+            F.max("watermark_ns").alias("watermark_ns"),
+        ]
+        stages = {stage.name: stage for stage in self.stages}
+        for name, stage in stages.items():
+            for metric in stage.metrics(stage.open()):
+                if metric in _HIGHEST:
+                    total = F.max(metrics[f"{name}.{metric}"])
+                else:
+                    total = F.sum(metrics[f"{name}.{metric}"])
+                levels.append(total.alias(f"{name}.{metric}"))
+        return self.outcomes.observe("tidegate", *counts, *levels)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _row_schema(self) -> pa.Schema:
+        return to_arrow_schema(self.df.schema)
+
+    def _partitions(self) -> int:
+        return int(self.df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+
+    def _default_shards(self) -> int:
+        return self._partitions() * (1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE)
+
+    def _needs_timers(self) -> bool:
+        """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
+        return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
+
+
+_ERROR_FIELDS = [
+    pa.field(name, pa.string()) for name in ("error_column", "error_value", "error_reason")
+]
+
+_HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
+"""Metrics of which the highest over all shards counts; of all others it is the sum."""
+
+
+def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
+    for extra in fields:
+        index = schema.get_field_index(extra.name)
+        schema = schema.append(extra) if index < 0 else schema.set(index, extra)
+    return schema

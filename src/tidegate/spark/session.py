@@ -1,0 +1,66 @@
+"""The Spark session: local mode by default, any cluster by its master."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from tidegate.spark.java import use_java
+
+__all__ = ["SETTINGS", "session"]
+
+SETTINGS: dict[str, str] = {
+    # transformWithState runs on nothing else
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # writes what changed instead of whole files at every micro-batch
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # event time is int64 ns; a session in another zone would shift timestamp columns when shown
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # rows per hop to Python: the packer gathers them into larger blobs itself
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # workers load numba, pyarrow and the kernels once, before they are forked
+    "spark.python.daemon.module": "tidegate.spark.daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "4g",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
+}
+
+
+def session(
+    master: str | None = None,
+    name: str = "tidegate",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The running session, or a new one with what Tidegate needs.
+
+    `settings` override ours. Without `master` it is local mode on all cores.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    use_java()
+    # Workers must run the Python that has tidegate in it, not whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    cores = str(os.cpu_count() or 2)
+    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    own = {"spark.sql.shuffle.partitions": cores}
+    for key, value in {**SETTINGS, **own, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    if master is None or master.startswith("local"):
+        # Loopback only: nothing of a local run is reachable from outside.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -1,0 +1,45 @@
+"""Shard labels that spread evenly over Spark's partitions.
+
+Spark puts group `label` into partition murmur3(label) mod n. Labels 0, 1, 2 … fall where they fall:
+with two partitions, 0 and 1 fall into the same one and half the machine stands still. So we choose
+labels whose hashes go round.
+"""
+
+from __future__ import annotations
+
+__all__ = ["labels", "partition_of"]
+
+
+def labels(count: int, partitions: int) -> tuple[int, ...]:
+    """`count` distinct labels, the i-th of which goes to partition i mod `partitions`.
+
+    >>> [partition_of(label, 2) for label in labels(4, 2)]
+    [0, 1, 0, 1]
+    """
+    waiting: dict[int, list[int]] = {}
+    chosen: list[int] = []
+    candidate = 0
+    for shard in range(count):
+        wanted = shard % partitions
+        while not waiting.get(wanted):
+            waiting.setdefault(partition_of(candidate, partitions), []).append(candidate)
+            candidate += 1
+        chosen.append(waiting[wanted].pop(0))
+    return tuple(chosen)
+
+
+def partition_of(label: int, partitions: int) -> int:
+    """Where Spark puts this int: its Murmur3 hash with seed 42, mod the number of partitions."""
+    mask = 0xFFFFFFFF
+
+    def rotate(value: int, by: int) -> int:
+        return ((value << by) | (value >> (32 - by))) & mask
+
+    k = rotate(label * 0xCC9E2D51 & mask, 15) * 0x1B873593 & mask
+    h = (rotate(42 ^ k, 13) * 5 + 0xE6546B64) & mask
+    h ^= 4  # the length of an int in bytes
+    h = (h ^ (h >> 16)) * 0x85EBCA6B & mask
+    h = (h ^ (h >> 13)) * 0xC2B2AE35 & mask
+    h ^= h >> 16
+    signed = h - 2**32 if h >= 2**31 else h
+    return signed % partitions

@@ -1,0 +1,228 @@
+"""The stateful step: one shard of keys, any chain of operators, for all its keys at once.
+
+In streaming it is a transformWithState processor whose state is the pages of a `Flow`, in RocksDB.
+In batch the same shard function runs without state and ends with a flush.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from tidegate.core.eventtime.kernel import order_rows
+from tidegate.core.flow import Flow
+from tidegate.core.model import Collection, Outcome, Watermark
+from tidegate.core.state import concat
+from tidegate.core.time import UNSET
+from tidegate.spark.pack import TIME, from_blob, to_blob
+
+__all__ = ["STEP", "STEP_DDL", "ShardStep", "run_shard"]
+
+STEP_DDL = (
+    "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
+)
+STEP = ("shard", "kind", "rows", "watermark_ns", "metrics", "blob")
+
+ROWS_PER_PIECE = 1_000_000
+"""Rows of a shard run through the chain at a time: bounds memory in a backfill."""
+
+_FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
+_FLOWS_KEPT = 64
+"""Flows a worker keeps between micro-batches, so that an unchanged state is not read again. Each is
+used only if the token stored with the state in RocksDB is the one it was written with: a retried
+task, a restarted query or another worker always reads the state itself."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a step needs to know: how to make its flow, and what pins the order of arrival."""
+
+    make: Callable[[], Flow]
+    arrival: tuple[str, ...] = ()
+    drop_arrival: tuple[str, ...] = ()
+
+
+def run_shard(
+    shard: Shard, flow: Flow, packed: Iterable[Any], wall_ns: int
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Run the packed rows of one shard through its flow; yields kind and rows."""
+    parts = sorted(packed, key=lambda row: (row.part, row.seq))
+    errors = [from_blob(row.blob) for row in parts if row.kind == "error"]
+    for rows in errors:
+        flow.counters["rows_in"] += rows.num_rows
+        flow.counters["parse_error_count"] += rows.num_rows
+        yield "error", _without(rows, shard.drop_arrival)
+    rows = concat([from_blob(row.blob) for row in parts if row.kind == "data"])
+    if rows is None:
+        return
+    rows = in_arrival_order(rows, shard.arrival)
+    rows = _without(rows, shard.drop_arrival)
+    flow.counters["rows_in"] += rows.num_rows
+    for first in range(0, rows.num_rows, ROWS_PER_PIECE):
+        piece = rows.slice(first, ROWS_PER_PIECE)
+        index = piece.schema.get_field_index(TIME)
+        time_ns = piece.column(index).to_numpy()
+        collection = Collection.of(piece.remove_column(index), time_ns, wall_ns)
+        yield from tables(flow.accept(collection))
+
+
+def tables(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Outcomes as (kind, rows). Watermarks have no rows; their metric says where time stands."""
+    for outcome in outcomes:
+        if not isinstance(outcome, Watermark) and len(outcome):
+            yield outcome.kind, outcome.table()
+
+
+def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.RecordBatch:
+    """Rows sorted by the columns that pin arrival; rows that agree in all keep their order."""
+    if not arrival or rows.num_rows < 2:
+        return rows
+    first = rows.column(rows.schema.get_field_index(arrival[0]))
+    if len(arrival) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
+        order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
+        if (order[1:] > order[:-1]).all():
+            return rows
+        return rows.take(pa.array(order))
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in arrival]))
+
+
+def _without(rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    present = [name for name in names if name in rows.schema.names]
+    return rows.drop_columns(present) if present else rows
+
+
+def packed_rows(
+    shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow
+) -> Iterator[dict[str, Any]]:
+    """Step output: one row per kind, and one of kind `metric` with the state of the flow."""
+    by_kind: dict[str, list[pa.RecordBatch]] = {}
+    for kind, rows in made:
+        by_kind.setdefault(kind, []).append(rows)
+    for kind, parts in by_kind.items():
+        rows = concat(parts)
+        assert rows is not None
+        yield {
+            "shard": shard, "kind": kind, "rows": rows.num_rows, "watermark_ns": None,
+            "metrics": None, "blob": to_blob(rows),
+        }  # fmt: skip
+    metrics = {name: int(value) for name, value in flow.metrics().items()}
+    watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
+    yield {
+        "shard": shard, "kind": "metric", "rows": 0,
+        "watermark_ns": max(watermark, default=None), "metrics": metrics, "blob": None,
+    }  # fmt: skip
+
+
+class ShardStep(StatefulProcessor):
+    """transformWithState: the pages of a flow in a map state, timers for its deadlines."""
+
+    def __init__(self, shard: Shard, query: str, *, timers: bool) -> None:
+        self.shard = shard
+        self.query = query
+        self.timers = timers
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.pages = handle.getMapState("pages", "page int", "blob binary")
+        self.token = handle.getValueState("token", "token string")
+
+    def handleInputRows(  # noqa: N802  (Spark's name)
+        self,
+        key: Any,
+        rows: Iterator[Any],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[Row]:
+        wall_ns = self._wall(timerValues)
+        shard = int(key[0])
+        flow = self._open(shard)
+        out = list(packed_rows(shard, run_shard(self.shard, flow, rows, wall_ns), flow))
+        self._save(shard, flow)
+        return (Row(**row) for row in out)
+
+    def handleExpiredTimer(  # noqa: N802  (Spark's name)
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
+    ) -> Iterator[Row]:
+        shard = int(key[0])
+        flow = self._open(shard)
+        out = list(packed_rows(shard, tables(flow.wake(self._wall(timerValues))), flow))
+        self._save(shard, flow)
+        return (Row(**row) for row in out)
+
+    def close(self) -> None:
+        pass
+
+    def _wall(self, timer_values: Any) -> int:
+        return max(int(timer_values.getCurrentProcessingTimeInMs()), 0) * 1_000_000
+
+    def _open(self, shard: int) -> Flow:
+        stored = self.token.get()
+        kept = _FLOWS.pop((self.query, shard), None)
+        if stored is not None and kept is not None and kept[0] == stored[0]:
+            return kept[1]
+        flow = self.shard.make()
+        if stored is not None:
+            flow.load({int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()})
+        return flow
+
+    def _save(self, shard: int, flow: Flow) -> None:
+        for page, blob in flow.pages(changed=True).items():
+            self.pages.updateValue((page,), (blob,))
+        token = uuid.uuid4().hex
+        self.token.update((token,))
+        _FLOWS[self.query, shard] = (token, flow)
+        while len(_FLOWS) > _FLOWS_KEPT:
+            _FLOWS.popitem(last=False)
+        if self.timers:
+            for timer in list(self.handle.listTimers()):
+                self.handle.deleteTimer(timer)
+            due = flow.wake_at()
+            if due is not None:
+                self.handle.registerTimer(due // 1_000_000 + 1)
+
+
+def run_batch(shard: Shard) -> Callable[[pa.Table], pa.Table]:
+    """applyInArrow: all packed rows of a shard of a backfill, from an empty state to the flush."""
+
+    def run(table: pa.Table) -> pa.Table:
+        flow = shard.make()
+        number = int(table.column("shard")[0].as_py())
+
+        def made() -> Iterator[tuple[str, pa.RecordBatch]]:
+            yield from run_shard(shard, flow, _rows(table), 0)
+            yield from tables(flow.end())
+
+        rows = list(packed_rows(number, made(), flow))
+        return pa.Table.from_pylist(rows, schema=STEP_SCHEMA)
+
+    return run
+
+
+STEP_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("kind", pa.string()),
+        ("rows", pa.int64()),
+        ("watermark_ns", pa.int64()),
+        ("metrics", pa.map_(pa.string(), pa.int64())),
+        ("blob", pa.binary()),
+    ]
+)
+
+
+def _rows(table: pa.Table) -> Iterator[Row]:
+    maker = Row("kind", "part", "seq", "blob")
+    for batch in table.select(["kind", "part", "seq", "blob"]).to_batches():
+        for kind, part, seq, blob in zip(*(c for c in batch.columns), strict=True):
+            yield maker(kind.as_py(), part.as_py(), seq.as_py(), blob.as_buffer())
