@@ -1,0 +1,106 @@
+"""What a plan does, in words a person or a program can read. Shows references, never secrets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidegate.pipeline import nodes
+from tidegate.pipeline.planner import Plan
+
+__all__ = ["explain", "explain_json"]
+
+
+def explain(plan: Plan) -> str:
+    """The plan as text: its nodes in the order rows pass them, each with its settings.
+
+    >>> from tidegate.pipeline import PipelineDefinition, plan
+    >>> print(explain(plan(PipelineDefinition.of({
+    ...     "name": "fleet",
+    ...     "streams": {"fleet": {"columns": ["car", "t"], "key": "car", "arrival": "t",
+    ...                           "eventtime": {"column": "t", "type": "unixtimestamp_ms"}}},
+    ...     "options": {"eventtime": {"enabled": True, "lateTolerance": "5 s"}},
+    ... }))))
+    pipeline fleet: batch, event time
+      1 PhysicalDataSource          stream=fleet, key=[car], arrival=[t], columns=[car, t]
+      2 PhysicalDecoder             stream=fleet, eventtime.column=t, \
+eventtime.type=unixtimestamp_ms, eventtime.index=1
+      3 PhysicalEventtimeWatermark  mode=event_time, late_tolerance_ms=5000, late_tolerance=5 s, \
+late=side_output, watermark_per=collection
+    """
+    facts = explain_json(plan)
+    time = "event time" if facts["options"]["eventtime_enabled"] else "processing time"
+    lines = [f"pipeline {facts['name']}: {facts['options']['mode']}, {time}"]
+    width = max(len(node["operator"]) for node in facts["nodes"])
+    for number, node in enumerate(facts["nodes"], 1):
+        info = ", ".join(node["info"])
+        lines.append(f"{number:>3} {node['operator']:<{width}}  {info}".rstrip())
+    lines += [f"note: {note}" for note in facts["notes"]]
+    return "\n".join(lines)
+
+
+def explain_json(plan: Plan) -> dict[str, Any]:
+    """The same as plain JSON values: name, options, nodes (operator, facts, info) and notes."""
+    options = plan.definition.options
+    tolerance, rest = divmod(options.eventtime.late_tolerance, 10**6)
+    made = {
+        "name": plan.definition.name,
+        "options": {
+            "mode": options.mode,
+            "trigger": options.trigger,
+            "checkpoint": options.checkpoint,
+            "shards": options.shards,
+            "forget_ns": options.forget,
+            "eventtime_enabled": options.eventtime.enabled,
+            "eventtime_late_tolerance_ms": tolerance if rest == 0 else tolerance + rest / 10**6,
+        },
+        "nodes": [
+            {"operator": node.name, "facts": node.facts(), "info": _info(node)}
+            for node in plan.nodes
+        ],
+        "notes": _notes(plan),
+    }
+    out: dict[str, Any] = json.loads(json.dumps(made, default=str))
+    return out
+
+
+def _info(node: nodes.Node) -> list[str]:
+    """`name=value` for every fact that is set."""
+    return [
+        f"{name}={_text(value)}"
+        for name, value in node.facts().items()
+        if value is not None and value != []
+    ]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _notes(plan: Plan) -> list[str]:
+    """What a reader of the plan should know and may not see."""
+    watermarks = (nodes.PhysicalEventtimeWatermark, nodes.PhysicalProcessTimeWatermark)
+    before: list[str] = []
+    for node in plan.nodes:
+        if isinstance(node, watermarks):
+            break
+        if isinstance(node, nodes.PhysicalStage):
+            before.append(node.name)
+    else:
+        before = []
+    notes = [
+        f"{name} stands before the watermark: it sees rows in order of arrival, and rows it holds "
+        "back do not advance time"
+        for name in before
+    ]
+    if plan.definition.options.eventtime.enabled and not plan.arrival:
+        notes.append(
+            "no arrival columns: rows with the same time come out in the order Spark delivers them"
+        )
+    if plan.definition.options.eventtime.enabled and not plan.key:
+        notes.append("no key: all rows share one order and one watermark")
+    return notes

@@ -1,0 +1,128 @@
+"""One sentence per mistake: pydantic's findings as a ConfigError."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.document import Document, Path, dotted
+
+__all__ = ["config_error", "unknown"]
+
+
+def config_error(error: ValidationError, model: type[BaseModel], source: Document) -> ConfigError:
+    """The first mistake, in the order of the document, and how many more there are."""
+
+    # A misspelt field is also a missing one: the spelling is what to say.
+    def rank(each: ErrorDetails) -> tuple[bool, int]:
+        return each["type"] == "missing", source.line(_path(each["loc"]))
+
+    found = sorted(error.errors(), key=rank)
+    first = found[0]
+    path = _path(first["loc"])
+    value = first["input"]
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):
+        if inner.field not in ("", "duration", *path[-1:]):
+            path = (*path, inner.field)
+        expected, value = inner.expected, inner.value
+        text = f"got {value!r}, {expected}"
+    elif first["type"] == "extra_forbidden":
+        expected = unknown(str(path[-1]), _fields_at(model, path[:-1]))
+        text = expected
+    elif first["type"] == "missing":
+        expected = "is required and missing"
+        text = expected
+    else:
+        expected = _expected(first)
+        text = f"got {_short(value)}, {expected}"
+    more = f"; {len(found) - 1} more after this" if len(found) > 1 else ""
+    field = dotted(path) or "definition"
+    return ConfigError(field, value, expected, message=f"{field}: {text}{source.where(path)}{more}")
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is not known, with the nearest one that is.
+
+    >>> unknown("lateTolerence", ["lateTolerance", "late"])
+    'is not known here; did you mean lateTolerance? allowed are late, lateTolerance'
+    """
+    names = sorted(known)
+    spelled = {to_camel(each): each for each in names} | {each: each for each in names}
+    near = difflib.get_close_matches(name, spelled, n=1)
+    hint = f" did you mean {spelled[near[0]]}?" if near else ""
+    return f"is not known here;{hint} allowed are {', '.join(names) or 'none'}"
+
+
+def _expected(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "literal_error":
+            return f"must be one of {context['expected']}".replace("'", "").replace(" or ", ", ")
+        case "string_type":
+            return "must be text"
+        case "bool_type" | "bool_parsing":
+            return "must be true or false"
+        case "int_type" | "int_parsing" | "int_from_float":
+            return "must be a whole number"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "must be a mapping of names to values"
+        case "list_type":
+            return "must be a list"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}"
+        case "too_short" | "string_too_short":
+            return "must not be empty"
+        case _:
+            message = error["msg"]
+            return message[0].lower() + message[1:]
+
+
+def _path(loc: tuple[str | int, ...]) -> Path:
+    """Without what pydantic adds: the branch of a union it tried, the function it called."""
+    branches = {"str", "int", "float", "bool"}
+    kept = list(loc)
+    if len(kept) > 1 and kept[-1] in branches:
+        kept.pop()
+    return tuple(part for part in kept if not (isinstance(part, str) and "[" in part))
+
+
+def _fields_at(model: Any, path: Path) -> list[str]:
+    """The names allowed in the part of the definition that `path` leads to."""
+    here = model
+    for part in path:
+        here = _plain(here)
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            fields = here.model_fields
+            named = [info for name, info in fields.items() if part in (name, info.alias)]
+            here = named[0].annotation if named else None
+        else:
+            inside = typing.get_args(here)
+            here = inside[-1] if inside else None
+    here = _plain(here)
+    if isinstance(here, type) and issubclass(here, BaseModel):
+        return [info.alias or name for name, info in here.model_fields.items()]
+    return []
+
+
+def _plain(kind: Any) -> Any:
+    """A type without `Annotated` and `| None`."""
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        given = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+        return given[0] if len(given) == 1 else kind
+    return kind
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

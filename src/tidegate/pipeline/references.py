@@ -1,0 +1,69 @@
+"""References to secrets: `${env:NAME}` and `${file:path}`.
+
+A definition holds the reference, never the value. It is resolved when a source or sink is opened,
+and whatever shows a definition (`explain`, logs, the page) shows the reference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+
+__all__ = ["is_reference", "resolve", "shown"]
+
+_REFERENCE = re.compile(r"\$\{([a-z]+):([^}]+)\}")
+_SECRET_NAME = re.compile(r"passw|secret|token|credential|api.?key|access.?key|jaas", re.IGNORECASE)
+
+HIDDEN = "***"
+
+
+def is_reference(text: object) -> bool:
+    """Whether a value holds a reference.
+
+    >>> is_reference("${env:KAFKA_PASSWORD}"), is_reference("plain")
+    (True, False)
+    """
+    return isinstance(text, str) and _REFERENCE.search(text) is not None
+
+
+def resolve(text: str, field: str = "option", env: Mapping[str, str] | None = None) -> str:
+    """The text with every reference replaced by what it names. Only call this to use it.
+
+    >>> resolve("user:${env:PASSWORD}@db", env={"PASSWORD": "x"})
+    'user:x@db'
+    """
+    variables = os.environ if env is None else env
+
+    def value(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "env":
+            if name not in variables:
+                raise ConfigError(
+                    field, match[0], f"the environment variable {name} must be set for this run"
+                )
+            return variables[name]
+        if kind == "file":
+            try:
+                return Path(name).read_text().rstrip("\n")
+            except OSError as error:
+                reason = error.strerror or "unreadable"
+                raise ConfigError(field, match[0], f"file must be readable: {reason}") from error
+        raise ConfigError(field, match[0], "must be ${env:NAME} or ${file:path}")
+
+    return _REFERENCE.sub(value, text)
+
+
+def shown(name: str, value: object) -> object:
+    """An option as it may be shown: references as they stand, and what looks like a secret written
+    out in full is hidden.
+
+    >>> shown("password", "hunter2"), shown("password", "${env:P}"), shown("path", "out/")
+    ('***', '${env:P}', 'out/')
+    """
+    if is_reference(value) or not _SECRET_NAME.search(name):
+        return value
+    return HIDDEN

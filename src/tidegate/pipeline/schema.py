@@ -1,0 +1,72 @@
+"""The JSON Schema of a definition, for editors: completion, hover texts and red underlines.
+
+Write it beside your pipelines and name it in their first line:
+`# yaml-language-server: $schema=tidegate.schema.json`
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.alias_generators import to_camel
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.definition import PipelineDefinition
+from tidegate.pipeline.stages import STAGES, Stage, Stages, snake
+
+__all__ = ["json_schema"]
+
+
+def json_schema(stages: Stages = STAGES) -> dict[str, Any]:
+    """The schema of a pipeline file, with every field in both spellings and all known stages.
+
+    >>> schema = json_schema()
+    >>> sorted(schema["properties"])
+    ['name', 'options', 'sink', 'stages', 'streams']
+    """
+    schema = PipelineDefinition.model_json_schema(by_alias=True, mode="validation")
+    for model in schema["$defs"].values():
+        _both_spellings(model)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Tidegate pipeline"
+    schema["description"] = "A pipeline for `tidegate run`."
+    schema["$defs"]["StageDefinition"] = {
+        "description": "One stage: its name with its settings, or just its name.",
+        "anyOf": [
+            {"enum": stages.list()},
+            {
+                "type": "object",
+                "minProperties": 1,
+                "maxProperties": 1,
+                "additionalProperties": False,
+                "properties": {name: _settings(stages.resolve(name)) for name in stages.list()},
+            },
+        ],
+    }
+    return schema
+
+
+def _both_spellings(model: dict[str, Any]) -> None:
+    """`lateTolerance` and `late_tolerance` are one field."""
+    properties = model.get("properties", {})
+    for name, field in list(properties.items()):
+        properties.setdefault(snake(name), field)
+
+
+def _settings(stage: Stage) -> dict[str, Any]:
+    """The arguments of a stage's operator; anything goes where they cannot be known."""
+    try:
+        target = stage.load()
+    except ConfigError:
+        return {"type": ["object", "null"]}
+    if not isinstance(target, type):
+        return {"type": ["object", "null"]}
+    arguments: dict[str, Any] = {name: {} for name in stage.arguments(target)}
+    camel: dict[str, Any] = {to_camel(name): {} for name in arguments}
+    text = (target.__doc__ or "").strip().split("\n\n")[0]
+    return {
+        "type": ["object", "null"],
+        "description": " ".join(text.split()),
+        "additionalProperties": False,
+        "properties": {**camel, **arguments},
+    }
