@@ -1,0 +1,296 @@
+"""Many chains at once, as columns: the one engine behind everything that has to do with deltas.
+
+`Chains` is a value: admitting deltas or compacting gives a new one that shares what did not change.
+So a compaction works on a snapshot while deltas go on arriving, and a failed one has changed
+nothing. A single `DeltaChain`, a shard in a Spark state and a bucket of a stored table are all this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.deltas.rows import DELTAS, Block, frozen, reason_text, row_bytes
+from tidegate.core.jit import kernel
+from tidegate.core.model import Int32s, Int64s
+from tidegate.core.time import UNSET
+from tidegate.errors import ConfigError, StateError
+
+__all__ = ["Chains", "Composed", "Covered", "extended", "seal_keys"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+FIXED_BYTES = 8 + 8 + 1 + 4
+"""Of a checkpoint besides vector and ids: time, count, tombstone, and the offset of its id."""
+
+
+def extended(texts: pa.Array, more: int) -> pa.Array:
+    """`texts` and `more` nulls behind them."""
+    return pa.concat_arrays([texts, pa.nulls(more, pa.string())])
+
+
+@kernel
+def _running_max(vec: Int64s, time_ns: Int64s) -> Int64s:
+    out = time_ns.copy()
+    for k in range(1, len(out)):
+        if vec[k] == vec[k - 1] and out[k] < out[k - 1]:
+            out[k] = out[k - 1]
+    return out
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The ids a chain has folded: they are never applied again."""
+
+    ids: pa.Array
+    vec: Int64s
+    time_ns: Int64s
+
+    @classmethod
+    def none(cls) -> Covered:
+        return cls(pa.array([], pa.string()), np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def plus(self, other: Covered) -> Covered:
+        return Covered(
+            pa.concat_arrays([self.ids, other.ids]),
+            np.concatenate([self.vec, other.vec]),
+            np.concatenate([self.time_ns, other.time_ns]),
+        )
+
+    def where(self, keep: Bools) -> Covered:
+        return Covered(self.ids.filter(pa.array(keep)), self.vec[keep], self.time_ns[keep])
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Vectors, one row each: `exists` is false where there is none (never made, or deleted)."""
+
+    vectors: Floats
+    exists: Bools
+    deleted: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """Checkpoints and pending deltas of many vectors. `rows` stand by vector, then in chain order.
+
+    The *seal* of a chain is the place of its newest folded or merged delta: nothing may be put in
+    before it any more.
+    """
+
+    dims: int
+    ids: pa.Array
+    lane: Int32s
+    vectors: Floats
+    has: Bools
+    dead: Bools
+    count: Int64s
+    """Deltas folded into the checkpoint, ever."""
+    at: pa.Array
+    """The id of the last folded delta."""
+    folded_ns: Int64s
+    """The time of the checkpoint."""
+    sealed_ns: Int64s
+    sealed_key: pa.Array
+    rows: pa.RecordBatch
+    vec: Int64s
+    covered: Covered
+
+    @classmethod
+    def of(cls, dims: int, ids: pa.Array, lane: Int32s | None = None) -> Chains:
+        """Empty chains for these vector ids."""
+        if not isinstance(dims, int) or isinstance(dims, bool) or dims < 1:
+            raise ConfigError("dims", dims, "must be an int of at least 1")
+        n = len(ids)
+        return cls(
+            dims,
+            ids,
+            np.zeros(n, np.int32) if lane is None else lane,
+            np.zeros((n, dims)),
+            np.zeros(n, np.bool_),
+            np.zeros(n, np.bool_),
+            np.zeros(n, np.int64),
+            pa.nulls(n, pa.string()),
+            np.full(n, UNSET, np.int64),
+            np.full(n, UNSET, np.int64),
+            pa.nulls(n, pa.string()),
+            pa.RecordBatch.from_pylist([], schema=DELTAS),
+            np.empty(0, np.int64),
+            Covered.none(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    # -- what can be read off ---------------------------------------------------------------------
+
+    @cached_property
+    def block(self) -> Block:
+        return Block.of(self.rows)
+
+    @cached_property
+    def start(self) -> Int64s:
+        """Of each vector its first pending row; one more entry at the end."""
+        return np.searchsorted(self.vec, np.arange(len(self) + 1)).astype(np.int64)
+
+    @cached_property
+    def pending(self) -> Int64s:
+        """Pending rows per vector."""
+        return np.diff(self.start)
+
+    @cached_property
+    def sizes(self) -> Int64s:
+        """How many deltas each pending row stands for."""
+        covers = self.rows.column("covers")
+        if covers.null_count == len(covers):
+            return np.ones(len(covers), np.int64)
+        return pc.fill_null(covers.value_lengths(), 1).to_numpy().astype(np.int64)
+
+    @cached_property
+    def total(self) -> Int64s:
+        """Deltas per vector that were admitted and not taken back: folded and pending."""
+        each = np.concatenate([[0], np.cumsum(self.sizes)])
+        return self.count + each[self.start[1:]] - each[self.start[:-1]]
+
+    @cached_property
+    def effective_ns(self) -> Int64s:
+        """When a pending row takes effect: its time, or that of the one it had to wait for."""
+        return _running_max(frozen(self.vec), self.block.time_ns)
+
+    @cached_property
+    def newest_ns(self) -> Int64s:
+        """The newest time per vector, folded or pending."""
+        newest = np.maximum(self.folded_ns, self.sealed_ns)
+        full = self.pending > 0
+        newest[full] = np.maximum(newest[full], self.effective_ns[self.start[1:][full] - 1])
+        return newest
+
+    @cached_property
+    def _checked(self) -> tuple[NDArray[np.int8], Int64s]:
+        return self.block.check(self.dims)
+
+    @cached_property
+    def errors(self) -> dict[int, str]:
+        """Vectors with a pending row that cannot be applied, and why. Admission lets none in, so
+        these come from outside."""
+        reason, where = self._checked
+        bad = np.flatnonzero(reason)[::-1]  # the first of a vector wins
+        return {
+            int(self.vec[r]): reason_text(int(reason[r]), int(where[r]), self.dims) for r in bad
+        }
+
+    @cached_property
+    def nbytes(self) -> Int64s:
+        """Measured bytes per vector: checkpoint, covered ids, pending rows; uncompressed."""
+        each = np.concatenate([[0], np.cumsum(row_bytes(self.rows))])
+        out = each[self.start[1:]] - each[self.start[:-1]]
+        at = pc.fill_null(pc.binary_length(self.at), 0).to_numpy()
+        out += np.where(self.has, 8 * self.dims + FIXED_BYTES + at, 0)
+        if len(self.covered.vec):
+            length = pc.binary_length(self.covered.ids).to_numpy() + 4
+            out += np.bincount(self.covered.vec, length, len(self)).astype(np.int64)
+        return out
+
+    def compose(self, which: Int64s | None = None, at_ns: int | None = None) -> Composed:
+        """The vectors of these chains (all), now or as they were at a time.
+
+        A time from before the checkpoint, or inside a folded delta, is a ConfigError: that history
+        is gone, and no other vector is given in its place.
+        """
+        if which is None:
+            rows, slot = np.arange(len(self.vec)), self.vec
+            vectors, dead, has = self.vectors.copy(), self.dead.copy(), self.has
+            pending = self.pending
+        else:
+            pending = self.pending[which]
+            slot = np.repeat(np.arange(len(which)), pending)
+            inside = np.arange(len(slot)) - np.repeat(np.cumsum(pending) - pending, pending)
+            rows = np.repeat(self.start[which], pending) + inside
+            vectors, dead, has = self.vectors[which], self.dead[which], self.has[which]
+        if self.errors:
+            for vector in np.unique(self.vec[rows]):
+                if int(vector) in self.errors:
+                    name = self.ids[int(vector)].as_py()
+                    raise StateError(f"chain {name}: {self.errors[int(vector)]}")
+        if at_ns is not None:
+            rows, slot, pending = self._until(at_ns, rows, slot, len(vectors), which)
+        self.block.apply(vectors, dead, rows, slot)
+        there = has | (pending > 0)
+        return Composed(vectors, there & ~dead, there & dead)
+
+    def _until(
+        self, at_ns: int, rows: Int64s, slot: Int64s, vectors: int, which: Int64s | None
+    ) -> tuple[Int64s, Int64s, Int64s]:
+        folded = self.folded_ns if which is None else self.folded_ns[which]
+        if len(folded) and int(folded.max()) > at_ns:
+            raise ConfigError(
+                "at_ns", at_ns, f"must be at or after the checkpoint at {int(folded.max())} ns"
+            )
+        keep = self.effective_ns[rows] <= at_ns
+        left = pc.fill_null(self.rows.column("first_ns"), at_ns + 1 if at_ns < 2**63 - 1 else at_ns)
+        if bool((left.to_numpy()[rows][~keep] <= at_ns).any()):
+            raise ConfigError("at_ns", at_ns, "lies inside deltas that were merged into one")
+        return rows[keep], slot[keep], np.bincount(slot[keep], minlength=vectors)
+
+    # -- other sets of chains ---------------------------------------------------------------------
+
+    def with_vectors(self, ids: pa.Array, lane: Int32s | None = None) -> Chains:
+        """These chains, and empty ones for further vectors behind them."""
+        if not len(ids):
+            return self
+        more = Chains.of(self.dims, ids, lane)
+        return replace(
+            self,
+            ids=pa.concat_arrays([self.ids, more.ids]),
+            lane=np.concatenate([self.lane, more.lane]),
+            vectors=np.concatenate([self.vectors, more.vectors]),
+            has=np.concatenate([self.has, more.has]),
+            dead=np.concatenate([self.dead, more.dead]),
+            count=np.concatenate([self.count, more.count]),
+            at=extended(self.at, len(ids)),
+            folded_ns=np.concatenate([self.folded_ns, more.folded_ns]),
+            sealed_ns=np.concatenate([self.sealed_ns, more.sealed_ns]),
+            sealed_key=extended(self.sealed_key, len(ids)),
+        )
+
+    def take(self, which: Int64s) -> Chains:
+        """The chains of these vectors, in this order."""
+        new = np.full(len(self), -1, np.int64)
+        new[which] = np.arange(len(which))
+        keep = np.flatnonzero(new[self.vec] >= 0)
+        keep = keep[np.argsort(new[self.vec[keep]], kind="stable")]
+        known = new[self.covered.vec] >= 0
+        covered = self.covered.where(known)
+        chosen = pa.array(which)
+        return Chains(
+            self.dims,
+            self.ids.take(chosen),
+            self.lane[which],
+            self.vectors[which],
+            self.has[which],
+            self.dead[which],
+            self.count[which],
+            self.at.take(chosen),
+            self.folded_ns[which],
+            self.sealed_ns[which],
+            self.sealed_key.take(chosen),
+            self.rows.take(pa.array(keep)),
+            new[self.vec[keep]],
+            replace(covered, vec=new[covered.vec]),
+        )
+
+    def with_rows(self, rows: pa.RecordBatch, vec: Int64s) -> Chains:
+        """The same chains with other pending rows, which must stand in chain order."""
+        return replace(self, rows=rows, vec=vec)
+
+
+def seal_keys(rows: pa.RecordBatch) -> pa.Array:
+    """What orders deltas of one time, as one text: origin, then id."""
+    origin = pc.fill_null(rows.column("origin"), "")
+    return pc.binary_join_element_wise(origin, rows.column("delta_id"), "\x00")

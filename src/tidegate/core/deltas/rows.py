@@ -1,0 +1,414 @@
+"""Deltas as rows of a table, and the plain arrays kernels work on.
+
+One schema everywhere: what users send, what chains keep, what is stored as Parquet. Lossless:
+float64 as it came, never quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.deltas import kernels
+from tidegate.core.deltas.operations import (
+    Add,
+    Affine,
+    Create,
+    Delete,
+    Dense,
+    Offset,
+    Operation,
+    Scale,
+    Sparse,
+    VectorDelta,
+)
+from tidegate.core.model import Int64s
+from tidegate.errors import ContractError, StateError
+
+__all__ = [
+    "DELTAS",
+    "OPS",
+    "Block",
+    "deltas_of",
+    "frozen",
+    "normalise",
+    "reason_text",
+    "row_bytes",
+    "rows_from",
+]
+
+DELTAS = pa.schema(
+    [
+        pa.field("delta_id", pa.string()),
+        pa.field("vector_id", pa.string()),
+        pa.field("parent", pa.string()),
+        pa.field("op", pa.string()),
+        pa.field("time_ns", pa.int64()),
+        pa.field("origin", pa.string()),
+        pa.field("indices", pa.list_(pa.int32())),
+        pa.field("values", pa.list_(pa.float64())),
+        pa.field("factors", pa.list_(pa.float64())),
+        pa.field("factor", pa.float64()),
+        pa.field("amount", pa.float64()),
+        pa.field("metadata", pa.string()),
+        pa.field("first_ns", pa.int64()),
+        pa.field("covers", pa.list_(pa.string())),
+    ]
+)
+"""The columns of a delta table. `first_ns` and `covers` are null but for folded deltas."""
+
+OPS = ("create", "dense", "sparse", "add", "add_dense", "scale", "offset", "delete", "affine")
+"""Op names in the order of the kernels' codes. A table says `add` for both: dense has no indices."""
+
+_NAMES = pa.array([name if name != "add_dense" else "add" for name in OPS])
+_LOOKUP = pa.array([name for name in OPS if name != "add_dense"])
+_CODES = np.array([OPS.index(name) for name in _LOOKUP.to_pylist()], np.int8)
+
+NO_ID, NO_OP, SELF_PARENT, NO_TIME = 1, 2, 3, 11
+"""Reasons found here; the kernel `check_rows` finds the rest (4 to 10)."""
+
+_REASONS = {
+    NO_ID: "delta_id or vector_id is missing",
+    NO_OP: "unknown operation",
+    SELF_PARENT: "a delta cannot be its own parent",
+    4: "factor or amount is missing, NaN or infinite",
+    5: "factor 0",
+    6: "{where} values for {dims} dims",
+    7: "{where} indices do not match the number of values or factors",
+    8: "index {where} out of range for {dims} dims",
+    9: "duplicate index {where}",
+    10: "NaN or infinity at position {where}",
+    NO_TIME: "time is missing",
+}
+
+
+def reason_text(reason: int, where: int, dims: int) -> str:
+    """Why a delta is refused, in words."""
+    return _REASONS[reason].format(where=where, dims=dims)
+
+
+def normalise(rows: pa.RecordBatch, time_ns: Int64s | None = None) -> pa.RecordBatch:
+    """These rows in the schema DELTAS: columns that are missing are null, others are left out.
+
+    Widening only: what does not fit (an index beyond 32 bits) becomes one that is refused later.
+    """
+    arrays = []
+    for field in DELTAS:
+        at = rows.schema.get_field_index(field.name)
+        if field.name == "time_ns" and time_ns is not None:
+            arrays.append(pa.array(time_ns))
+        elif at < 0:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+        else:
+            arrays.append(_cast(rows.column(at), field))
+    return pa.RecordBatch.from_arrays(arrays, schema=DELTAS)
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array.type == field.type:
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    try:
+        if field.name == "indices" and not pa.types.is_null(array.type):
+            sizes = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+            flat = pc.fill_null(array.flatten().cast(pa.int64()), -1)
+            flat = pa.array(np.clip(flat.to_numpy(), -1, 2**31 - 1).astype(np.int32))
+            offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+            return pa.ListArray.from_arrays(offsets, flat, mask=array.is_null())
+        return array.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ContractError(
+            f"column {field.name} has type {array.type}, wants {field.type}"
+        ) from error
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view. Arrow gives read-only arrays, numpy writable ones, and a kernel would be
+    compiled once for every mixture of the two: so its inputs are all handed in like this."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[Any]]:
+    """Offsets and flat values of a list column; null lists are empty, null items are `hole`."""
+    sizes = column.value_lengths()
+    if sizes.null_count:
+        sizes = pc.fill_null(sizes, 0)
+    start = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(sizes.to_numpy(), out=start[1:])
+    flat = column.flatten()
+    if flat.null_count:
+        flat = pc.fill_null(flat, pa.scalar(hole, flat.type))
+    return start, np.ascontiguousarray(flat.to_numpy(), dtype)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of deltas as the kernels take them. The rows keep their order."""
+
+    op: NDArray[np.int8]
+    factor: NDArray[np.float64]
+    amount: NDArray[np.float64]
+    istart: Int64s
+    indices: NDArray[np.int32]
+    vstart: Int64s
+    values: NDArray[np.float64]
+    astart: Int64s
+    factors: NDArray[np.float64]
+    time_ns: Int64s
+    early: NDArray[np.int8]
+    """Reasons that the text columns gave (see REASONS); 0 where they are fine."""
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> Block:
+        """The arrays of these rows (schema DELTAS)."""
+        place = pc.index_in(rows.column("op"), _LOOKUP)
+        unknown = place.is_null().to_numpy(zero_copy_only=False)
+        op = _CODES[pc.fill_null(place, 0).to_numpy()]
+        listed = rows.column("indices").is_valid().to_numpy(zero_copy_only=False)
+        op[(op == kernels.ADD) & ~listed] = kernels.ADD_DENSE
+        early = np.zeros(rows.num_rows, np.int8)
+        ids, vectors = rows.column("delta_id"), rows.column("vector_id")
+        same = pc.fill_null(pc.equal(rows.column("parent"), ids), False)
+        early[same.to_numpy(zero_copy_only=False)] = SELF_PARENT
+        early[unknown] = NO_OP
+        if ids.null_count or vectors.null_count:
+            missing = pc.or_(ids.is_null(), vectors.is_null())
+            early[missing.to_numpy(zero_copy_only=False)] = NO_ID
+        time_ns = rows.column("time_ns")
+        if time_ns.null_count:
+            early[time_ns.is_null().to_numpy(zero_copy_only=False)] = NO_TIME
+            time_ns = pc.fill_null(time_ns, 0)
+        istart, indices = _ragged(rows.column("indices"), np.int32, -1)
+        vstart, values = _ragged(rows.column("values"), np.float64, np.nan)
+        astart, factors = _ragged(rows.column("factors"), np.float64, np.nan)
+        columns = (
+            op,
+            _floats(rows.column("factor")),
+            _floats(rows.column("amount")),
+            istart,
+            indices,
+            vstart,
+            values,
+            astart,
+            factors,
+            time_ns.to_numpy(),
+            early,
+        )
+        return cls(*(frozen(column) for column in columns))
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    @cached_property
+    def ragged(self) -> tuple[Any, ...]:
+        """The columns in the order all kernels take them."""
+        return (
+            self.op,
+            self.factor,
+            self.amount,
+            self.istart,
+            self.indices,
+            self.vstart,
+            self.values,
+            self.astart,
+            self.factors,
+        )
+
+    def check(self, dims: int) -> tuple[NDArray[np.int8], Int64s]:
+        """Per row: the reason it cannot be used (0: it can), and the number that goes with it."""
+        reason = self.early.copy()
+        where = np.zeros(len(self), np.int64)
+        kernels.check_rows(dims, *self.ragged, reason, where)
+        return reason, where
+
+    def apply(
+        self,
+        out: NDArray[np.float64],
+        dead: NDArray[np.bool_],
+        rows: Int64s | None = None,
+        slot: Int64s | None = None,
+    ) -> None:
+        """Apply rows (all) in order to `out[slot]` (row 0). They must have passed `check`."""
+        if rows is None:
+            rows = np.arange(len(self))
+        if slot is None:
+            slot = np.zeros(len(rows), np.int64)
+        kernels.apply_rows(out, dead, frozen(rows), frozen(slot), *self.ragged)
+
+    def merge(self, run_start: Int64s, run_stop: Int64s, dims: int) -> Merged:
+        """One folded row for each run of rows [run_start[k], run_stop[k])."""
+        room = np.minimum(self.vstart[run_stop] - self.vstart[run_start], dims)
+        runs = frozen(run_start), frozen(run_stop)
+        made = kernels.merge_runs(dims, *runs, *self.ragged, int(room.sum()))
+        return Merged(*made)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge_runs` gives back: one row per run, and whether it may be used."""
+
+    op: NDArray[np.int8]
+    factor: NDArray[np.float64]
+    amount: NDArray[np.float64]
+    fine: NDArray[np.bool_]
+    istart: Int64s
+    indices: NDArray[np.int32]
+    vstart: Int64s
+    values: NDArray[np.float64]
+    astart: Int64s
+    factors: NDArray[np.float64]
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The columns that say what the operation is."""
+        listed = np.isin(self.op, (kernels.SPARSE, kernels.ADD, kernels.AFFINE))
+        valued = ~np.isin(self.op, (kernels.SCALE, kernels.OFFSET, kernels.DELETE))
+        affine = self.op == kernels.AFFINE
+        return {
+            "op": _NAMES.take(pa.array(self.op)),
+            "indices": _lists(self.istart, self.indices, ~listed),
+            "values": _lists(self.vstart, self.values, ~valued),
+            "factors": _lists(self.astart, self.factors, ~affine),
+            "factor": pa.array(self.factor, mask=~(affine | (self.op == kernels.SCALE))),
+            "amount": pa.array(self.amount, mask=~(affine | (self.op == kernels.OFFSET))),
+        }
+
+
+def _lists(start: Int64s, flat: NDArray[Any], null: NDArray[np.bool_]) -> pa.Array:
+    return pa.ListArray.from_arrays(
+        pa.array(start.astype(np.int32)), pa.array(flat), mask=pa.array(null)
+    )
+
+
+def _floats(column: pa.Array) -> NDArray[np.float64]:
+    out: NDArray[np.float64] = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
+    return out.astype(np.float64, copy=False)
+
+
+def row_bytes(rows: pa.RecordBatch) -> Int64s:
+    """Measured bytes of each row: what its cells occupy in the columns, without compression."""
+    total = np.full(rows.num_rows, 0, np.int64)
+    for array, field in zip(rows.columns, rows.schema, strict=True):
+        if field.name == "vector_id":
+            continue  # the chain's, not the delta's
+        if pa.types.is_string(field.type):
+            total += pc.fill_null(pc.binary_length(array), 0).to_numpy() + 4
+        elif pa.types.is_list(field.type):
+            sizes = pc.fill_null(array.value_lengths(), 0).to_numpy().astype(np.int64)
+            if pa.types.is_string(field.type.value_type):
+                ends = np.concatenate([[0], np.cumsum(sizes)])
+                text = pc.fill_null(pc.binary_length(array.flatten()), 0).to_numpy() + 4
+                running = np.concatenate([[0], np.cumsum(text)])
+                total += 4 + running[ends[1:]] - running[ends[:-1]]
+            else:
+                total += 4 + sizes * (field.type.value_type.bit_width // 8)
+        else:
+            total += np.where(array.is_valid().to_numpy(zero_copy_only=False), 8, 0)
+    return total
+
+
+def rows_from(deltas: Iterable[VectorDelta]) -> pa.RecordBatch:
+    """Delta objects as rows. What has no place in a column (a text as index) is refused later."""
+    deltas = list(deltas)
+    said = [_said(delta.operation) for delta in deltas]
+    columns: dict[str, pa.Array] = {
+        "delta_id": pa.array([d.delta_id for d in deltas], pa.string()),
+        "vector_id": pa.array([d.vector_id for d in deltas], pa.string()),
+        "parent": pa.array([d.parent for d in deltas], pa.string()),
+        "op": pa.array([d.operation.op for d in deltas], pa.string()),
+        "time_ns": pa.array([d.time_ns for d in deltas], pa.int64()),
+        "origin": pa.array([d.origin for d in deltas], pa.string()),
+        "indices": _listed([s[0] for s in said], np.int64, np.int32),
+        "values": _listed([s[1] for s in said], np.float64, np.float64),
+        "factors": _listed([s[2] for s in said], np.float64, np.float64),
+        "factor": pa.array([s[3] for s in said], pa.float64()),
+        "amount": pa.array([s[4] for s in said], pa.float64()),
+        "metadata": pa.array([d.metadata for d in deltas], pa.string()),
+        "first_ns": pa.array([d.first_ns for d in deltas], pa.int64()),
+        "covers": pa.array([list(d.covers) or None for d in deltas], pa.list_(pa.string())),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=DELTAS)
+
+
+def _said(operation: Operation) -> tuple[Any, Any, Any, float | None, float | None]:
+    match operation:
+        case Create(vector) | Dense(vector):
+            return None, vector, None, None, None
+        case Sparse(indices, values):
+            return indices, values, None, None, None
+        case Add(values, indices):
+            return indices, values, None, None, None
+        case Scale(factor):
+            return None, None, None, float(factor), None
+        case Offset(amount):
+            return None, None, None, None, float(amount)
+        case Affine(factor, amount, indices, factors, values):
+            return indices, values, factors, float(factor), float(amount)
+        case _:
+            return None, None, None, None, None
+
+
+def _listed(parts: Sequence[Any], read: Any, dtype: Any) -> pa.Array:
+    arrays = [None if part is None else np.asarray(part, read).ravel() for part in parts]
+    sizes = [0 if array is None else len(array) for array in arrays]
+    present = [array for array in arrays if array is not None]
+    flat = np.concatenate(present) if present else np.empty(0, read)
+    if dtype is np.int32:
+        flat = np.clip(flat, -1, 2**31 - 1).astype(np.int32)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    return pa.ListArray.from_arrays(
+        offsets, pa.array(flat), mask=pa.array([array is None for array in arrays], pa.bool_())
+    )
+
+
+def deltas_of(rows: pa.RecordBatch) -> list[VectorDelta]:
+    """Rows as delta objects; the reverse of `rows_from`."""
+    return [
+        VectorDelta(
+            row["delta_id"],
+            row["vector_id"],
+            _operation(row),
+            row["time_ns"],
+            row["parent"],
+            row["origin"] or "",
+            row["metadata"],
+            row["first_ns"],
+            tuple(row["covers"] or ()),
+        )
+        for row in rows.to_pylist()
+    ]
+
+
+def _operation(row: dict[str, Any]) -> Operation:
+    match row["op"]:
+        case "create":
+            return Create(row["values"])
+        case "dense":
+            return Dense(row["values"])
+        case "sparse":
+            return Sparse(row["indices"], row["values"])
+        case "add":
+            return Add(row["values"], row["indices"])
+        case "scale":
+            return Scale(row["factor"])
+        case "offset":
+            return Offset(row["amount"])
+        case "delete":
+            return Delete()
+        case "affine":
+            return Affine(
+                row["factor"], row["amount"], row["indices"], row["factors"], row["values"]
+            )
+        case other:
+            raise StateError(f"a stored delta has the unknown operation {other!r}")
