@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.eventtime.registry import EventtimeTypes, Parsed
 from tidegate.core.model import Collection, Int32s, StreamError
+from tidegate.core.state import as_text
 from tidegate.errors import ConfigError
 
 __all__ = ["Decoder", "TimeColumn"]
@@ -89,7 +90,7 @@ class Decoder:
             path = pa.array([time.path] * rows.num_rows, pa.string())
             if parsed.reason.null_count == rows.num_rows:
                 return parsed, path, path  # no bad row: nobody reads the values
-            return parsed, path, _text(column)
+            return parsed, path, as_text(column)
         order = {name: place for place, name in enumerate(rows.schema.names)}
         times = sorted(self.times, key=lambda time: order.get(time.message or "", len(order)))
         open_rows = np.ones(rows.num_rows, np.bool_)
@@ -107,7 +108,7 @@ class Decoder:
             time_ns[here] = parsed.time_ns[here]
             reason[here] = parsed.reason.to_numpy(zero_copy_only=False)[here]
             path[here] = time.path
-            value[here] = _text(column).to_numpy(zero_copy_only=False)[here]
+            value[here] = as_text(column).to_numpy(zero_copy_only=False)[here]
             open_rows &= ~here
         return (
             Parsed(time_ns, pa.array(reason, pa.string())),
@@ -126,10 +127,3 @@ def _field(message: pa.StructArray, name: str) -> pa.Array:
     if message.type.get_field_index(name) < 0:
         return pa.nulls(len(message))
     return pc.struct_field(message, name)
-
-
-def _text(column: pa.Array) -> pa.Array:
-    try:
-        return column.cast(pa.string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())
