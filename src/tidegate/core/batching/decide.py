@@ -1,0 +1,169 @@
+"""Calling the engine: packs rows, makes room for what comes out, keeps what still waits.
+
+The one way into the kernel, for the in-process classes and for the pipeline operator alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.batching import columns as c
+from tidegate.core.batching.engine import load, run, run_call, settle_lanes
+from tidegate.core.batching.explain import TALLY_COLUMNS
+from tidegate.core.batching.period import RING
+from tidegate.core.model import Int64s
+from tidegate.core.state import Column, Layout, State
+
+__all__ = ["Decision", "Deciding", "batch_arrays", "clip_times"]
+
+_REACH = 2**62 - 2**58
+"""Times are decided on as if they lay within about 137 years of 1970: distances between any two of
+them then fit into int64. The rows themselves keep the time they came with."""
+
+
+def clip_times(time_ns: Int64s) -> Int64s:
+    return np.clip(time_ns, -_REACH, _REACH)
+
+
+def batch_arrays(max_streams: int) -> dict[str, Column]:
+    """The arrays of the state, for a bound on streams per lane."""
+    places = 1 << (2 * max_streams - 1).bit_length()
+    return {
+        "lane": Column(np.int64, (c.LANE_COLUMNS,)),
+        "stream": Column(np.int64, (max_streams, c.STREAM_COLUMNS)),
+        "ring": Column(np.int64, (max_streams, RING)),
+        "find": Column(np.int16, (places,), -1),
+    }
+
+
+@dataclass
+class Decision:
+    """What one call decided. `order` are the numbers of the rows that leave, batch by batch."""
+
+    rows: Int64s
+    order: Int64s
+    batches: Int64s
+    parts: Int64s
+    part_floats: NDArray[np.float64]
+    named: Int64s
+    kept: Int64s
+
+    def held(self) -> Int64s:
+        """The packed rows that still wait, for the next call."""
+        return self.rows[self.kept]
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """The settings every call needs."""
+
+    length_ns: int
+    timeout: float
+    max_rows: int
+
+    def pack(
+        self, held: Int64s, lane: Any, time_ns: Int64s, gated: Any
+    ) -> Int64s:
+        """Held rows, then new ones."""
+        n = len(held)
+        rows = np.empty((n + len(time_ns), c.ROW_COLUMNS), np.int64)
+        rows[:n] = held
+        rows[n:, c.TIME] = clip_times(time_ns)
+        rows[n:, c.LANE] = lane
+        rows[n:, c.GATED] = gated
+        rows[n:, c.WHERE] = c.GONE
+        return rows
+
+    def one_at_a_time(
+        self, state: State, rows: Int64s, codes: Int64s, names: Int64s, wall_ns: int
+    ) -> Decision:
+        """Every batch that the new rows (the last `len(codes)`) imply."""
+        room = _Room(state, rows, len(codes), len(codes) // 4 + 8)
+        first, again = len(rows) - len(codes), False
+        while first < len(rows):
+            first, again = run(
+                rows, first, again, codes, names, room.lists, *room.state, room.named, room.out,
+                self.length_ns, self.timeout, self.max_rows, wall_ns,
+            )  # fmt: skip
+            if first < len(rows):
+                room.grow()
+        return room.decision(rows)
+
+    def as_one_call(
+        self, state: State, rows: Int64s, codes: Int64s, names: Int64s, wall_ns: int
+    ) -> Decision:
+        """At most one batch, with all new rows looked at together."""
+        room = _Room(state, rows, len(codes), 1)
+        run_call(
+            rows, codes, names, room.lists, *room.state, room.named, room.out,
+            self.length_ns, self.timeout, wall_ns,
+        )  # fmt: skip
+        return room.decision(rows)
+
+    def lanes(
+        self, state: State, rows: Int64s, numbers: Int64s, wall_ns: int, *, everything: bool
+    ) -> Decision:
+        """What is due in these lanes now, or everything they hold."""
+        room = _Room(state, rows, 0, len(rows) // 4 + 8)
+        done = 0
+        while done < len(numbers):
+            done = settle_lanes(
+                numbers, done, everything, rows, room.lists, *room.state[:3], room.out,
+                self.timeout, self.max_rows, wall_ns,
+            )  # fmt: skip
+            if done < len(numbers):
+                room.grow()
+        return room.decision(rows)
+
+
+class _Room:
+    """The arrays a call writes into."""
+
+    def __init__(self, state: State, rows: Int64s, n_new: int, batches: int) -> None:
+        self.state = (state["lane"], state["stream"], state["ring"], state["find"])
+        streams = state["stream"].shape[1]
+        self.lists = np.full((state.lanes, c.LIST_COLUMNS), -1, np.int64)
+        self.named = np.empty(n_new, np.int64)
+        self.out = (
+            np.empty(len(rows), np.int64),
+            np.empty(len(rows), np.int64),
+            np.empty((batches, c.BATCH_COLUMNS), np.int64),
+            np.empty((batches * min(streams, 4) + streams, c.PART_COLUMNS), np.int64),
+            np.empty((batches * min(streams, 4) + streams, c.PART_FLOATS), np.float64),
+            np.zeros(c.COUNTERS, np.int64),
+            np.empty(64 + 2 * streams, np.float64),
+            np.empty((streams, 3), np.int64),
+            np.empty((streams, TALLY_COLUMNS), np.int64),
+        )
+        load(rows, len(rows) - n_new, self.lists)
+
+    def grow(self) -> None:
+        """Twice the room for batches and parts, keeping what is written."""
+        numbers, spare, batches, parts, floats, *rest = self.out
+        self.out = (numbers, spare, _doubled(batches), _doubled(parts), _doubled(floats), *rest)
+
+    def decision(self, rows: Int64s) -> Decision:
+        numbers, _, batches, parts, floats, counters, *_ = self.out
+        return Decision(
+            rows,
+            numbers[: counters[c.N_OUT]],
+            batches[: counters[c.N_BATCHES]],
+            parts[: counters[c.N_PARTS]],
+            floats[: counters[c.N_PARTS]],
+            self.named[: counters[c.N_NAMED]],
+            np.flatnonzero(rows[:, c.WHERE] != c.GONE),
+        )
+
+
+def _doubled(array: NDArray[Any]) -> NDArray[Any]:
+    out = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+def batch_layout(max_streams: int, tables: tuple[str, ...] = ()) -> Layout:
+    return Layout(batch_arrays(max_streams), tables)

@@ -1,0 +1,152 @@
+"""Rows that wait: lists in arrival order, a heap for overflow far ahead, and sorting what leaves.
+
+All of it by row numbers in the packed array of a call. Nothing here knows what a batch is.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.batching.columns import (
+    HEAP,
+    LEFT,
+    NEXT,
+    RANK,
+    RIGHT,
+    TIME,
+    WHERE,
+)
+from tidegate.core.batching.grid import AHEAD_LENGTHS
+from tidegate.core.jit import kernel
+
+
+@kernel
+def append(rows, lists, place, row):  # type: ignore[no-untyped-def]
+    rows[row, NEXT] = -1
+    rows[row, WHERE] = place
+    tail = lists[2 * place + 1]
+    if tail < 0:
+        lists[2 * place] = row
+    else:
+        rows[tail, NEXT] = row
+    lists[2 * place + 1] = row
+
+
+@kernel
+def take_list(lists, place):  # type: ignore[no-untyped-def]
+    """Empty a list; gives back its first row, from which NEXT leads on."""
+    head = lists[2 * place]
+    lists[2 * place] = -1
+    lists[2 * place + 1] = -1
+    return head
+
+
+@kernel
+def meld(rows, one, other):  # type: ignore[no-untyped-def]
+    """Two leftist heaps (earliest time, then arrival, on top) become one.
+
+    Written as a walk down the right spines and back up: the spine is at most log2(n) long, and
+    numba compiles loops better than recursion. While walking down, LEFT of a spine row keeps its
+    child; RANK is borrowed to find the way up.
+    """
+    if one < 0:
+        return other
+    if other < 0:
+        return one
+    up = -1
+    while one >= 0 and other >= 0:
+        if rows[other, TIME] < rows[one, TIME] or (
+            rows[other, TIME] == rows[one, TIME] and other < one
+        ):
+            one, other = other, one
+        below = rows[one, RIGHT]
+        rows[one, RIGHT] = up  # the way back
+        up = one
+        one = below
+    root = one if one >= 0 else other
+    while up >= 0:
+        above = rows[up, RIGHT]
+        left = rows[up, LEFT]
+        left_rank = rows[left, RANK] if left >= 0 else 0
+        root_rank = rows[root, RANK] if root >= 0 else 0
+        if left_rank >= root_rank:
+            rows[up, RIGHT] = root
+            rows[up, RANK] = root_rank + 1
+        else:
+            rows[up, LEFT] = root
+            rows[up, RIGHT] = left
+            rows[up, RANK] = left_rank + 1
+        root = up
+        up = above
+    return root
+
+
+@kernel
+def push_heap(rows, lists, place, row):  # type: ignore[no-untyped-def]
+    rows[row, LEFT] = -1
+    rows[row, RIGHT] = -1
+    rows[row, RANK] = 1
+    rows[row, WHERE] = place
+    lists[HEAP] = meld(rows, lists[HEAP], row)
+
+
+@kernel
+def pop_heap(rows, lists):  # type: ignore[no-untyped-def]
+    top = lists[HEAP]
+    lists[HEAP] = meld(rows, rows[top, LEFT], rows[top, RIGHT])
+    return top
+
+
+@kernel
+def _after(rows, one, other):  # type: ignore[no-untyped-def]
+    if rows[one, TIME] != rows[other, TIME]:
+        return rows[one, TIME] > rows[other, TIME]
+    return one > other
+
+
+@kernel
+def sort_rows(rows, numbers, first, last, spare):  # type: ignore[no-untyped-def]
+    """Sort `numbers[first:last]` by time, then arrival. Merges runs: linear if already sorted."""
+    while True:
+        runs = 0
+        at = first
+        while at < last:
+            middle = at + 1
+            while middle < last and not _after(rows, numbers[middle - 1], numbers[middle]):
+                middle += 1
+            if middle == last:
+                runs += 1
+                break
+            end = middle + 1
+            while end < last and not _after(rows, numbers[end - 1], numbers[end]):
+                end += 1
+            for i in range(at, middle):
+                spare[i] = numbers[i]
+            i, j, k = at, middle, at
+            while i < middle:
+                if j < end and _after(rows, spare[i], numbers[j]):
+                    numbers[k] = numbers[j]
+                    j += 1
+                else:
+                    numbers[k] = spare[i]
+                    i += 1
+                k += 1
+            runs += 1
+            at = end
+        if runs <= 1:
+            return
+
+
+@kernel
+def anchor_of(rows, numbers, first, last, length):  # type: ignore[no-untyped-def]
+    """The newest time of the largest group of sorted rows, groups being cut at gaps of more than
+    three batch lengths; of two equally large ones, the later."""
+    best = 0
+    anchor = rows[numbers[last - 1], TIME]
+    begun = first
+    for i in range(first, last):
+        here = rows[numbers[i], TIME]
+        if i + 1 == last or rows[numbers[i + 1], TIME] - here > AHEAD_LENGTHS * length:
+            if i + 1 - begun >= best:
+                best = i + 1 - begun
+                anchor = here
+            begun = i + 1
+    return anchor
