@@ -128,9 +128,9 @@ class Flow:
 
     # -- keys and lanes -------------------------------------------------------------------------
 
-    def lane_of(self, *key: Any) -> int:
-        """The lane of a key that has been seen."""
-        return self._lane_of[key[0] if len(key) == 1 else key]
+    def find_lane(self, *key: Any) -> int | None:
+        """The lane of a key, if it has been seen."""
+        return self._lane_of.get(key[0] if len(key) == 1 else key)
 
     def _lanes_of(self, rows: pa.RecordBatch) -> Int32s:
         if not self.keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tidegate.core.flow import Flow
 from tidegate.core.operator import Chain, Operator
 from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
+from tidegate.spark.control import pack_control
 from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker
 from tidegate.spark.shards import labels
 from tidegate.spark.step import STEP_DDL, Shard, ShardStep, run_batch
@@ -86,7 +87,12 @@ class Frames:
     forget: Duration | None
     decoder: Decoder = field(default_factory=Decoder)
     stages: tuple[Operator, ...] = ()
-    checkpoint_name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    more: tuple[tuple[DataFrame, Decoder], ...] = ()
+    """Further streams with the same key, each with its own decoder."""
+    control: DataFrame | None = None
+    """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control`."""
+    flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Under which a worker keeps its flows between micro-batches."""
 
     # -- stages ---------------------------------------------------------------------------------
 
@@ -171,12 +177,18 @@ class Frames:
     def outcomes(self) -> DataFrame:
         """The packed results of the step: one row per shard, kind and call. For sinks."""
         count = self.shards or self._default_shards()
+        shard_labels = labels(count, self._partitions())
         keys = [F.col(name) for name in self.keys]
         shard = F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)
-        prepared = self.df.withColumn(SHARD, shard.cast("int"))
-        packed = prepared.mapInArrow(
-            Packer(self.decoder, labels(count, self._partitions())), PACKED_DDL
-        )
+        parts = [
+            df.withColumn(SHARD, shard.cast("int")).mapInArrow(
+                Packer(decoder, shard_labels, number), PACKED_DDL
+            )
+            for number, (df, decoder) in enumerate(((self.df, self.decoder), *self.more))
+        ]
+        if self.control is not None:
+            parts.append(pack_control(self.control, self.keys, shard_labels))
+        packed = reduce(DataFrame.union, parts)
         stages, names, forget = self.stages, self.keys, self.forget
 
         def make() -> Flow:
@@ -188,7 +200,7 @@ class Frames:
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step), STEP_DDL)
         timers = self._needs_timers()
-        processor = ShardStep(step, self.checkpoint_name, timers=timers)
+        processor = ShardStep(step, self.flow_name, timers=timers)
         return packed.groupBy("shard").transformWithState(
             processor, STEP_DDL, "Append", "ProcessingTime" if timers else "None"
         )
@@ -221,7 +233,8 @@ class Frames:
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
-        return to_arrow_schema(self.df.schema)
+        schemas = [to_arrow_schema(df.schema) for df in (self.df, *(df for df, _ in self.more))]
+        return pa.unify_schemas(schemas, promote_options="permissive")
 
     def _partitions(self) -> int:
         return int(self.df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)

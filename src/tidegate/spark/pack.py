@@ -34,6 +34,9 @@ ROWS_PER_BLOB = 131_072
 """Rows gathered before they are split by shard: enough that a blob is large with many shards, small
 enough (about 20 MB) to stay in memory beside everything else."""
 
+_PARTS = 1_000_000
+"""More partitions than a stream will have: the parts of two inputs get different numbers."""
+
 PACKED_DDL = "shard int, kind string, part int, seq int, rows long, blob binary"
 PACKED = pa.schema(
     [
@@ -70,9 +73,11 @@ class Packer:
 
     decoder: Decoder
     labels: tuple[int, ...]
+    input: int = 0
+    """Which of several input streams this is: keeps their parts apart."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part, seq = _partition(), 0
+        part, seq = self.input * _PARTS + _partition(), 0
         labels = self.labels
         for rows in _gathered(batches):
             packed = []

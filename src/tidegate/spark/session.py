@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tidegate.spark.java import use_java
 
-__all__ = ["SETTINGS", "session"]
+__all__ = ["SETTINGS", "log_file", "session"]
 
 SETTINGS: dict[str, str] = {
     # transformWithState runs on nothing else
@@ -39,10 +42,12 @@ def session(
     master: str | None = None,
     name: str = "tidegate",
     settings: Mapping[str, str] | None = None,
+    log: str | Path | None = None,
 ) -> SparkSession:
     """The running session, or a new one with what Tidegate needs.
 
-    `settings` override ours. Without `master` it is local mode on all cores.
+    `settings` override ours. Without `master` it is local mode on all cores. `log` is a file for
+    what Java and the workers write to standard error: their stacks and warnings.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -61,6 +66,35 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    spark = builder.getOrCreate()
+    with _stderr_to(log):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def log_file() -> Path:
+    """A new file for the log of a run started from the command line."""
+    handle, path = tempfile.mkstemp(prefix="tidegate-spark-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+@contextmanager
+def _stderr_to(log: str | Path | None) -> Iterator[None]:
+    """Let processes started inside write their standard error to a file.
+
+    Java inherits it when it is started and keeps it; our own is put back at once.
+    """
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    saved = os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -23,6 +23,7 @@ from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.state import concat
 from tidegate.core.time import UNSET
+from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, to_blob
 
 __all__ = ["STEP", "STEP_DDL", "ShardStep", "run_shard"]
@@ -48,7 +49,6 @@ class Shard:
 
     make: Callable[[], Flow]
     arrival: tuple[str, ...] = ()
-    drop_arrival: tuple[str, ...] = ()
 
 
 def run_shard(
@@ -60,12 +60,19 @@ def run_shard(
     for rows in errors:
         flow.counters["rows_in"] += rows.num_rows
         flow.counters["parse_error_count"] += rows.num_rows
-        yield "error", _without(rows, shard.drop_arrival)
+        yield "error", rows
     rows = concat([from_blob(row.blob) for row in parts if row.kind == "data"])
-    if rows is None:
-        return
+    if rows is not None:
+        yield from _run_rows(shard, flow, rows, wall_ns)
+    for row in parts:
+        if row.kind == "control":
+            yield from tables(apply_control(flow, row.blob))
+
+
+def _run_rows(
+    shard: Shard, flow: Flow, rows: pa.RecordBatch, wall_ns: int
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     rows = in_arrival_order(rows, shard.arrival)
-    rows = _without(rows, shard.drop_arrival)
     flow.counters["rows_in"] += rows.num_rows
     for first in range(0, rows.num_rows, ROWS_PER_PIECE):
         piece = rows.slice(first, ROWS_PER_PIECE)
@@ -93,11 +100,6 @@ def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.Recor
             return rows
         return rows.take(pa.array(order))
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in arrival]))
-
-
-def _without(rows: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
-    present = [name for name in names if name in rows.schema.names]
-    return rows.drop_columns(present) if present else rows
 
 
 def packed_rows(

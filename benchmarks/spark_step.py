@@ -1,0 +1,137 @@
+"""What the Spark path costs: every operator beside the same pipeline with one that does nothing,
+and that beside Spark's own ceiling for Python (mapInArrow identity). Streaming, noop sink.
+
+    python benchmarks/spark_step.py [--rows 3000000] [--keys 100] [--rounds 3] [--only event_time]
+
+Prints rows/s and ratios measured in the same run; contestants alternate, medians are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.core.model import Collection, Outcome
+from tidegate.core.operator import Operator
+from tidegate.core.state import Layout, State
+from tidegate.spark import frames, session
+
+FILES = 6
+DDL = "vehicle string, topic string, stamp long, log_time long, value double, payload binary"
+
+
+@dataclass(frozen=True)
+class Nothing(Operator):
+    """The operator that does nothing: what the step itself costs."""
+
+    name: ClassVar[str] = "nothing"
+
+    def layout(self) -> Layout:
+        return Layout()
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        return [collection]
+
+
+def record(folder: Path, rows: int, keys: int) -> None:
+    """A recording of `rows` messages of about 150 bytes in arrival order, up to 200 ms disordered."""
+    rng = np.random.default_rng(0)
+    stamp = np.arange(rows) * (10**9 // (145 * keys)) + 1_700_000_000 * 10**9
+    arrival = stamp + rng.integers(0, 200_000_000, rows)
+    order = np.argsort(arrival, kind="stable")
+    topics = pa.array(["lidar", "camera", "imu", "gps"])
+    weights = np.array([10, 30, 100, 5]) / 145
+    names = pa.array([f"vehicle-{number:05d}" for number in range(keys)])
+    payload = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(90), rows, [None, pa.py_buffer(rng.bytes(90 * rows))]
+    ).cast(pa.binary())
+    table = pa.table(
+        {
+            "vehicle": names.take(pa.array(rng.integers(0, keys, rows))),
+            "topic": topics.take(pa.array(rng.choice(4, rows, p=weights))),
+            "stamp": stamp[order],
+            "log_time": arrival[order],
+            "value": rng.random(rows),
+            "payload": payload,
+        }
+    )
+    step = -(-rows // FILES)
+    for number in range(FILES):
+        pq.write_table(table.slice(number * step, step), folder / f"{number}.parquet")
+
+
+def contestants(only: set[str]) -> dict[str, Callable[[Any], Any]]:
+    def pipeline(df: Any) -> Any:
+        return frames(df, key="vehicle", time="stamp", topic="topic", arrival="log_time")
+
+    def timed(df: Any) -> Any:
+        return pipeline(df).event_time("unixtimestamp_ns", "200 ms")
+
+    known: dict[str, Callable[[Any], Any]] = {
+        "read": lambda df: df,
+        "mapInArrow": lambda df: df.mapInArrow(lambda batches: batches, DDL),
+        "nothing": lambda df: pipeline(df).then(Nothing()).data,
+        "event_time": lambda df: timed(df).data,
+    }
+    return {name: make for name, make in known.items() if not only or name in only}
+
+
+def once(spark: Any, folder: Path, make: Callable[[Any], Any]) -> float:
+    stream = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    checkpoint = tempfile.mkdtemp()
+    try:
+        writer = make(stream).writeStream.format("noop").trigger(availableNow=True)
+        began = time.perf_counter()
+        query = writer.option("checkpointLocation", checkpoint).start()
+        query.awaitTermination()
+        took = time.perf_counter() - began
+        # The first micro-batch starts workers; the figure is the steady state after it.
+        progress = [p for p in query.recentProgress if p["numInputRows"]][1:]
+        rows = sum(p["numInputRows"] for p in progress)
+        millis = sum(p["durationMs"]["triggerExecution"] for p in progress)
+        return rows / (millis / 1000) if millis else float("nan") * took
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--keys", type=int, nargs="+", default=[100])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=[])
+    arguments = parser.parse_args()
+    spark = session(settings={"spark.sql.shuffle.partitions": "2"})
+    everyone = contestants(set(arguments.only))
+    for keys in arguments.keys:
+        with tempfile.TemporaryDirectory() as folder:
+            record(Path(folder), arguments.rows, keys)
+            speeds: dict[str, list[float]] = {name: [] for name in everyone}
+            for _ in range(arguments.rounds):
+                for name, make in everyone.items():
+                    speeds[name].append(once(spark, Path(folder), make))
+        middle = {name: statistics.median(values) for name, values in speeds.items()}
+        print(f"\n{keys} keys, {arguments.rows} rows, median of {arguments.rounds}")
+        for name, speed in middle.items():
+            line = f"  {name:12s} {speed / 1e6:6.3f} M rows/s"
+            if "mapInArrow" in middle:
+                line += f"   {speed / middle['mapInArrow']:5.2f} of mapInArrow"
+            if "nothing" in middle:
+                line += f"   {speed / middle['nothing']:5.2f} of nothing"
+            spread = (max(speeds[name]) - min(speeds[name])) / speed
+            print(f"{line}   (spread {spread:.0%})")
+
+
+if __name__ == "__main__":
+    main()

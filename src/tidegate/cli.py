@@ -1,0 +1,153 @@
+"""The command line. Spark, numba and pyarrow are imported when a command needs them, not before.
+
+A wrong input is one sentence and exit code 2; `--debug` shows the stack.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tidegate.errors import TidegateError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tidegate",
+    help="Puts the messages of many clocks in order, in step and in batches, on Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+PipelineFile = Annotated[Path, typer.Argument(help="the pipeline's YAML file")]
+Master = Annotated[
+    str | None, typer.Option(help="a Spark master; local mode on all cores if unset")
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for a script")]
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option(help="show the stack of an error")] = False,
+) -> None:
+    context.obj = {"debug": debug}
+
+
+@app.command()
+def explain(pipeline: PipelineFile, as_json: Json = False) -> None:
+    """Show the physical plan: its steps in order, their settings, the time column and its type."""
+    from tidegate.pipeline import PipelineDefinition, explain_json, plan
+    from tidegate.pipeline import explain as as_text
+
+    made = plan(PipelineDefinition.load(pipeline))
+    print(json.dumps(explain_json(made), indent=2) if as_json else as_text(made))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of pipeline files, for an editor."""
+    from tidegate.pipeline import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+@app.command(name="dry-run")
+def dry_run(pipeline: PipelineFile, master: Master = None, as_json: Json = False) -> None:
+    """Check a pipeline against its sources and show what would run. Runs nothing."""
+    from tidegate.pipeline import PipelineDefinition, explain_json
+    from tidegate.pipeline import explain as as_text
+
+    definition = PipelineDefinition.load(pipeline)
+    from tidegate.spark.pipeline import open_pipeline
+    from tidegate.spark.session import log_file, session
+
+    streaming = definition.options.mode == "streaming"
+    spark = session(master, definition.name, log=log_file())
+    made, frames = open_pipeline(spark, definition, streaming=streaming)
+    tables = {kind: [f"{f.name}: {f.type}" for f in s] for kind, s in frames.schemas.items()}
+    if as_json:
+        print(json.dumps({**explain_json(made), "tables": tables}, indent=2))
+        return
+    print(as_text(made))
+    print("tables:")
+    for kind, columns in tables.items():
+        print(f"  {kind:8s} {', '.join(columns)}")
+
+
+@app.command()
+def run(
+    pipeline: PipelineFile,
+    master: Master = None,
+    out: Annotated[
+        str | None, typer.Option(help="where the tables go, instead of sink.path")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a pipeline: once over what is there (batch), or as a stream."""
+    from tidegate.pipeline import PipelineDefinition
+    from tidegate.spark.report import print_summary, run_definition
+
+    definition = PipelineDefinition.load(pipeline)
+    summary = run_definition(definition, master=master, out=out, console=errors)
+    if as_json:
+        print(json.dumps(summary.to_json(), indent=2))
+    else:
+        print_summary(summary, console)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="where recording and results go")] = Path("demo-out"),
+    vehicles: Annotated[int, typer.Option(help="how many vehicles", min=1)] = 20,
+    seconds: Annotated[int, typer.Option(help="how long the recording is", min=1)] = 60,
+    seed: Annotated[int, typer.Option(help="another seed gives another recording")] = 0,
+) -> None:
+    """Make up a fleet's recording with every trouble real ones have, and put it in order."""
+    from tidegate.spark.demo import run_demo
+
+    run_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
+
+
+def main() -> None:
+    """The entry point: one sentence and exit code 2 for what a user can mend."""
+    debug = "--debug" in sys.argv
+    try:
+        code: Any = app(standalone_mode=False)
+        raise SystemExit(code or 0)
+    except TidegateError as error:
+        if debug:
+            raise
+        errors.print(f"[bold red]tidegate:[/] {error}", highlight=False, soft_wrap=True)
+        raise SystemExit(2) from None
+    except Exception as error:
+        # typer's own errors (a wrong option, a missing file) know how to show themselves
+        show = getattr(error, "show", None)
+        if show is not None:
+            show()
+            raise SystemExit(getattr(error, "exit_code", 2)) from None
+        if debug:
+            raise
+        errors.print(f"[bold red]tidegate:[/] {_first_cause(error)}", highlight=False)
+        errors.print("(run with --debug for the stack)")
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        errors.print("stopped; run it again to go on from the last commit")
+        raise SystemExit(130) from None
+
+
+def _first_cause(error: Exception) -> str:
+    """The sentence inside a Java or Python stack that says what happened."""
+    text = str(error)
+    for line in reversed(text.splitlines()):
+        for name in ("StateError: ", "ConfigError: ", "ContractError: "):
+            if name in line:
+                return line.split(name, 1)[1]
+    return text.strip().split("\n")[0]

@@ -1,0 +1,106 @@
+"""From a definition to frames: open its sources, plan it, and say in one sentence what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidegate.core.eventtime import EventtimeTypes
+from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition, Plan, plan
+from tidegate.pipeline.definition import StreamDefinition
+from tidegate.pipeline.references import resolve
+from tidegate.spark.control import control_schema
+from tidegate.spark.frames import Frames
+
+__all__ = ["open_pipeline", "open_source"]
+
+
+def open_source(
+    spark: SparkSession, name: str, stream: StreamDefinition, *, streaming: bool
+) -> DataFrame:
+    """The rows of a declared stream, batch or streaming."""
+    source = stream.source
+    if source is None:
+        raise ConfigError(f"streams.{name}.source", None, "is required to run a pipeline")
+    path = None if source.path is None else resolve(source.path, f"streams.{name}.source.path")
+    if path is not None and "://" not in path and not any(_matches(path)):
+        raise ConfigError(f"streams.{name}.source.path", path, "does not exist")
+    try:
+        ddl = source.ddl
+        if streaming and ddl is None and path is not None:
+            # A stream cannot infer its schema; a look at what is there already can.
+            reader = spark.read.format(source.format)
+            for option, value in source.options.items():
+                reader = reader.option(option, resolve(str(value), option))
+            schema = reader.load(path).schema
+        else:
+            schema = None
+        opened = (spark.readStream if streaming else spark.read).format(source.format)
+        for option, value in source.options.items():
+            opened = opened.option(option, resolve(str(value), option))
+        if ddl is not None or schema is not None:
+            opened = opened.schema(ddl if ddl is not None else schema)  # type: ignore[arg-type]
+        return opened.load(path) if path is not None else opened.load()
+    except (AnalysisException, PySparkException) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"streams.{name}.source", source.format, "could not be opened",
+            message=f"streams.{name}.source: {source.format} could not be opened: {first}",
+        ) from error  # fmt: skip
+
+
+def _matches(path: str) -> list[Path]:
+    if any(sign in path for sign in "*?["):
+        return list(Path().glob(path)) if not Path(path).is_absolute() else list(
+            Path("/").glob(path.lstrip("/"))
+        )  # fmt: skip
+    return [Path(path)] if Path(path).exists() else []
+
+
+def open_pipeline(
+    spark: SparkSession,
+    definition: PipelineDefinition,
+    *,
+    streaming: bool,
+    types: EventtimeTypes | None = None,
+    control: str | None = None,
+) -> tuple[Plan, Frames]:
+    """Plan a definition against its sources and make frames of it. No Spark job has run yet.
+
+    `control` is a folder of JSON lines with control rows, for a stream.
+    """
+    types = types or EventtimeTypes()
+    plan(definition, types=types)  # what is wrong without looking at the data is said first
+    opened = {
+        name: open_source(spark, name, stream, streaming=streaming)
+        for name, stream in definition.streams.items()
+    }
+    made = plan(
+        definition, {name: to_arrow_schema(df.schema) for name, df in opened.items()}, types=types
+    )
+    first, *others = made.inputs
+    df = opened[first.stream]
+    rows = None
+    if streaming and control is not None:
+        Path(control).mkdir(parents=True, exist_ok=True)
+        schema = control_schema(df.schema, made.key)
+        rows = spark.readStream.schema(schema).json(control)
+    frames = Frames(
+        df,
+        made.key,
+        first.decoder.times[0].column if first.decoder.times else None,
+        made.topic,
+        made.arrival,
+        types,
+        definition.options.shards,
+        definition.options.forget,
+        first.decoder,
+        made.flow_stages(),
+        more=tuple((opened[each.stream], each.decoder) for each in others),
+        control=rows,
+    )
+    return made, frames

@@ -1,0 +1,218 @@
+"""Run a definition with a progress bar, and say what came out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tidegate.core.time import format_duration, format_time, parse_duration
+from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition
+from tidegate.pipeline.references import resolve
+from tidegate.spark.frames import Frames
+from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.run import run_batch_job, start
+from tidegate.spark.session import log_file, session
+from tidegate.spark.sink import Commit
+
+__all__ = ["Summary", "print_summary", "run_definition", "run_frames"]
+
+
+@dataclass
+class Summary:
+    """What a run did, from its commits."""
+
+    out: str
+    seconds: float = 0.0
+    batches: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    watermark_ns: int | None = None
+    shards: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, commit: Commit) -> None:
+        self.batches += 1
+        for kind, rows in commit.rows.items():
+            self.rows[kind] = self.rows.get(kind, 0) + rows
+        if commit.watermark_ns is not None:
+            self.watermark_ns = max(self.watermark_ns or commit.watermark_ns, commit.watermark_ns)
+        self.shards |= commit.shards
+
+    def total(self, metric: str) -> int:
+        """A metric over all shards, as each last reported it."""
+        return sum(metrics.get(metric, 0) for metrics in self.shards.values())
+
+    def highest(self, metric: str) -> int:
+        return max((metrics.get(metric, 0) for metrics in self.shards.values()), default=0)
+
+    @property
+    def rows_in(self) -> int:
+        return self.total("rows_in")
+
+    @property
+    def held(self) -> int:
+        return self.total("eventtime_watermark.buffer_size")
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows_in / self.seconds if self.seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        metrics = sorted({name for metrics in self.shards.values() for name in metrics})
+        return {
+            "out": self.out,
+            "seconds": round(self.seconds, 3),
+            "batches": self.batches,
+            "rows_in": self.rows_in,
+            "rows": self.rows,
+            "held": self.held,
+            "watermark_ns": self.watermark_ns,
+            "rows_per_second": round(self.rows_per_second),
+            "metrics": {name: self.total(name) for name in metrics},
+        }
+
+
+def run_definition(
+    definition: PipelineDefinition,
+    *,
+    master: str | None = None,
+    out: str | None = None,
+    console: Console | None = None,
+) -> Summary:
+    """Run a definition to its end (batch, available_now) or until it is stopped."""
+    path = out or (definition.sink.path if definition.sink else None)
+    if path is None:
+        raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
+    if definition.sink is not None and definition.sink.format != "parquet":
+        raise ConfigError("sink.format", definition.sink.format, "must be parquet")
+    path = resolve(path, "sink.path")
+    streaming = definition.options.mode == "streaming"
+    _, pipeline = open_pipeline(
+        session(master, definition.name, log=log_file()),
+        definition,
+        streaming=streaming,
+        control=f"{path}/_control" if streaming else None,
+    )
+    trigger = definition.options.trigger
+    interval = None
+    if trigger not in (None, "available_now"):
+        interval = f"{parse_duration(trigger) // 10**6} milliseconds"
+    return run_frames(
+        pipeline,
+        path,
+        console=console or Console(stderr=True),
+        checkpoint=definition.options.checkpoint,
+        available_now=trigger in (None, "available_now"),
+        interval=interval,
+    )
+
+
+def run_frames(
+    pipeline: Frames,
+    path: str,
+    *,
+    console: Console,
+    checkpoint: str | None = None,
+    available_now: bool = True,
+    interval: str | None = None,
+    expected: int | None = None,
+) -> Summary:
+    """Run frames into `path` with a progress bar; `expected` input rows make it a percentage."""
+    summary = Summary(path)
+    began = time.perf_counter()
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting Spark", total=expected, note="")
+
+        def show(commit: Commit) -> None:
+            summary.add(commit)
+            took = time.perf_counter() - began
+            note = (
+                f"{summary.rows_in:,} rows, {summary.rows_in / took:,.0f}/s, "
+                f"late {summary.rows.get('late', 0):,}, errors {summary.rows.get('error', 0):,}, "
+                f"watermark {format_time(summary.watermark_ns)}"
+            )
+            bar.update(task, description="running", completed=summary.rows_in, note=note)
+
+        if pipeline.df.isStreaming:
+            query = start(
+                pipeline,
+                path,
+                checkpoint=checkpoint,
+                mode="available-now" if available_now else "continuous",
+                interval=interval,
+                on_commit=show,
+            )
+            try:
+                query.awaitTermination()
+            finally:
+                query.stop()
+        else:
+            spark = pipeline.df.sparkSession
+            _watched(spark, lambda: show(run_batch_job(pipeline, path)), bar, task)
+    summary.seconds = time.perf_counter() - began
+    return summary
+
+
+def _watched(spark: SparkSession, job: Callable[[], None], bar: Progress, task: Any) -> None:
+    """Run a batch job while the bar follows the tasks of its stages."""
+    done = threading.Event()
+
+    def follow() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not done.wait(0.3):
+            stages = [s for i in tracker.getActiveStageIds() if (s := tracker.getStageInfo(i))]
+            total = sum(stage.numTasks for stage in stages)
+            if total:
+                finished = sum(stage.numCompletedTasks for stage in stages)
+                bar.update(
+                    task, description="running", total=total, completed=finished,
+                    note=f"{finished} of {total} tasks",
+                )  # fmt: skip
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        job()
+    finally:
+        done.set()
+        follower.join()
+
+
+def print_summary(summary: Summary, console: Console) -> None:
+    """The table at the end of a run."""
+    table = Table(title="what came out", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    names = {
+        "data": "rows in order",
+        "late": "late",
+        "error": "errors",
+        "dropped": "dropped with a reason",
+    }
+    table.add_row("rows in", f"{summary.rows_in:,}")
+    for kind in [*names, *sorted(set(summary.rows) - set(names))]:
+        if kind in summary.rows or kind in ("data", "late", "error"):
+            table.add_row(names.get(kind, kind), f"{summary.rows.get(kind, 0):,}")
+    table.add_row("held back in the state", f"{summary.held:,}")
+    table.add_row("keys", f"{summary.total('keys'):,}")
+    lateness = summary.highest("eventtime_watermark.max_lateness")
+    if lateness:
+        table.add_row("latest by", format_duration(lateness // 10**6 * 10**6))
+    table.add_row("watermark", format_time(summary.watermark_ns))
+    table.add_row("rows per second", f"{summary.rows_per_second:,.0f}")
+    table.add_row("micro-batches", f"{summary.batches}")
+    console.print(table)
+    kinds = ", ".join(kind for kind in (*names, *sorted(summary.rows)) if kind in summary.rows)
+    shown = ", ".join(dict.fromkeys(kinds.split(", ")))
+    console.print(f"tables ({shown}) lie in [bold]{summary.out}[/]", soft_wrap=True)
