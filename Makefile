@@ -1,0 +1,43 @@
+# Two commands from nothing: `make demo` and `make test`. Both make their own environment in .venv
+# and need only Python 3.11 or newer; Spark's Java comes from a wheel where the machine has none.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "tidegate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out
+	$(BIN)/tidegate demo
+
+test: $(STAMP) ## all tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff and mypy, as CI runs them
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine helps)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python benchmarks/eventtime.py
+	$(BIN)/python benchmarks/sync.py
+	$(BIN)/python benchmarks/batching.py
+	$(BIN)/python benchmarks/windows.py
+	$(BIN)/python benchmarks/deltas.py
+	$(BIN)/python benchmarks/spark_step.py
+
+clean: ## remove what the other commands made
+	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .hypothesis
