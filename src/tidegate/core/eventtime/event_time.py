@@ -168,7 +168,9 @@ class EventtimeWatermark(Operator):
         held = state.tables["held"]
         if held is None:
             return {"discarded_count": 0}
-        np.add.at(state["counters"][:, _DISCARDED], held.column(LANE).to_numpy(), 1)
+        lane = held.column(LANE).to_numpy()
+        np.add.at(state["counters"][:, _DISCARDED], lane, 1)
+        state.touch(np.unique(lane))
         state.tables["held"] = held.slice(0, 0)
         return {"discarded_count": int(held.num_rows)}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int32s, Int64s
-from tidegate.core.time import MIN_NS, UNSET
+from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
 __all__ = ["ACCEPTED", "LATE", "NO_SLOT", "SKEWED", "admit", "order_rows", "settle_all"]
 
@@ -60,15 +60,46 @@ def settle_all(
 
 
 @kernel
+def beyond(time: int, other: int) -> int:
+    """time - other where time is not the smaller, stopping at the largest span instead of wrapping
+    round: two times may lie 584 years apart, a span of 64 bits only 292."""
+    span = time - other
+    return span if span >= 0 else MAX_NS
+
+
+@kernel
 def slot_of(lane: Any, source: Any, ids: Any, wall: Any) -> int:
-    """The slot of a source in a lane; a new source takes the first free one; -1 if none is."""
+    """The slot of a source in a lane, or the first free one for a new source; -1 if none is."""
     for slot in range(ids.shape[1]):
-        if wall[lane, slot] == UNSET:
-            ids[lane, slot] = source
-            return slot
-        if ids[lane, slot] == source:
+        if wall[lane, slot] == UNSET or ids[lane, slot] == source:
             return slot
     return -1
+
+
+@kernel
+def find_idle(lane: Any, slot: Any, wall_ns: int, timeout: int, wall: Any, idle: Any) -> None:
+    """Mark the sources beside `slot` that have been silent for longer than the timeout."""
+    for other in range(wall.shape[1]):
+        if other != slot and wall[lane, other] != UNSET and wall_ns - wall[lane, other] > timeout:
+            idle[lane, other] = 1
+
+
+@kernel
+def is_skewed(lane: Any, time: Any, newest: Any, limits: Any, suspect: Any) -> Any:
+    """Whether a row is too far ahead of the newest of its source. A run of rows that agree with
+    each other is believed in the end: the stream has really moved on."""
+    skew, confirm = limits
+    if newest == UNSET or time <= newest or beyond(time, newest) <= skew:
+        suspect[lane, 1] = 0
+        return False
+    low, high = min(time, suspect[lane, 0]), max(time, suspect[lane, 0])
+    agrees = suspect[lane, 1] > 0 and beyond(high, low) <= skew
+    suspect[lane, 1] = suspect[lane, 1] + 1 if agrees else 1
+    suspect[lane, 0] = time
+    if suspect[lane, 1] < confirm:
+        return True
+    suspect[lane, 1] = 0
+    return False
 
 
 @kernel
@@ -77,7 +108,11 @@ def admit(
     ids: Any, wall: Any, idle: Any, suspect: Any, codes: Any, behind: Any,
 ) -> Any:  # fmt: skip
     """Decide every row in arrival order: accepted, late, ahead of the clock, or of one source too
-    many. Moves `newest`; moves `watermark` row by row if asked to, else at the end.
+    many. Moves `newest`, and `watermark` too if it moves with every row: it then stands after each
+    row where `settle` puts it, so that where a collection ends makes no difference.
+
+    A row that is refused as skewed leaves its source as it was: it neither moves time nor keeps a
+    source with a broken clock from being found idle, which would hold up all others.
 
     settings = (tolerance, per_tuple, skew mode, skew, confirm, idle timeout; -1 = none)
     """
@@ -91,50 +126,42 @@ def admit(
             codes[row] = NO_SLOT
             counts[NO_SLOT] += 1
             continue
-        if wall[lane, slot] != wall_ns:
-            wall[lane, slot] = wall_ns
+        was_idle, known = idle[lane, slot], wall[lane, slot] != UNSET
+        moved = timeout >= 0 and (wall[lane, slot] != wall_ns or was_idle == 1)
+        if moved and known:
+            find_idle(lane, slot, wall_ns, timeout, wall, idle)
             idle[lane, slot] = 0
-            if timeout >= 0:
-                for other in range(wall.shape[1]):
-                    if wall[lane, other] != UNSET and wall_ns - wall[lane, other] > timeout:
-                        idle[lane, other] = 1
-                if per_tuple:
-                    watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
-        if watermark[lane] != UNSET and time <= watermark[lane]:
-            codes[row] = LATE
-            behind[row] = watermark[lane] - time
-            counts[LATE] += 1
-            # A source whose rows are all late is behind, not silent: its time counts too, or it
-            # would hold the watermark of the others for ever.
-            newest[lane, slot] = max(newest[lane, slot], time)
-            continue
-        if skew_mode == SKEW_CLOCK and time - skew > wall_ns:
-            codes[row] = SKEWED
-            behind[row] = time - wall_ns
-            counts[SKEWED] += 1
-            continue
-        if skew_mode == SKEW_BULK and newest[lane, slot] != UNSET:
-            ahead = time - newest[lane, slot]
-            if time > newest[lane, slot] and (ahead > skew or ahead < 0):
-                # `ahead < 0` is an int64 wrap: the two times are further apart than 292 years.
-                distance = time - suspect[lane, 0]
-                if suspect[lane, 1] > 0 and -skew <= distance <= skew:
-                    suspect[lane, 1] += 1
-                else:
-                    suspect[lane, 1] = 1
-                suspect[lane, 0] = time
-                if suspect[lane, 1] < confirm:
-                    codes[row] = SKEWED
-                    behind[row] = ahead if ahead > 0 else 2**63 - 1
-                    counts[SKEWED] += 1
-                    continue
-            suspect[lane, 1] = 0
-        codes[row] = ACCEPTED
-        counts[ACCEPTED] += 1
-        if time > newest[lane, slot]:
-            newest[lane, slot] = time
             if per_tuple:
                 watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
+        if watermark[lane] != UNSET and time <= watermark[lane]:
+            codes[row] = LATE
+            behind[row] = beyond(watermark[lane], time)
+        elif skew_mode == SKEW_CLOCK and time > wall_ns and beyond(time, wall_ns) > skew:
+            codes[row] = SKEWED
+            behind[row] = beyond(time, wall_ns)
+        elif skew_mode == SKEW_BULK and is_skewed(
+            lane, time, newest[lane, slot], (skew, confirm), suspect
+        ):
+            codes[row] = SKEWED
+            behind[row] = beyond(time, newest[lane, slot])
+        counts[codes[row]] += 1
+        if codes[row] == SKEWED:
+            idle[lane, slot] = was_idle
+        else:
+            # A source whose rows are all late is behind, not silent: its time counts too, or it
+            # would hold the watermark of the others for ever.
+            ids[lane, slot] = sources[row]
+            wall[lane, slot] = wall_ns
+            idle[lane, slot] = 0
+            newer = time > newest[lane, slot]
+            if newer:
+                newest[lane, slot] = time
+            if moved and not known:
+                find_idle(lane, slot, wall_ns, timeout, wall, idle)
+            if not newer and not moved:
+                continue
+        if per_tuple:
+            watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
     return counts
 
 

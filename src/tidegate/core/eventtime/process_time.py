@@ -57,7 +57,9 @@ class ProcessTimeWatermark(Operator):
     def process(self, state: State, collection: Collection) -> list[Outcome]:
         lanes = np.unique(collection.lane)
         newest = state["newest"]
-        newest[lanes] = np.maximum(newest[lanes], collection.wall_ns)
+        # Behind the watermark too: the ticker may have moved it while no row came.
+        floor = np.maximum(newest[lanes], state["watermark"][lanes] + 1)
+        newest[lanes] = np.maximum(floor, collection.wall_ns)
         stamped = Collection(
             collection.rows, newest[collection.lane], collection.lane, collection.wall_ns
         )
