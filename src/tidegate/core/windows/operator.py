@@ -1,0 +1,310 @@
+"""The window stage.
+
+Clock policy: event time places rows and, through the watermark, closes windows; wall time (from the
+collection) drives `Time` triggers and `Fixed` windows, nothing else.
+
+The cut law. Rows are decided one after the other, so where a collection is cut changes nothing.
+Watermarks are another matter: behind an event-time stage, where they fall between the rows depends
+on the cuts. With the default trigger that changes nothing either: a window emits once, when
+complete, and windows of a key emit in the order of their ends. With triggers that fire on rows, an
+early pane of a later window could overtake the closing of an earlier one. `in_order=True` promises
+that the rows of a key come in time order (as they do behind the event-time stage); then a row at t
+itself says that nothing before t is missing and closes what ends there, so the sequence of
+emissions is a function of the rows alone. Late rows that are allowed to change windows
+(`NextWindow`, `Reemit`) are judged against the watermark by definition and are outside the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.model import Collection, ControlSignal, Int32s, Int64s, Outcome, Watermark
+from tidegate.core.operator import Operator
+from tidegate.core.state import Column, Layout, State
+from tidegate.core.time import MAX_NS, UNSET
+from tidegate.core.windows import kernel as k
+from tidegate.core.windows.aggregates import parse_aggregates
+from tidegate.core.windows.assigners import (
+    Adaptive,
+    CountWindow,
+    Everything,
+    Fixed,
+    LookBack,
+    Session,
+    Sliding,
+    StateWindow,
+    Tumbling,
+    WindowKind,
+)
+from tidegate.core.windows.late import (
+    Accumulation,
+    Discard,
+    LatePolicy,
+    NextWindow,
+    Reemit,
+    SideOutput,
+    accumulation_for,
+)
+from tidegate.core.windows.memory import Level, Memory, MemoryPolicy
+from tidegate.core.windows.plan import Plan, make_plan
+from tidegate.core.windows.rate import RATE_BUCKETS
+from tidegate.core.windows.stepping import Stepping
+from tidegate.core.windows.triggers import AtWatermark, Program, Trigger, compile_trigger
+from tidegate.errors import ConfigError
+
+__all__ = ["Window"]
+
+COUNTERS = (
+    "rows_in",
+    "windows_emitted",
+    "rows_emitted",
+    "late_count",
+    "late_dropped_count",
+    "rejected_count",
+    "too_large_count",
+    "outside_count",
+    "discarded_count",
+)
+
+_SEQUENTIAL = (CountWindow, StateWindow, Everything, Adaptive)
+
+
+@dataclass(frozen=True)
+class Window(Operator):
+    """Windows as a stage of a pipeline: what, when, what with late rows, and what comes out.
+
+    Without `aggregates` the rows themselves come out with the columns of their window; with them,
+    one row per window and group. `keys` are input columns (constant per lane) to carry along.
+    """
+
+    window: WindowKind = field(default_factory=Adaptive)
+    trigger: Trigger = field(default_factory=AtWatermark)
+    late: LatePolicy = field(default_factory=SideOutput)
+    aggregates: Any = ()
+    group_by: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    accumulation: Accumulation | None = None
+    deduplicate_by: str | None = None
+    stats: bool = False
+    affected: str | None = None
+    size_column: str | None = None
+    memory: Memory | None = None
+    in_order: bool = False
+
+    name: ClassVar[str] = "window"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "group_by", _names("group_by", self.group_by))
+        put(self, "keys", _names("keys", self.keys))
+        put(self, "aggregates", parse_aggregates(self.aggregates))
+        if not isinstance(self.window, WindowKind):
+            raise ConfigError("window", self.window, "must be a window such as Tumbling(...)")
+        if not isinstance(self.late, LatePolicy):
+            raise ConfigError("late", self.late, "must be Discard, SideOutput, NextWindow or Reemit")
+        if self.group_by and not self.aggregates:
+            raise ConfigError("group_by", self.group_by, "needs aggregates")
+        mode = accumulation_for(self.late, self.accumulation)
+        sequential = isinstance(self.window, (*_SEQUENTIAL, LookBack))
+        if sequential and mode is not Accumulation.DISCARDING:
+            what = "late" if isinstance(self.late, Reemit) else "accumulation"
+            raise ConfigError(
+                what, mode.value, f"{type(self.window).__name__} windows never emit a second pane"
+            )
+        budget = None if self.memory is None else self.memory.budget
+        program = compile_trigger(self.trigger, budget)
+        if isinstance(self.window, LookBack) and len(program.early):
+            raise ConfigError("trigger", self.trigger, "LookBack windows are triggered by rows")
+        if len(program.late) and not isinstance(self.late, Reemit):
+            raise ConfigError("trigger", self.trigger, "late firings need late=Reemit(...)")
+        if self.affected is not None and not self.stats:
+            raise ConfigError("affected", self.affected, "needs stats=True")
+        if isinstance(self.window, Fixed) and not isinstance(self.late, (SideOutput, Discard)):
+            raise ConfigError("late", self.late, "Fixed windows live in wall time: no row is late")
+        put(self, "mode", mode)
+        put(self, "program", program)
+        put(self, "stepping", Stepping(self))
+        put(self, "_plans", {})
+
+    mode: Accumulation = field(init=False, repr=False, compare=False)
+    program: Program = field(init=False, repr=False, compare=False)
+    stepping: Stepping = field(init=False, repr=False, compare=False)
+    _plans: dict[Any, Plan] = field(init=False, repr=False, compare=False)
+
+    # -- what the kernels need to know ------------------------------------------------------------
+
+    @property
+    def kind(self) -> int:
+        """The family of kernels."""
+        if isinstance(self.window, (Tumbling, Sliding, Fixed)):
+            return k.KIND_ALIGNED
+        for number, cls in (
+            (k.KIND_SESSION, Session),
+            (k.KIND_EVERYTHING, Everything),
+            (k.KIND_COUNT, CountWindow),
+            (k.KIND_STATE, StateWindow),
+        ):
+            if isinstance(self.window, cls):
+                return number
+        return k.KIND_ADAPTIVE
+
+    @property
+    def combining(self) -> bool:
+        """Overlapping windows that emit once, when complete: rows are accumulated in sub-windows
+        that do not overlap, and these are put together at the end."""
+        return (
+            isinstance(self.window, Sliding)
+            and int(self.window.step) < int(self.window.size)  # type: ignore[arg-type]
+            and self.program.plain
+            and self.memory is None
+            and isinstance(self.late, (Discard, SideOutput))
+        )
+
+    def config(self, plan: Plan, wall_ns: int) -> Int64s:
+        """The settings of a call, as a kernel reads them."""
+        cfg = np.zeros(k.SETTINGS, np.int64)
+        w: Any = self.window
+        cfg[k.C_KIND] = self.kind
+        if isinstance(w, Tumbling):
+            cfg[k.C_SIZE] = cfg[k.C_STEP] = w.size
+            cfg[k.C_OFFSET] = int(w.offset) % int(w.size)  # type: ignore[arg-type]
+        elif isinstance(w, Sliding):
+            cfg[k.C_SIZE], cfg[k.C_STEP] = w.size, w.step
+            cfg[k.C_OFFSET] = int(w.offset) % int(w.step)  # type: ignore[arg-type]
+            if self.combining:
+                cfg[k.C_SPAN], cfg[k.C_STRIDE] = w.size, w.step
+                cfg[k.C_SIZE] = cfg[k.C_STEP] = gcd(int(w.size), int(w.step))  # type: ignore[arg-type]
+        elif isinstance(w, Fixed):
+            cfg[k.C_SIZE] = cfg[k.C_STEP] = w.interval
+        elif isinstance(w, Session):
+            cfg[k.C_SIZE] = w.gap
+        elif isinstance(w, CountWindow):
+            cfg[k.C_TARGET] = w.rows
+        elif isinstance(w, Adaptive):
+            cfg[k.C_TARGET], cfg[k.C_MIN], cfg[k.C_MAX] = w.target, w.min, w.max
+            cfg[k.C_RATE_WINDOW] = w.rate_window
+        if isinstance(self.late, Reemit):
+            cfg[k.C_LATENESS] = self.late.max_lateness
+        cfg[k.C_POLICY] = k.POLICY_ASIDE
+        if isinstance(self.late, Discard):
+            cfg[k.C_POLICY] = k.POLICY_DISCARD
+        elif isinstance(self.late, NextWindow):
+            cfg[k.C_POLICY] = k.POLICY_NEXT
+        cfg[k.C_ACCUMULATE] = self.mode is not Accumulation.DISCARDING
+        cfg[k.C_IN_ORDER] = self.in_order and not self.program.plain
+        cfg[k.C_WALL] = wall_ns
+        cfg[k.C_BUFFERED] = plan.buffered
+        if self.memory is not None:
+            cfg[k.C_BUDGET] = min(self.memory.budget, self.memory.part("ingestion"))
+            cfg[k.C_LIMIT] = self.memory.limit
+            cfg[k.C_REJECT] = self.memory.policy is MemoryPolicy.REJECT
+        if self.program.rate is not None:
+            cfg[k.C_PERIOD] = self.program.rate.period
+            cfg[k.C_CHANGE] = int(self.program.rate.threshold * 1_000_000)
+        return cfg
+
+    @property
+    def reach(self) -> int:
+        """How near to the ends of int64 time a row may come: windows must fit around it."""
+        w: Any = self.window
+        spans = [getattr(w, name, 0) for name in ("size", "gap", "interval", "max", "back", "ahead")]
+        lateness = self.late.max_lateness if isinstance(self.late, Reemit) else 0
+        return 4 * sum(int(span) for span in spans) + int(lateness) + 4  # type: ignore[arg-type]
+
+    def plan(self, rows: pa.Schema) -> Plan:
+        """What this stage does with rows of this schema."""
+        key = rows.remove_metadata().to_string(show_schema_metadata=False)
+        if key not in self._plans:
+            self._plans[key] = make_plan(
+                rows,
+                keys=self.keys,
+                group_by=self.group_by,
+                aggregates=self.aggregates,
+                stats=self.stats,
+                affected=self.affected,
+                deduplicate_by=self.deduplicate_by,
+                numbered=isinstance(self.window, (*_SEQUENTIAL, LookBack)),
+                look_back=isinstance(self.window, LookBack),
+                sized=self.program.sized or self.memory is not None,
+                names=self.program.names,
+            )
+        return self._plans[key]
+
+    # -- the operator protocol --------------------------------------------------------------------
+
+    def layout(self) -> Layout:
+        arrays = {
+            "watermark": Column(np.int64, (), UNSET),
+            "handed": Column(np.int64, (), UNSET),
+            "clock": Column(np.int64, (), UNSET),
+            "serial": Column(np.int64),
+            "counters": Column(np.int64, (len(COUNTERS),)),
+        }
+        if self.program.rate is not None:
+            arrays["rates"] = Column(np.int64, (3,))
+        if isinstance(self.window, Adaptive):
+            arrays["ring"] = Column(np.int64, (RATE_BUCKETS + 1,))
+            arrays["ring_head"] = Column(np.int64, (3,), UNSET)
+            arrays["duration"] = Column(np.float64)
+        return Layout(arrays, ("open", "slots", "rows", "sent"))
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        return self.stepping.process(state, collection)
+
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        return self.stepping.advance(state, watermark)
+
+    def wake_at(self, state: State) -> int | None:
+        return self.stepping.wake_at(state)
+
+    def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        return self.stepping.wake(state, wall_ns)
+
+    def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        return self.stepping.flush(state, lanes)
+
+    def discard(self, state: State) -> dict[str, int]:
+        return self.stepping.discard(state)
+
+    def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
+        """`fire` emits what is open now, with the reason `shutdown`; windows then go on."""
+        return self.flush(state, signal.lane) if signal.name == "fire" else []
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        return self.plan(rows).output
+
+    def metrics(self, state: State) -> dict[str, int | float]:
+        totals = state["counters"].sum(axis=0)
+        out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
+        out["open_windows"] = state.rows("open")
+        out["buffer_size"] = state.rows("rows")
+        used = self.stepping.buffered_bytes(state)
+        out["buffered_bytes"] = used
+        tables = (state.tables[name] for name in ("open", "slots"))
+        out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
+        if "ring" in state.arrays:
+            out["rate_bytes"] = state["ring"].nbytes + state["ring_head"].nbytes
+        if self.memory is not None:
+            out["memory_ratio"] = used / self.memory.budget
+            out["memory_level"] = list(Level).index(self.memory.level(used))
+        if "duration" in state.arrays:
+            known = state["duration"][state["duration"] > 0]
+            out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
+        return out
+
+
+def _names(field: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
+        raise ConfigError(field, given, "must be column names")
+    names = tuple(given)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise ConfigError(field, given, "must be different column names")
+    return names
