@@ -87,10 +87,10 @@ class Decoder:
             time = self.times[0]
             column = _column(rows, time.column)
             parsed = self.types.parse(time.type, column)
-            path = pa.array([time.path] * rows.num_rows, pa.string())
             if parsed.reason.null_count == rows.num_rows:
-                return parsed, path, path  # no bad row: nobody reads the values
-            return parsed, path, as_text(column)
+                nobody = pa.nulls(0, pa.string())  # no bad row: nobody reads path and value
+                return parsed, nobody, nobody
+            return parsed, pa.repeat(time.path, rows.num_rows), as_text(column)
         order = {name: place for place, name in enumerate(rows.schema.names)}
         times = sorted(self.times, key=lambda time: order.get(time.message or "", len(order)))
         open_rows = np.ones(rows.num_rows, np.bool_)

@@ -27,86 +27,106 @@ def unix_timestamp(column: pa.Array, *, name: str, unit: str, factor: int) -> Pa
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
-    reason = np.full(len(column), None, object)
-    reason[_nulls(column)] = NULL
-    if pa.types.is_null(kind):
-        return Parsed(np.zeros(len(column), np.int64), pa.array(reason, pa.string()))
+    reason = Reasons(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         values = _integers_of_text(column, reason)
     elif pa.types.is_uint64(kind):
         over = pc.fill_null(pc.greater(column, pa.scalar(MAX_NS, pa.uint64())), False)
-        reason[over.to_numpy(zero_copy_only=False)] = "overflow"
+        reason.add(over.to_numpy(zero_copy_only=False), "overflow")
         bounded = pc.if_else(over, pa.scalar(0, pa.uint64()), pc.fill_null(column, 0))
         values = bounded.cast(pa.int64()).to_numpy()
     elif pa.types.is_integer(kind):
         values = pc.fill_null(column, 0).cast(pa.int64()).to_numpy()
     else:
-        reason[reason == None] = f"type not supported: {kind}"  # noqa: E711  (elementwise)
-        return Parsed(np.zeros(len(column), np.int64), pa.array(reason, pa.string()))
-    return _scale(values, reason, name, unit, factor)
-
-
-def _scale(
-    values: Int64s, reason: NDArray[np.object_], name: str, unit: str, factor: int
-) -> Parsed:
+        reason.add_rest(f"type not supported: {kind}")
+        return reason.parsed(np.zeros(len(column), np.int64))
     suspect = (values < 0) | (values > MAX_NS // factor)
     if suspect.any():
-        for row in np.flatnonzero(suspect):
-            if reason[row] is not None:
-                continue
+        for row in np.flatnonzero(suspect).tolist():
             if values[row] < 0:
-                reason[row] = f"{name} expects non-negative {unit}, got {values[row]}"
+                text = f"{name} expects non-negative {unit}, got {values[row]}"
             else:
-                reason[row] = f"overflow: {values[row]} {unit} do not fit into 64-bit nanoseconds"
+                text = f"overflow: {values[row]} {unit} do not fit into 64-bit nanoseconds"
+            reason.texts.setdefault(row, text)
         values = np.where(suspect, 0, values)
-    return Parsed(values * factor, pa.array(reason, pa.string()))
+    return reason.parsed(values * factor)
 
 
-def _integers_of_text(column: pa.Array, reason: NDArray[np.object_]) -> Int64s:
+class Reasons:
+    """Why rows have no time. The first reason of a row counts; most columns have none at all."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self.rows = len(column)
+        self.texts: dict[int, str] = {}
+        if column.null_count:
+            self.add(column.is_null().to_numpy(zero_copy_only=False), NULL)
+
+    def add(self, rows: NDArray[np.bool_], text: str) -> None:
+        for row in np.flatnonzero(rows).tolist():
+            self.texts.setdefault(row, text)
+
+    def add_rest(self, text: str) -> None:
+        self.add(np.ones(self.rows, np.bool_), text)
+
+    def parsed(self, time_ns: Int64s) -> Parsed:
+        if not self.texts:
+            return Parsed(time_ns, pa.nulls(self.rows, pa.string()))
+        reasons = [self.texts.get(row) for row in range(self.rows)]
+        return Parsed(time_ns, pa.array(reasons, pa.string()))
+
+
+def _integers_of_text(column: pa.Array, reason: Reasons) -> Int64s:
     digits = pc.fill_null(pc.match_substring_regex(column, _DIGITS), False)
-    long = pc.greater(pc.fill_null(pc.binary_length(column), 0), _SAFE_DIGITS)
-    plain = pc.and_(digits, pc.invert(long))
+    length = pc.fill_null(pc.binary_length(column), 0)
+    short = pc.and_(digits, pc.less_equal(length, _SAFE_DIGITS))
     # Arrow reads no leading "+", so it is taken off; "-" stays and is refused by its value.
     text = pc.replace_substring_regex(column, r"^\+", "")
-    values = pc.if_else(plain, text, "0").cast(pa.int64()).fill_null(0).to_numpy().copy()
-    odd = ~plain.to_numpy(zero_copy_only=False)
+    values = pc.if_else(short, text, "0").cast(pa.int64()).fill_null(0).to_numpy().copy()
+    # Nanoseconds of today have 19 digits: read as 18 and one, so that neither part overflows.
+    signed = pc.match_substring_regex(column, "^[+-]")
+    long = pc.and_(digits, pc.equal(length, _SAFE_DIGITS + 1))
+    long = pc.and_(long, pc.invert(pc.fill_null(signed, False)))
+    is_long = long.to_numpy(zero_copy_only=False)
+    if is_long.any():
+        text = pc.if_else(long, column, "0" * (_SAFE_DIGITS + 1))
+        high = pc.utf8_slice_codeunits(text, 0, _SAFE_DIGITS).cast(pa.int64())
+        low = pc.utf8_slice_codeunits(text, _SAFE_DIGITS, _SAFE_DIGITS + 1).cast(pa.int64())
+        tens, ones = high.fill_null(0).to_numpy(), low.fill_null(0).to_numpy()
+        over = is_long & ((tens > MAX_NS // 10) | ((tens == MAX_NS // 10) & (ones > MAX_NS % 10)))
+        reason.add(over, "overflow")
+        values = np.where(is_long & ~over, np.where(over, 0, tens) * 10 + ones, values)
     is_number = digits.to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(odd):
-        if reason[row] is not None:
+    odd = ~(short.to_numpy(zero_copy_only=False) | is_long)
+    for row in np.flatnonzero(odd).tolist():
+        if row in reason.texts:
             continue
         if not is_number[row]:
-            reason[row] = "not an integer"
+            reason.texts[row] = "not an integer"
             continue
-        number = int(column[int(row)].as_py())
+        number = int(column[row].as_py())
         if -(2**63) <= number <= MAX_NS:
             values[row] = number
         else:
-            reason[row] = "overflow"
+            reason.texts[row] = "overflow"
     return np.asarray(values, np.int64)
 
 
 def timestamp(column: pa.Array) -> Parsed:
     """A Spark or Arrow timestamp or date column."""
-    reason = np.full(len(column), None, object)
-    reason[_nulls(column)] = NULL
-    kind = column.type
-    if pa.types.is_date(kind):
+    reason = Reasons(column)
+    if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
-        kind = column.type
+    kind = column.type
     if not pa.types.is_timestamp(kind):
-        reason[reason == None] = f"type not supported: {kind}"  # noqa: E711  (elementwise)
-        return Parsed(np.zeros(len(column), np.int64), pa.array(reason, pa.string()))
+        reason.add_rest(f"type not supported: {kind}")
+        return reason.parsed(np.zeros(len(column), np.int64))
     factor = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit]
     values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     beyond = (values > MAX_NS // factor) | (values < -(MAX_NS // factor))
     if beyond.any():
-        reason[beyond & (reason == None)] = "overflow"  # noqa: E711  (elementwise)
+        reason.add(beyond, "overflow")
         values = np.where(beyond, 0, values)
-    return Parsed(values * factor, pa.array(reason, pa.string()))
-
-
-def _nulls(column: pa.Array) -> NDArray[np.bool_]:
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return reason.parsed(values * factor)
 
 
 def _unix(unit: str, word: str, factor: int) -> tuple[str, Parser]:
