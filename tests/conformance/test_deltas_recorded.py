@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import load_list
 
+from cases import load_list
 from tidegate.core.deltas import (
     Add,
     Checkpoint,

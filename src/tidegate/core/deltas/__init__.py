@@ -15,6 +15,7 @@ from tidegate.core.deltas.operations import (
     Sparse,
     VectorDelta,
 )
+from tidegate.core.deltas.operator import Compact
 from tidegate.core.deltas.strategies import (
     Adaptive,
     FullMerge,
@@ -28,6 +29,7 @@ __all__ = [
     "Add",
     "Affine",
     "Checkpoint",
+    "Compact",
     "CompactionResult",
     "Compactor",
     "Create",

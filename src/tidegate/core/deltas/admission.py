@@ -275,10 +275,12 @@ class Ids:
         code = pc.fill_null(place, 0).to_numpy().astype(np.int64)[hit]
         owner = vec[hit]
         if not self.shared:
-            return code[self.seats[code] == owner]
+            own: Int64s = code[self.seats[code] == owner]
+            return own
         pair = code * self.vectors + owner
         at = np.minimum(np.searchsorted(self.seats, pair), len(self.seats) - 1)
-        return at[self.seats[at] == pair].astype(np.int64)
+        found: Int64s = at[self.seats[at] == pair].astype(np.int64)
+        return found
 
 
 _Numbered = tuple[Int64s, Int64s, Ids]

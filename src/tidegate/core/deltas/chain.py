@@ -20,9 +20,9 @@ from tidegate.core.deltas import admission
 from tidegate.core.deltas.admission import arrange
 from tidegate.core.deltas.chains import Chains, Covered
 from tidegate.core.deltas.codec import decode_chain, encode_chain
+from tidegate.core.deltas.objects import deltas_of, rows_from
 from tidegate.core.deltas.offer import Limits, Offer
 from tidegate.core.deltas.operations import Create, Dense, VectorDelta
-from tidegate.core.deltas.rows import deltas_of, rows_from
 from tidegate.core.model import Int64s
 from tidegate.core.time import UNSET, Duration, parse_duration
 from tidegate.errors import ConfigError, ContractError

@@ -2,7 +2,7 @@
 
 `Chains` is a value: admitting deltas or compacting gives a new one that shares what did not change.
 So a compaction works on a snapshot while deltas go on arriving, and a failed one has changed
-nothing. A single `DeltaChain`, a shard in a Spark state and a bucket of a stored table are all this.
+nothing. A `DeltaChain`, a shard in a Spark state and a bucket of a stored table are all this.
 """
 
 from __future__ import annotations
@@ -21,18 +21,13 @@ from tidegate.core.model import Int32s, Int64s
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["Chains", "Composed", "Covered", "extended", "seal_keys"]
+__all__ = ["Chains", "Composed", "Covered", "seal_keys"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 FIXED_BYTES = 8 + 8 + 1 + 4
 """Of a checkpoint besides vector and ids: time, count, tombstone, and the offset of its id."""
-
-
-def extended(texts: pa.Array, more: int) -> pa.Array:
-    """`texts` and `more` nulls behind them."""
-    return pa.concat_arrays([texts, pa.nulls(more, pa.string())])
 
 
 @kernel
@@ -137,12 +132,14 @@ class Chains:
     @cached_property
     def start(self) -> Int64s:
         """Of each vector its first pending row; one more entry at the end."""
-        return np.searchsorted(self.vec, np.arange(len(self) + 1)).astype(np.int64)
+        edges: Int64s = np.searchsorted(self.vec, np.arange(len(self) + 1)).astype(np.int64)
+        return edges
 
     @cached_property
     def pending(self) -> Int64s:
         """Pending rows per vector."""
-        return np.diff(self.start)
+        lengths: Int64s = np.diff(self.start)
+        return lengths
 
     @cached_property
     def sizes(self) -> Int64s:
@@ -150,13 +147,15 @@ class Chains:
         covers = self.rows.column("covers")
         if covers.null_count == len(covers):
             return np.ones(len(covers), np.int64)
-        return pc.fill_null(covers.value_lengths(), 1).to_numpy().astype(np.int64)
+        sizes: Int64s = pc.fill_null(covers.value_lengths(), 1).to_numpy().astype(np.int64)
+        return sizes
 
     @cached_property
     def total(self) -> Int64s:
         """Deltas per vector that were admitted and not taken back: folded and pending."""
         each = np.concatenate([[0], np.cumsum(self.sizes)])
-        return self.count + each[self.start[1:]] - each[self.start[:-1]]
+        total: Int64s = self.count + each[self.start[1:]] - each[self.start[:-1]]
+        return total
 
     @cached_property
     def effective_ns(self) -> Int64s:
@@ -240,23 +239,24 @@ class Chains:
 
     # -- other sets of chains ---------------------------------------------------------------------
 
-    def with_vectors(self, ids: pa.Array, lane: Int32s | None = None) -> Chains:
-        """These chains, and empty ones for further vectors behind them."""
-        if not len(ids):
-            return self
-        more = Chains.of(self.dims, ids, lane)
-        return replace(
-            self,
-            ids=pa.concat_arrays([self.ids, more.ids]),
-            lane=np.concatenate([self.lane, more.lane]),
-            vectors=np.concatenate([self.vectors, more.vectors]),
-            has=np.concatenate([self.has, more.has]),
-            dead=np.concatenate([self.dead, more.dead]),
-            count=np.concatenate([self.count, more.count]),
-            at=extended(self.at, len(ids)),
-            folded_ns=np.concatenate([self.folded_ns, more.folded_ns]),
-            sealed_ns=np.concatenate([self.sealed_ns, more.sealed_ns]),
-            sealed_key=extended(self.sealed_key, len(ids)),
+    def plus(self, more: Chains) -> Chains:
+        """These chains, and behind them others."""
+        n = len(self)
+        return Chains(
+            self.dims,
+            pa.concat_arrays([self.ids, more.ids]),
+            np.concatenate([self.lane, more.lane]),
+            np.concatenate([self.vectors, more.vectors]),
+            np.concatenate([self.has, more.has]),
+            np.concatenate([self.dead, more.dead]),
+            np.concatenate([self.count, more.count]),
+            pa.concat_arrays([self.at, more.at]),
+            np.concatenate([self.folded_ns, more.folded_ns]),
+            np.concatenate([self.sealed_ns, more.sealed_ns]),
+            pa.concat_arrays([self.sealed_key, more.sealed_key]),
+            pa.concat_batches([self.rows, more.rows]),
+            np.concatenate([self.vec, more.vec + n]),
+            self.covered.plus(replace(more.covered, vec=more.covered.vec + n)),
         )
 
     def take(self, which: Int64s) -> Chains:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tidegate.core.deltas.chain import DeltaChain
 from tidegate.core.deltas.chains import Chains
 from tidegate.core.deltas.folding import Folded, Plan, fold
-from tidegate.core.deltas.strategies import Strategy, TieredMerge, whole
+from tidegate.core.deltas.strategies import Strategy, TieredMerge, read_strategy, whole
 from tidegate.core.model import Int64s
 from tidegate.core.time import MAX_NS, MIN_NS, Duration, parse_duration
 from tidegate.errors import ConfigError
@@ -90,12 +90,7 @@ class Compactor:
     remember_ns: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not hasattr(self.strategy, "plan"):
-            raise ConfigError(
-                "strategy",
-                self.strategy,
-                "must be FullMerge(), TieredMerge(n), TimeBoundary(t) or Adaptive()",
-            )
+        object.__setattr__(self, "strategy", read_strategy(self.strategy))
         whole(self.delta_threshold, "delta_threshold", 1)
         whole(self.max_chain_length, "max_chain_length", self.delta_threshold)
         keep = getattr(self.strategy, "keep_recent", 0)
@@ -109,7 +104,7 @@ class Compactor:
             value = getattr(self, name)
             set_(self, f"{name}_ns", None if value is None else parse_duration(value, name))
 
-    # -- many chains --------------------------------------------------------------------------------
+    # -- many chains ------------------------------------------------------------------------------
 
     def plan(
         self,
@@ -141,7 +136,7 @@ class Compactor:
         """Carry the plan out."""
         return fold(chains, plan, self.remember_ns)
 
-    # -- one chain ----------------------------------------------------------------------------------
+    # -- one chain --------------------------------------------------------------------------------
 
     def level(self, chain: DeltaChain, wall_ns: int | None = None) -> Level:
         """How urgently this chain should be compacted; NONE if the strategy would change nothing.

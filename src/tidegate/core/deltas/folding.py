@@ -156,7 +156,7 @@ def _merged_rows(
 
 
 def _ids_of(chains: Chains) -> tuple[pa.Array, Int64s]:
-    """All ids the pending rows stand for, flat, and where each row's begin (one more at the end)."""
+    """All ids the pending rows stand for, flat, and where each row's begin."""
     ids, covers = chains.rows.column("delta_id"), chains.rows.column("covers")
     ends = np.concatenate([[0], np.cumsum(chains.sizes)]).astype(np.int64)
     if covers.null_count == len(covers):

@@ -61,11 +61,11 @@ def check_rows(
         elif code == OFFSET:
             if not np.isfinite(amount[r]):
                 reason[r] = 4
-        elif code == CREATE or code == DENSE or code == ADD_DENSE:
+        elif code in (CREATE, DENSE, ADD_DENSE):
             if wide != dims:
                 reason[r] = 6
                 where[r] = wide
-        elif code == SPARSE or code == ADD or code == AFFINE:
+        elif code in (SPARSE, ADD, AFFINE):
             named = istart[r + 1] - istart[r]
             if named != wide or (code == AFFINE and astart[r + 1] - astart[r] != wide):
                 reason[r] = 7
@@ -138,7 +138,7 @@ def apply_rows(
             for j in range(istart[r], istart[r + 1]):
                 x[indices[j]] = values[v]
                 v += 1
-        elif code == CREATE or code == DENSE:
+        elif code in (CREATE, DENSE):
             for i in range(dims):
                 x[i] = values[v + i]
         elif code == ADD:
@@ -240,7 +240,7 @@ def merge_runs(
                 continue
             if deleted and code != CREATE:
                 continue
-            if code == CREATE or code == DENSE:
+            if code in (CREATE, DENSE):
                 if code == CREATE:
                     created = True
                     deleted = False
@@ -252,7 +252,7 @@ def merge_runs(
                 count = dims
                 ga = 1.0
                 gb = 0.0
-            elif code == SPARSE or code == ADD:
+            elif code in (SPARSE, ADD):
                 for j in range(istart[r], istart[r + 1]):
                     i = indices[j]
                     if not touched[i]:
@@ -370,7 +370,7 @@ def merge_runs(
                         p += 1
                         q += 1
                         w += 1
-            if code == CREATE or code == DENSE or code == ADD_DENSE:
+            if code in (CREATE, DENSE, ADD_DENSE):
                 p = out_istart[k]
             if code != AFFINE:
                 w = out_astart[k]

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from tidegate.core.deltas import kernels
 from tidegate.core.deltas.chain import DeltaChain
 from tidegate.core.deltas.folding import Plan, fold
+from tidegate.core.deltas.objects import rows_from
 from tidegate.core.deltas.operations import Operation, VectorDelta
-from tidegate.core.deltas.rows import Block, rows_from
+from tidegate.core.deltas.rows import Block
 from tidegate.errors import ConfigError
 
 __all__ = ["affine", "merge"]

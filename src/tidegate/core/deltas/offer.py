@@ -19,6 +19,7 @@ from tidegate.core.deltas.admission import Ids, admit, arrange
 from tidegate.core.deltas.chains import Chains, seal_keys
 from tidegate.core.deltas.rows import Block, frozen, reason_text
 from tidegate.core.model import Int64s
+from tidegate.core.time import MIN_NS
 
 __all__ = ["Limits", "Offer"]
 
@@ -47,6 +48,8 @@ class Offer:
         self.status: NDArray[np.int8] = np.where(
             self.why != 0, admission.REFUSED, admission.OPEN
         ).astype(np.int8)
+        self.behind_ns = np.zeros(len(vec), np.int64)
+        """How far a late row lies behind the seal of its chain."""
         self.decided = np.arange(len(vec), dtype=np.int64)
         ids, parents = rows.column("delta_id"), rows.column("parent")
         self.ident, self.parent, numbering = Ids.of(vec, ids, parents, len(chains))
@@ -91,6 +94,8 @@ class Offer:
             self.decided,
             accepted,
         )
+        late = rows[self.status[rows] == admission.LATE]
+        self.behind_ns[late] = chains.sealed_ns[self.vec[late]] - self.block.time_ns[late]
         taken = accepted[:n]
         if n == 0:
             return chains, taken
@@ -125,9 +130,9 @@ class Offer:
     def expire(self, now_ns: NDArray[np.int64]) -> None:
         """Refuse what waited for a parent longer than the limit, as time stands per vector."""
         limit = np.where(
-            now_ns >= admission.MIN_NS + self.limits.wait_ns,
+            now_ns >= MIN_NS + self.limits.wait_ns,
             now_ns - self.limits.wait_ns,
-            admission.MIN_NS,
+            MIN_NS,
         )
         over = (self.status == admission.WAITING) & (self.block.time_ns <= limit[self.vec])
         self.status[over] = admission.ORPHAN

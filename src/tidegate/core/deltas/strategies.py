@@ -3,13 +3,14 @@
 None of them may touch a delta younger than the retention horizon, so that a vector can still be
 composed as of any time inside it.
 
-Clock policy: event time. "Now" is the watermark if there is one, else the newest delta of the chain.
+Clock policy: event time. "Now" is the watermark if there is one, else the chain's newest delta.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from tidegate.core.model import Int64s
 from tidegate.core.time import MAX_NS, Duration, format_duration, parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["Adaptive", "FullMerge", "Strategy", "TieredMerge", "TimeBoundary", "foldable"]
+__all__ = ["Adaptive", "FullMerge", "Strategy", "TieredMerge", "TimeBoundary", "read_strategy"]
 
 APPLY_BYTES = 64
 """Applying one delta on a read costs about as much as reading a cache line more: Adaptive weighs
@@ -150,6 +151,34 @@ class Adaptive:
 
     def settings(self) -> dict[str, object]:
         return {"keep_recent": self.keep_recent}
+
+
+def read_strategy(value: Strategy | str | Mapping[str, Any]) -> Strategy:
+    """A strategy, or its name as a definition writes it, with its settings if it has any.
+
+    >>> read_strategy("tiered_merge"), read_strategy({"time_boundary": {"interval": "1 s"}})
+    (TieredMerge(keep_recent=10), TimeBoundary(interval='1 s'))
+    """
+    if not isinstance(value, (str, Mapping)):
+        if not hasattr(value, "plan"):
+            raise ConfigError("strategy", value, f"must be one of {', '.join(_KNOWN)}")
+        return value
+    given: dict[str, Any] = {str(value): {}} if isinstance(value, str) else dict(value)
+    if "name" in given:
+        given = {str(given.pop("name")): given}
+    if len(given) != 1 or next(iter(given)) not in _KNOWN:
+        raise ConfigError("strategy", value, f"must be one of {', '.join(_KNOWN)}")
+    ((name, settings),) = given.items()
+    try:
+        made: Strategy = _KNOWN[name](**(settings or {}))
+    except TypeError as error:
+        raise ConfigError("strategy", value, f"has settings that do not fit: {error}") from None
+    return made
+
+
+_KNOWN: dict[str, Any] = {
+    kind.name: kind for kind in (FullMerge, TieredMerge, TimeBoundary, Adaptive)
+}
 
 
 def _chosen(chains: Chains, candidates: list[Plan], choice: NDArray[np.int64]) -> Plan:

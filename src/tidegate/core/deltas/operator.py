@@ -1,0 +1,264 @@
+"""Compaction as a stage of a pipeline: deltas in, vectors out.
+
+A lane holds many vectors (a shard of them, or one, if the key is the vector's id). A vector leaves
+whenever its chain is compacted, at the latest `time_threshold` after its first undelivered delta
+arrived, and at the end. `delta_count` is its version: it only grows.
+
+Clock policy: chains, thresholds by count, retention and the wait for parents go by event time and
+by the order of the deltas. Only "at the latest" is wall time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.deltas import admission
+from tidegate.core.deltas.compaction import Compactor
+from tidegate.core.deltas.offer import Limits, Offer
+from tidegate.core.deltas.residence import Residents
+from tidegate.core.deltas.rows import normalise
+from tidegate.core.deltas.strategies import Strategy, read_strategy, whole
+from tidegate.core.model import (
+    Collection,
+    Dropped,
+    Int32s,
+    Int64s,
+    Late,
+    Outcome,
+    Watermark,
+    with_columns,
+)
+from tidegate.core.operator import Operator
+from tidegate.core.state import LANE, Column, Layout, State, concat
+from tidegate.core.time import MAX_NS, UNSET, Duration, parse_duration
+
+__all__ = ["Compact"]
+
+TIME = "__time_ns"
+_COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
+
+
+@dataclass(frozen=True)
+class Compact(Operator):
+    """Keeps the chains of many vectors short, and hands their vectors on.
+
+    Rows are deltas (columns as in `rows.DELTAS`; those missing are null). `time_column` names the
+    int64 column with a delta's own time where that is not the row's event time (behind a window
+    stage, for instance). `key` columns are carried through to the vectors.
+    """
+
+    dims: int
+    strategy: Strategy | str | Mapping[str, Any] = "tiered_merge"
+    delta_threshold: int = 100
+    time_threshold: Duration = "60 s"
+    max_chain_length: int = 1000
+    retention: Duration | None = None
+    remember: Duration | None = "7 d"
+    parent_wait: Duration = "10 s"
+    max_waiting: int = 1000
+    time_column: str | None = None
+    key: tuple[str, ...] = ()
+    compactor: Compactor = field(init=False, repr=False, compare=False)
+    limits: Limits = field(init=False, repr=False, compare=False)
+
+    name: ClassVar[str] = "compact"
+
+    def __post_init__(self) -> None:
+        whole(self.dims, "dims", 1)
+        whole(self.max_waiting, "max_waiting", 0)
+        made = Compactor(
+            read_strategy(self.strategy),
+            self.delta_threshold,
+            self.time_threshold,
+            self.max_chain_length,
+            self.retention,
+            self.remember,
+        )
+        limits = Limits(parse_duration(self.parent_wait, "parent_wait"), self.max_waiting)
+        object.__setattr__(self, "strategy", made.strategy)
+        object.__setattr__(self, "key", tuple(k for k in self.key if k != "vector_id"))
+        object.__setattr__(self, "compactor", made)
+        object.__setattr__(self, "limits", limits)
+
+    def layout(self) -> Layout:
+        counters = {name: Column(np.int64) for name in _COUNTERS}
+        due = {"due_ns": Column(np.int64, fill=MAX_NS)}
+        return Layout(counters | due, ("chains", "pending", "waiting"))
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        return pa.schema(
+            [
+                *(rows.field(name) for name in self.key),
+                pa.field("vector_id", pa.string()),
+                pa.field("vector", pa.list_(pa.float64())),
+                pa.field("deleted", pa.bool_()),
+                pa.field("at_delta", pa.string()),
+                pa.field("delta_count", pa.int64()),
+            ]
+        )
+
+    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        return {
+            "compactions": pa.schema(
+                [
+                    *(rows.field(name) for name in self.key),
+                    pa.field("vector_id", pa.string()),
+                    pa.field("time_ns", pa.int64()),
+                    pa.field("strategy", pa.string()),
+                    pa.field("deltas_before", pa.int64()),
+                    pa.field("deltas_after", pa.int64()),
+                    pa.field("bytes_before", pa.int64()),
+                    pa.field("bytes_after", pa.int64()),
+                ]
+            )
+        }
+
+    # -- transitions ------------------------------------------------------------------------------
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        rows = with_columns(collection.rows, {TIME: collection.time_ns, LANE: collection.lane})
+        waited = state.tables["waiting"]
+        if waited is not None and waited.num_rows:
+            joined = concat([waited, rows])
+            assert joined is not None
+            rows = joined
+        lane = rows.column(LANE).to_numpy()
+        deltas = self._deltas(rows)
+        residents, vec = Residents.load(self, state, rows, deltas, lane)
+        offer = Offer(residents.chains, deltas, vec, self.limits)
+        out = residents.work(offer, collection.wall_ns)
+        residents.save(state)
+        self._hold(state, rows, offer)
+        return [*out, *self._refused(state, rows, lane, offer)]
+
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        waited = state.tables["waiting"]
+        out: list[Outcome] = []
+        if waited is not None and waited.num_rows:
+            now = np.full(state.lanes, UNSET, np.int64)
+            now[watermark.lane] = watermark.time_ns
+            out = self._orphans(state, waited, now)
+        return [*out, watermark]
+
+    def wake_at(self, state: State) -> int | None:
+        due = int(state["due_ns"].min())
+        return None if due == MAX_NS else due
+
+    def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        lanes = np.flatnonzero(state["due_ns"] <= wall_ns)
+        if not len(lanes):
+            return []
+        state.touch(lanes)
+        residents = Residents.of_lanes(self, state, lanes)
+        out = residents.deliver(
+            residents.undelivered <= wall_ns - self.compactor.time_threshold_ns, wall_ns
+        )
+        residents.save(state)
+        return out
+
+    def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        which: Int64s = (
+            np.arange(state.lanes) if lanes is None else np.unique(lanes).astype(np.int64)
+        )
+        out: list[Outcome] = []
+        residents = Residents.of_lanes(self, state, which)
+        if len(residents.chains):
+            out += residents.deliver(residents.undelivered < MAX_NS, None)
+        waited = state.tables["waiting"]
+        if waited is not None and waited.num_rows:
+            now = np.full(state.lanes, UNSET, np.int64)
+            now[which] = MAX_NS
+            out += self._orphans(state, waited, now)
+        counted = {name: state[name][which].copy() for name in _COUNTERS}
+        state.free(which)
+        for name, values in counted.items():  # what was counted stays counted
+            state[name][which] = values
+        return out
+
+    def discard(self, state: State) -> dict[str, int]:
+        gone = {name: state.rows(name) for name in ("pending", "waiting")}
+        state.free(np.arange(state.lanes))
+        return gone
+
+    def metrics(self, state: State) -> dict[str, int | float]:
+        out: dict[str, int | float] = {name: int(state[name].sum()) for name in _COUNTERS}
+        levels = {name: state.rows(name) for name in ("chains", "pending", "waiting")}
+        return out | {f"{name}_held": count for name, count in levels.items()}
+
+    # -- rows that do not get into a chain --------------------------------------------------------
+
+    def _deltas(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        time_ns = rows.column(TIME)
+        if self.time_column is not None:
+            return normalise(
+                with_columns(rows, {"time_ns": rows.column(self.time_column).cast(pa.int64())})
+            )
+        return normalise(rows, time_ns.to_numpy())
+
+    def _hold(self, state: State, rows: pa.RecordBatch, offer: Offer) -> None:
+        waits = np.flatnonzero(offer.status == admission.WAITING)
+        if len(waits) or state.rows("waiting"):
+            state.tables["waiting"] = rows.take(pa.array(waits)) if len(waits) else None
+
+    def _refused(
+        self, state: State, rows: pa.RecordBatch, lane: Int32s, offer: Offer
+    ) -> list[Outcome]:
+        status = offer.status
+        for name, code in (
+            ("accepted", admission.ACCEPTED),
+            ("duplicates", admission.DUPLICATE),
+            ("late", admission.LATE),
+        ):
+            np.add.at(state[name], lane[status == code], 1)
+        gone = ~np.isin(status, (admission.ACCEPTED, admission.WAITING))
+        dropped = np.flatnonzero(gone & (status != admission.LATE))
+        dropped = dropped[np.argsort(offer.decided[dropped], kind="stable")]
+        np.add.at(state["refused"], lane[dropped][status[dropped] != admission.DUPLICATE], 1)
+        late = np.flatnonzero(status == admission.LATE)
+        late = late[np.argsort(offer.decided[late], kind="stable")]
+        out: list[Outcome] = []
+        if len(late):
+            time_ns = rows.column(TIME).to_numpy()[late]
+            behind = offer.behind_ns[late]
+            out.append(Late(_own(rows, late), time_ns, lane[late], behind))
+        if len(dropped):
+            out.append(_dropped(rows, dropped, offer.reasons(dropped)))
+        return out
+
+    def _orphans(self, state: State, waited: pa.RecordBatch, now_ns: Int64s) -> list[Outcome]:
+        lane = waited.column(LANE).to_numpy()
+        limit = now_ns[lane]
+        wait = self.limits.wait_ns
+        time_ns = self._deltas(waited).column("time_ns").to_numpy()
+        low = UNSET + 1 + wait
+        over = (limit >= low) & (time_ns <= np.maximum(limit, low) - wait)
+        over |= limit == MAX_NS
+        if not over.any():
+            return []
+        state.tables["waiting"] = waited.filter(pa.array(~over))
+        state.touch(np.unique(lane[over]))
+        rows = np.flatnonzero(over)
+        np.add.at(state["refused"], lane[rows], 1)
+        parents = waited.column("parent").take(pa.array(rows)).to_pylist()
+        return [
+            _dropped(
+                waited, rows, [f"unknown parent {p}, waited beyond the limit" for p in parents]
+            )
+        ]
+
+
+def _own(rows: pa.RecordBatch, which: Int64s) -> pa.RecordBatch:
+    """The rows as they came, without the columns the stage put beside them."""
+    names = [name for name in rows.schema.names if name not in (TIME, LANE)]
+    return rows.select(names).take(pa.array(which))
+
+
+def _dropped(rows: pa.RecordBatch, which: Int64s, reasons: list[str]) -> Dropped:
+    time_ns = rows.column(TIME).to_numpy()[which]
+    lane = rows.column(LANE).to_numpy()[which]
+    return Dropped(_own(rows, which), time_ns, lane, pa.array(reasons, pa.string()))

@@ -1,0 +1,336 @@
+"""The chains of a stage while it works on them: out of the state tables, worked on, and back.
+
+Only the vectors a call is about are taken out. Deltas are admitted in rounds: each chain takes as
+many as bring it to its next compaction, all chains that got there are compacted together, and on it
+goes, so that compactions fall between the same two deltas however the input was cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.deltas.chains import Chains
+from tidegate.core.deltas.codec import chains_from, checkpoint_schema, checkpoints_of, locate
+from tidegate.core.deltas.offer import Offer
+from tidegate.core.deltas.rows import DELTAS
+from tidegate.core.model import Collection, Int32s, Int64s, Outcome, Side, with_columns
+from tidegate.core.state import LANE, State, concat
+from tidegate.core.time import MAX_NS
+
+if TYPE_CHECKING:
+    from tidegate.core.deltas.operator import Compact
+
+__all__ = ["Residents"]
+
+NEXT, UNDELIVERED = "__next", "__undelivered"
+
+
+@dataclass
+class Residents:
+    """Some vectors of a stage: their chains, and when each is next compacted and delivered."""
+
+    stage: Compact
+    chains: Chains
+    next_at: Int64s
+    undelivered: Int64s
+    """Wall time of the first delta not yet delivered; MAX_NS if there is none."""
+    keys: pa.RecordBatch
+    rest: dict[str, pa.RecordBatch | None]
+    lanes: Int64s
+    merged: Int64s
+    saved: Int64s
+    compactions: Int64s
+
+    # -- out of the state, and back ---------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls,
+        stage: Compact,
+        state: State,
+        rows: pa.RecordBatch,
+        deltas: pa.RecordBatch,
+        lane: Int32s,
+    ) -> tuple[Residents, Int64s]:
+        """The vectors these rows are about, and of each row its vector."""
+        wanted = pc.fill_null(deltas.column("vector_id"), "")
+        words = wanted.dictionary_encode()
+        lanes = int(lane.max()) + 1
+        pair = words.indices.to_numpy().astype(np.int64) * lanes + lane
+        _, first, vec = np.unique(pair, return_index=True, return_inverse=True)
+        ids, id_lane = wanted.take(pa.array(first)), lane[first].astype(np.int32)
+        keys = rows.select(list(stage.key)).take(pa.array(first))
+        return cls._open(stage, state, ids, id_lane, keys), vec.astype(np.int64)
+
+    @classmethod
+    def of_lanes(cls, stage: Compact, state: State, lanes: Int64s) -> Residents:
+        """All vectors of these lanes, by lane and id."""
+        table = state.tables["chains"]
+        if table is None or not table.num_rows:
+            none = pa.array([], pa.string())
+            return cls._open(stage, state, none, np.empty(0, np.int32), None)
+        inside = table.filter(pa.array(np.isin(table.column(LANE).to_numpy(), lanes)))
+        inside = inside.sort_by([(LANE, "ascending"), ("vector_id", "ascending")])
+        lane = inside.column(LANE).to_numpy()
+        return cls._open(
+            stage, state, inside.column("vector_id"), lane, inside.select(list(stage.key))
+        )
+
+    @classmethod
+    def _open(
+        cls,
+        stage: Compact,
+        state: State,
+        ids: pa.Array,
+        lane: Int32s,
+        keys: pa.RecordBatch | None,
+    ) -> Residents:
+        table, pending = state.tables["chains"], state.tables["pending"]
+        n = len(ids)
+        next_at = np.full(n, stage.delta_threshold, np.int64)
+        undelivered = np.full(n, MAX_NS, np.int64)
+        rest: dict[str, pa.RecordBatch | None] = {"chains": table, "pending": pending}
+        chains = Chains.of(stage.dims, ids, lane)
+        if n and table is not None and table.num_rows:
+            chains, rest, next_at, undelivered = _taken_out(stage, table, pending, ids, lane)
+        zeros = np.zeros(n, np.int64)
+        empty = keys if keys is not None else pa.RecordBatch.from_arrays([], names=[])
+        return cls(
+            stage, chains, next_at, undelivered, empty, rest, np.unique(lane),
+            zeros, zeros.copy(), zeros.copy(),
+        )  # fmt: skip
+
+    def save(self, state: State) -> None:
+        """Put the vectors back. Ones that hold nothing are not kept."""
+        chains = self.chains
+        kept = np.flatnonzero(chains.has | (chains.pending > 0))
+        if len(kept) < len(chains):
+            chains = chains.take(kept)
+        table = checkpoints_of(chains)
+        beside: dict[str, Any] = {
+            name: self.keys.column(name).take(pa.array(kept)) for name in self.stage.key
+        }
+        beside |= {
+            NEXT: self.next_at[kept],
+            UNDELIVERED: self.undelivered[kept],
+            LANE: chains.lane.astype(np.int32),
+        }
+        pending = with_columns(chains.rows, {LANE: chains.lane[chains.vec].astype(np.int32)})
+        state.tables["chains"] = concat([self.rest["chains"], with_columns(table, beside)])
+        state.tables["pending"] = concat([self.rest["pending"], pending])
+        lane = self.chains.lane
+        np.add.at(state["merged"], lane, self.merged)
+        np.add.at(state["bytes_saved"], lane, self.saved)
+        np.add.at(state["compactions"], lane, self.compactions)
+        self._deadlines(state)
+
+    def _deadlines(self, state: State) -> None:
+        table = state.tables["chains"]
+        assert table is not None
+        due = np.full(state.lanes, MAX_NS, np.int64)
+        since = table.column(UNDELIVERED).to_numpy()
+        threshold = self.stage.compactor.time_threshold_ns
+        open_ = since < MAX_NS - threshold
+        np.minimum.at(due, table.column(LANE).to_numpy()[open_], since[open_] + threshold)
+        state["due_ns"][self.lanes] = due[self.lanes]
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def work(self, offer: Offer, wall_ns: int) -> list[Outcome]:
+        """Admit everything on offer, compacting wherever a chain has become long enough."""
+        made: list[tuple[Int64s, pa.RecordBatch, pa.RecordBatch, Int64s, Int32s]] = []
+        active = np.arange(len(self.chains))
+        chains = self.chains
+        done: list[tuple[Int64s, Chains]] = []
+        while True:
+            room = self.next_at[active] - chains.pending
+            chains, taken = offer.round(chains, room)
+            if len(taken):
+                fresh = active[np.unique(offer.vec[taken])]
+                self.undelivered[fresh] = np.minimum(self.undelivered[fresh], wall_ns)
+            full = chains.pending >= self.next_at[active]
+            if full.any():
+                # The delta that filled the chain dates the compaction among all outcomes.
+                cause = np.full(len(chains), -1, np.int64)
+                np.maximum.at(cause, offer.vec[taken], offer.decided[taken])
+                chains, rows = self._compacted(chains, active, full, cause)
+                made += rows
+            if not offer.open:
+                break
+            still = np.unique(offer.vec[offer.status == 0])
+            if 2 * len(still) < len(active):
+                out = np.setdiff1d(np.arange(len(active)), still)
+                done.append((active[out], chains.take(out)))
+                offer.narrow(still, len(active))
+                chains, active = chains.take(still), active[still]
+        done.append((active, chains))
+        self.chains = _together(done) if len(done) > 1 else chains
+        return self._outcomes(made)
+
+    def _compacted(
+        self, chains: Chains, active: Int64s, full: NDArray[np.bool_], cause: Int64s
+    ) -> tuple[Chains, list[Any]]:
+        compactor = self.stage.compactor
+        due = np.flatnonzero(full)
+        part = chains.take(due) if len(due) < len(chains) else chains
+        forced = part.pending >= compactor.max_chain_length
+        folded = compactor.fold(part, compactor.plan(part, forced=forced))
+        after = folded.chains
+        # A chain that could not be shortened is tried again a quarter of the threshold later.
+        retry = after.pending + max(1, compactor.delta_threshold // 4)
+        short = after.pending < compactor.delta_threshold
+        retry = np.where(after.pending < compactor.max_chain_length,
+                         np.minimum(retry, compactor.max_chain_length), retry)  # fmt: skip
+        self.next_at[active[due]] = np.where(short, compactor.delta_threshold, retry)
+        changed = np.flatnonzero(folded.changed)
+        rows = []
+        if len(changed):
+            rows.append(self._rows(part, after, changed, active[due][changed], cause[due][changed]))
+        if len(due) == len(chains):
+            return after, rows
+        others = np.setdiff1d(np.arange(len(chains)), due)
+        return _together([(others, chains.take(others)), (due, after)]), rows
+
+    def _rows(
+        self, before: Chains, after: Chains, which: Int64s, own: Int64s, order: Int64s
+    ) -> tuple[Int64s, pa.RecordBatch, pa.RecordBatch, Int64s, Int32s]:
+        """What leaves for these vectors: the vectors themselves, and what their compaction did."""
+        stage = self.stage
+        vectors, newest, lane = self._vectors(after, which, own)
+        chosen = pa.array(which)
+        report = {
+            **{name: self.keys.column(name).take(pa.array(own)) for name in stage.key},
+            "vector_id": after.ids.take(chosen),
+            "time_ns": pa.array(newest),
+            "strategy": pa.array([stage.compactor.strategy.name] * len(which)),
+            "deltas_before": pa.array(before.pending[which]),
+            "deltas_after": pa.array(after.pending[which]),
+            "bytes_before": pa.array(before.nbytes[which]),
+            "bytes_after": pa.array(after.nbytes[which]),
+        }
+        self.merged[own] += before.pending[which] - after.pending[which]
+        self.saved[own] += before.nbytes[which] - after.nbytes[which]
+        self.compactions[own] += 1
+        return order, vectors, pa.RecordBatch.from_pydict(report), newest, lane
+
+    def _vectors(
+        self, chains: Chains, which: Int64s, own: Int64s
+    ) -> tuple[pa.RecordBatch, Int64s, Int32s]:
+        composed = chains.compose(which)
+        self.undelivered[own] = MAX_NS
+        last = chains.start[1:][which] - 1
+        has_rows = chains.pending[which] > 0
+        ids = chains.rows.column("delta_id")
+        at = chains.at.take(pa.array(which))
+        if has_rows.any():
+            newest_id = ids.take(pa.array(np.maximum(last, 0)))
+            at = pc.if_else(pa.array(has_rows), newest_id, at)
+        sizes = np.where(composed.exists, chains.dims, 0)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        flat = composed.vectors[composed.exists].reshape(-1)
+        vector = pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(flat), mask=pa.array(~composed.exists)
+        )
+        columns = {
+            **{name: self.keys.column(name).take(pa.array(own)) for name in self.stage.key},
+            "vector_id": chains.ids.take(pa.array(which)),
+            "vector": vector,
+            "deleted": pa.array(composed.deleted),
+            "at_delta": at,
+            "delta_count": pa.array(chains.total[which]),
+        }
+        lane = chains.lane[which].astype(np.int32)
+        return pa.RecordBatch.from_pydict(columns), chains.newest_ns[which], lane
+
+    def deliver(self, which: NDArray[np.bool_], wall_ns: int | None) -> list[Outcome]:
+        """Hand on these vectors, compacted if the strategy finds something to do.
+
+        Without a wall time (the end of the stream) they are handed on as they are.
+        """
+        which = which & (self.undelivered < MAX_NS)
+        if not which.any():
+            return []
+        made = []
+        if wall_ns is not None:
+            compactor = self.stage.compactor
+            plan = compactor.plan(self.chains).only(self.chains, which)
+            folded = compactor.fold(self.chains, plan)
+            changed = np.flatnonzero(folded.changed)
+            if len(changed):
+                made.append(self._rows(self.chains, folded.chains, changed, changed, changed))
+                self.chains = folded.chains
+                self.next_at[changed] = np.maximum(
+                    self.stage.delta_threshold, folded.chains.pending[changed] + 1
+                )
+                which = which & ~folded.changed
+        out = self._outcomes(made)
+        plain = np.flatnonzero(which)
+        if len(plain):
+            vectors, newest, lane = self._vectors(self.chains, plain, plain)
+            out.insert(0, Collection(vectors, newest, lane))
+        return out
+
+    def _outcomes(self, made: list[Any]) -> list[Outcome]:
+        if not made:
+            return []
+        order = np.argsort(np.concatenate([part[0] for part in made]), kind="stable")
+        vectors = pa.concat_batches([part[1] for part in made]).take(pa.array(order))
+        reports = pa.concat_batches([part[2] for part in made]).take(pa.array(order))
+        newest = np.concatenate([part[3] for part in made])[order]
+        lane = np.concatenate([part[4] for part in made])[order]
+        return [Collection(vectors, newest, lane), Side("compactions", reports, lane)]
+
+
+def _taken_out(
+    stage: Compact,
+    table: pa.RecordBatch,
+    pending: pa.RecordBatch | None,
+    ids: pa.Array,
+    lane: Int32s,
+) -> tuple[Chains, dict[str, pa.RecordBatch | None], Int64s, Int64s]:
+    """Split the state into the wanted vectors (in that order, new ones empty) and the rest."""
+    stored, stored_lane = table.column("vector_id"), table.column(LANE).to_numpy()
+    at = locate(stored, stored_lane, ids, lane)
+    found = np.flatnonzero(at >= 0)
+    mine = np.zeros(table.num_rows, np.bool_)
+    mine[at[found]] = True
+    chosen = table.take(pa.array(at[found]))
+    rest: dict[str, pa.RecordBatch | None] = {
+        "chains": table.filter(pa.array(~mine)), "pending": pending,
+    }  # fmt: skip
+    rows, vec = pa.RecordBatch.from_pylist([], schema=DELTAS), np.empty(0, np.int64)
+    if pending is not None and pending.num_rows:
+        whose = locate(
+            ids.take(pa.array(found)), lane[found],
+            pending.column("vector_id"), pending.column(LANE).to_numpy(),
+        )  # fmt: skip
+        keep = np.flatnonzero(whose >= 0)
+        keep = keep[np.argsort(whose[keep], kind="stable")]
+        rows = pending.select(DELTAS.names).take(pa.array(keep))
+        vec = whose[keep]
+        rest["pending"] = pending.filter(pa.array(whose < 0))
+    old = chains_from(chosen.select(checkpoint_schema(stage.dims).names), rows, vec, lane[found])
+    next_at = np.full(len(ids), stage.delta_threshold, np.int64)
+    undelivered = np.full(len(ids), MAX_NS, np.int64)
+    next_at[found] = chosen.column(NEXT).to_numpy()
+    undelivered[found] = chosen.column(UNDELIVERED).to_numpy()
+    new = np.flatnonzero(at < 0)
+    fresh = Chains.of(stage.dims, ids.take(pa.array(new)), lane[new])
+    return _together([(found, old), (new, fresh)]), rest, next_at, undelivered
+
+
+def _together(parts: list[tuple[Int64s, Chains]]) -> Chains:
+    """Chains of several sets as one, each vector at the place named beside it."""
+    parts = [(where, chains) for where, chains in parts if len(where)]
+    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(parts[0][0]))):
+        return parts[0][1]
+    joined = parts[0][1]
+    for _, more in parts[1:]:
+        joined = joined.plus(more)
+    return joined.take(np.argsort(np.concatenate([where for where, _ in parts])))
