@@ -12,11 +12,36 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["kernel"]
+__all__ = ["kernel", "lean_kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_njit: Any = numba.njit  # its stubs know only the documented options
+
+
+def _lean_options() -> dict[str, bool]:
+    # Not a documented option of numba, so a version that lacks it must still work, only slower.
+    try:
+        _njit(_nrt=False)(lambda: None)
+    except (KeyError, TypeError):
+        return {}
+    return {"_nrt": False}
+
+
+_LEAN = _lean_options()
 
 
 def kernel(function: F) -> F:
     """Compile `function` with numba: cached, without the GIL, without fast-math."""
     return cast(F, numba.njit(cache=True, nogil=True)(function))
+
+
+def lean_kernel(function: F) -> F:
+    """`kernel` without reference counts: only for functions that allocate nothing.
+
+    Numba counts references to every array a compiled function hands to another one, atomically.
+    Where small functions pass several arrays around per message, that is most of the time: the
+    synchroniser ran six times faster without.
+    """
+    return cast(F, _njit(cache=True, nogil=True, **_LEAN)(function))
