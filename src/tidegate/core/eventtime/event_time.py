@@ -118,11 +118,10 @@ class EventtimeWatermark(Operator):
             state["suspect"], codes, behind,
         )  # fmt: skip
         out: list[Outcome] = []
-        accepted = collection
         if counts[kernel.ACCEPTED] < rows:
             out += self._refused(state, collection, codes, behind)
-            accepted = collection.take(np.flatnonzero(codes == kernel.ACCEPTED))
-        return out + self._release(state, accepted, np.unique(lanes), before)
+        present = kernel.present(lanes, state.lanes)
+        return out + self._release(state, collection, codes, present, before)
 
     def uses_wall_time(self) -> bool:
         return self.idle_timeout is not None
@@ -150,7 +149,7 @@ class EventtimeWatermark(Operator):
             return []
         state["idle"][due] = 1
         state.touch(lanes)
-        return self._release(state, None, lanes, state["watermark"].copy())
+        return self._release(state, None, _NO_CODES, lanes, state["watermark"].copy())
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         held = state.tables["held"]
@@ -244,39 +243,66 @@ class EventtimeWatermark(Operator):
         return out
 
     def _release(
-        self, state: State, accepted: Collection | None, lanes: NDArray[Any], before: Int64s
+        self,
+        state: State,
+        collection: Collection | None,
+        codes: NDArray[np.int8],
+        lanes: NDArray[Any],
+        before: Int64s,
     ) -> list[Outcome]:
-        """Move the watermark of `lanes` and hand on what it passes, in order."""
+        """Move the watermark of `lanes` and hand on what it passes, in order.
+
+        Lanes and times are joined as numbers and decided first; the payload of held and new rows is
+        then copied once into what leaves and what stays.
+        """
         watermark = state["watermark"]
+        tolerance = self._kernel_settings[0]
         kernel.settle_all(
-            lanes,
-            self._kernel_settings[0],
-            watermark,
-            state["newest"],
-            state["wall"],
-            state["idle"],
+            lanes, tolerance, watermark, state["newest"], state["wall"], state["idle"]
         )
         moved = lanes[watermark[lanes] > before[lanes]]
-        held = _held(accepted) if accepted is not None and len(accepted) else None
-        rows = concat([state.tables["held"], held])
+        held = state.tables["held"]
+        lane, time, payload = _joined(held, collection)
+        waiting = len(lane) - len(codes)
+        codes = np.concatenate([np.zeros(waiting, np.int8), codes])
+        leaving, staying = kernel.arrange(lane, time, codes, watermark, state.lanes)
         out: list[Outcome] = []
-        if rows is not None and rows.num_rows:
-            lane, time = rows.column(LANE).to_numpy(), rows.column(_TIME).to_numpy()
-            order = kernel.order_rows(lane, time, state.lanes)
-            passed = time[order] <= watermark[lane[order]]
-            leaving, staying = order[passed], order[~passed]
-            state.tables["held"] = rows.take(pa.array(staying)) if len(staying) else None
-            if len(leaving):
-                wall_ns = 0 if accepted is None else accepted.wall_ns
-                out.append(_unheld(rows.take(pa.array(leaving)), wall_ns))
+        if len(leaving) or len(staying) > waiting:
+            kept = None
+            if len(staying):
+                columns = {LANE: lane[staying], _TIME: time[staying]}
+                kept = with_columns(payload.take(pa.array(staying)), columns)
+            state.tables["held"] = kept
+        if len(leaving):
+            rows = payload.take(pa.array(leaving))
+            wall_ns = 0 if collection is None else collection.wall_ns
+            out.append(Collection(rows, time[leaving], lane[leaving], wall_ns))
         if len(moved):
             state["counters"][moved, _EMITTED] += 1
             out.append(Watermark(watermark[moved], moved.astype(np.int32)))
         return out
 
 
-def _held(collection: Collection) -> pa.RecordBatch:
-    return with_columns(collection.rows, {LANE: collection.lane, _TIME: collection.time_ns})
+_NO_CODES = np.zeros(0, np.int8)
+
+
+def _joined(
+    held: pa.RecordBatch | None, collection: Collection | None
+) -> tuple[Int32s, Int64s, pa.RecordBatch]:
+    """Lanes, times and payload of what is held and, behind it, of what came."""
+    if held is None or held.num_rows == 0:
+        if collection is None:
+            return np.zeros(0, np.int32), np.zeros(0, np.int64), pa.record_batch({})
+        return collection.lane, collection.time_ns, collection.rows
+    lane, time = held.column(LANE).to_numpy(), held.column(_TIME).to_numpy()
+    payload = held.drop_columns([LANE, _TIME])
+    if collection is None:
+        return lane, time, payload
+    return (
+        np.concatenate([lane, collection.lane]),
+        np.concatenate([time, collection.time_ns]),
+        concat([payload, collection.rows]),
+    )
 
 
 def _unheld(rows: pa.RecordBatch, wall_ns: int = 0) -> Collection:

@@ -10,7 +10,17 @@ from tidegate.core.jit import kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
-__all__ = ["ACCEPTED", "LATE", "NO_SLOT", "SKEWED", "admit", "order_rows", "settle_all"]
+__all__ = [
+    "ACCEPTED",
+    "LATE",
+    "NO_SLOT",
+    "SKEWED",
+    "admit",
+    "arrange",
+    "order_rows",
+    "present",
+    "settle_all",
+]
 
 ACCEPTED, LATE, SKEWED, NO_SLOT = 0, 1, 2, 3
 
@@ -216,3 +226,37 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
         other[places[lanes[row]]] = row
         places[lanes[row]] += 1
     return other
+
+
+@kernel
+def arrange(
+    lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, count: int
+) -> tuple[Int64s, Int64s]:
+    """The accepted rows as row numbers in two parts, each by (lane, time, arrival): those the
+    watermark of their lane has passed, and those that wait."""
+    rows = lanes.shape[0]
+    leaving, staying = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    out, kept = 0, 0
+    for row in range(rows):
+        if codes[row] != ACCEPTED:
+            continue
+        if times[row] <= watermark[lanes[row]]:
+            leaving[out] = row
+            out += 1
+        else:
+            staying[kept] = row
+            kept += 1
+    leaving, staying = leaving[:out], staying[:kept]
+    return (
+        leaving[order_rows(lanes[leaving], times[leaving], count)],
+        staying[order_rows(lanes[staying], times[staying], count)],
+    )
+
+
+@kernel
+def present(lanes: Int32s, count: int) -> Any:
+    """The lanes that occur, ascending."""
+    seen = np.zeros(count, np.bool_)
+    for lane in lanes:
+        seen[lane] = True
+    return np.flatnonzero(seen)
