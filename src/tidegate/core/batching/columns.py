@@ -72,6 +72,7 @@ GONE = -1
 ACTIVE = 0
 OVER = 1
 HELD = 2
+PLACES = 3
 HEAP = 6
 LIST_COLUMNS = 7
 
@@ -106,12 +107,15 @@ F_RATE = 0
 F_JITTER = 1
 PART_FLOATS = 2
 
-# -- counters of a call ---------------------------------------------------------------------------
+# -- work of a call: row 0 counts what is written, row 1 + s is the tally of stream s -------------
 N_OUT = 0
 N_BATCHES = 1
 N_PARTS = 2
 N_NAMED = 3
-COUNTERS = 4
+WAS_SLOTS = 6     # the grid of the closing window: slots (-1 for none), time of slot 0, period
+WAS_FIRST = 7
+WAS_PERIOD = 8
+WORK_COLUMNS = 9
 # fmt: on
 
 NO_SLOT = -(2**31)

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from tidegate.core.batching import columns as c
 from tidegate.core.batching.engine import load, run, run_call, settle_lanes
-from tidegate.core.batching.explain import TALLY_COLUMNS
 from tidegate.core.batching.period import RING
 from tidegate.core.model import Int64s
 from tidegate.core.state import Column, Layout, State
 
-__all__ = ["Decision", "Deciding", "batch_arrays", "clip_times"]
+__all__ = ["Deciding", "Decision", "batch_arrays", "clip_times"]
 
 _REACH = 2**62 - 2**58
 """Times are decided on as if they lay within about 137 years of 1970: distances between any two of
@@ -65,9 +64,7 @@ class Deciding:
     timeout: float
     max_rows: int
 
-    def pack(
-        self, held: Int64s, lane: Any, time_ns: Int64s, gated: Any
-    ) -> Int64s:
+    def pack(self, held: Int64s, lane: Any, time_ns: Int64s, gated: Any) -> Int64s:
         """Held rows, then new ones."""
         n = len(held)
         rows = np.empty((n + len(time_ns), c.ROW_COLUMNS), np.int64)
@@ -86,7 +83,7 @@ class Deciding:
         first, again = len(rows) - len(codes), False
         while first < len(rows):
             first, again = run(
-                rows, first, again, codes, names, room.lists, *room.state, room.named, room.out,
+                rows, first, again, codes, names, room.lists, *room.state, room.named, *room.out,
                 self.length_ns, self.timeout, self.max_rows, wall_ns,
             )  # fmt: skip
             if first < len(rows):
@@ -99,7 +96,7 @@ class Deciding:
         """At most one batch, with all new rows looked at together."""
         room = _Room(state, rows, len(codes), 1)
         run_call(
-            rows, codes, names, room.lists, *room.state, room.named, room.out,
+            rows, codes, names, room.lists, *room.state, room.named, *room.out,
             self.length_ns, self.timeout, wall_ns,
         )  # fmt: skip
         return room.decision(rows)
@@ -112,7 +109,7 @@ class Deciding:
         done = 0
         while done < len(numbers):
             done = settle_lanes(
-                numbers, done, everything, rows, room.lists, *room.state[:3], room.out,
+                numbers, done, everything, rows, room.lists, *room.state[:3], *room.out,
                 self.timeout, self.max_rows, wall_ns,
             )  # fmt: skip
             if done < len(numbers):
@@ -134,10 +131,8 @@ class _Room:
             np.empty((batches, c.BATCH_COLUMNS), np.int64),
             np.empty((batches * min(streams, 4) + streams, c.PART_COLUMNS), np.int64),
             np.empty((batches * min(streams, 4) + streams, c.PART_FLOATS), np.float64),
-            np.zeros(c.COUNTERS, np.int64),
+            np.zeros((1 + streams, c.WORK_COLUMNS), np.int64),
             np.empty(64 + 2 * streams, np.float64),
-            np.empty((streams, 3), np.int64),
-            np.empty((streams, TALLY_COLUMNS), np.int64),
         )
         load(rows, len(rows) - n_new, self.lists)
 
@@ -147,14 +142,14 @@ class _Room:
         self.out = (numbers, spare, _doubled(batches), _doubled(parts), _doubled(floats), *rest)
 
     def decision(self, rows: Int64s) -> Decision:
-        numbers, _, batches, parts, floats, counters, *_ = self.out
+        numbers, _, batches, parts, floats, work, _ = self.out
         return Decision(
             rows,
-            numbers[: counters[c.N_OUT]],
-            batches[: counters[c.N_BATCHES]],
-            parts[: counters[c.N_PARTS]],
-            floats[: counters[c.N_PARTS]],
-            self.named[: counters[c.N_NAMED]],
+            numbers[: work[0, c.N_OUT]],
+            batches[: work[0, c.N_BATCHES]],
+            parts[: work[0, c.N_PARTS]],
+            floats[: work[0, c.N_PARTS]],
+            self.named[: work[0, c.N_NAMED]],
             np.flatnonzero(rows[:, c.WHERE] != c.GONE),
         )
 

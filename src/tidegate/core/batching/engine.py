@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """The whole decision for many rows of many lanes in one call.
 
 `run` takes messages one at a time and lets out every batch they imply, so cuts do not matter.
@@ -16,6 +17,7 @@ from tidegate.core.batching.closing import begin, close, collect, place
 from tidegate.core.batching.columns import (
     ACTIVE,
     CLOSED_AT,
+    FAR,
     GATING,
     HEAP,
     HELD,
@@ -46,7 +48,6 @@ from tidegate.core.batching.columns import (
     SLOT,
     START,
     STREAK,
-    FAR,
     STREAM,
     STREAMS,
     TIME,
@@ -57,241 +58,471 @@ from tidegate.core.batching.columns import (
 )
 from tidegate.core.batching.routing import lift, route
 from tidegate.core.batching.rows import anchor_of, append, pop_heap, sort_rows
-from tidegate.core.jit import kernel
+from tidegate.core.jit import lean_kernel
 
 STALL_LENGTHS = 10
-"""Batch lengths of wall time without a close, while rows wait, after which the window is taken to be
-in the wrong place: a stamp a little in the future must not hold up real traffic for longer."""
+"""Batch lengths of wall time without a close, while rows wait, after which the window is taken to
+be in the wrong place: a stamp a little in the future must not hold up real traffic for longer."""
 
-@kernel
-def find_stream(name, lane, streams, find):  # type: ignore[no-untyped-def]
+
+@lean_kernel
+def find_stream(name, lanes, streams, find, n):
     """The place of a stream by its digest, made if there is room; -1 if not."""
-    mask = len(find) - 1
+    mask = find.shape[1] - 1
     at = name & mask
-    while find[at] >= 0:
-        if streams[find[at], NAME] == name:
-            return find[at]
+    while find[n, at] >= 0:
+        if streams[n, find[n, at], NAME] == name:
+            return np.int64(find[n, at])
         at = (at + 1) & mask
-    if lane[STREAMS] < len(streams):
-        s = lane[STREAMS]
-        lane[STREAMS] += 1
-        find[at] = s
-    else:
-        s = np.int64(-1)
-        for other in range(lane[STREAMS]):
-            if streams[other, TRACKED] == 0 and streams[other, HELD_ROWS] == 0:
+    s = np.int64(-1)
+    if lanes[n, STREAMS] < streams.shape[1]:
+        s = lanes[n, STREAMS]
+        lanes[n, STREAMS] += 1
+        find[n, at] = s
+    else:  # full: take the place of a stream that is neither measured nor waiting
+        for other in range(lanes[n, STREAMS]):
+            if streams[n, other, TRACKED] == 0 and streams[n, other, HELD_ROWS] == 0:
                 s = np.int64(other)
                 break
         if s < 0:
             return s
-        streams[s, NAME] = name
-        find[:] = -1
-        for other in range(lane[STREAMS]):
-            at = streams[other, NAME] & mask
-            while find[at] >= 0:
+    for column in range(streams.shape[2]):
+        streams[n, s, column] = 0
+    streams[n, s, NAME] = name
+    if lanes[n, STREAMS] == streams.shape[1]:
+        for place_of in range(mask + 1):
+            find[n, place_of] = -1
+        for other in range(lanes[n, STREAMS]):
+            at = streams[n, other, NAME] & mask
+            while find[n, at] >= 0:
                 at = (at + 1) & mask
-            find[at] = other
-    streams[s, :] = 0
-    streams[s, NAME] = name
+            find[n, at] = other
     return s
 
 
-@kernel
-def gap(rows, lists, lane, streams, rings, timeout):  # type: ignore[no-untyped-def]
+@lean_kernel
+def gap(rows, lists, lanes, streams, rings, n, timeout):
     """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
-    if lane[OVER_MIN] == NEVER or lane[PULSES] > 0:
+    if lanes[n, OVER_MIN] == NEVER or lanes[n, PULSES] > 0:
         return
-    steps = (lane[OVER_MIN] - lane[START]) // lane[LENGTH]
+    steps = (lanes[n, OVER_MIN] - lanes[n, START]) // lanes[n, LENGTH]
     if steps > 0:
-        place(
-            rows, lists, lane, streams, rings, lane[START] + steps * lane[LENGTH], False, timeout
-        )
+        start = lanes[n, START] + steps * lanes[n, LENGTH]
+        place(rows, lists, lanes, streams, rings, n, start, False, timeout)
 
 
-@kernel
-def due(lane):  # type: ignore[no-untyped-def]
+@lean_kernel
+def due(lanes, n):
     """Why the window is complete, or -1."""
-    timed_out = lane[TIMEOUT] != NEVER and lane[HWM] >= lane[START] + lane[TIMEOUT]
-    gated = lane[GATING] > 0 and lane[WAITING] == 0
+    timed_out = lanes[n, TIMEOUT] != NEVER and lanes[n, HWM] >= lanes[n, START] + lanes[n, TIMEOUT]
+    gated = lanes[n, GATING] > 0 and lanes[n, WAITING] == 0
     if not (timed_out or gated):
         return -1
-    if lane[MOVE] != 0:
-        return lane[MOVE]
+    if lanes[n, MOVE] != 0:
+        return lanes[n, MOVE]
     return R_GATE if gated else R_TIMEOUT
 
 
-@kernel
-def replace_window(rows, lists, lane, streams, rings, out, timeout):  # type: ignore[no-untyped-def]
+@lean_kernel
+def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
     """Put the window at the anchor of what waits, unless it stands there already."""
-    numbers, spare, _, _, _, counters, _, _, _ = out
-    while lists[HEAP] >= 0:
-        append(rows, lists, OVER, pop_heap(rows, lists))
-    first = counters[N_OUT]
-    last = collect(rows, lists[2 * ACTIVE], numbers, first)
-    last = collect(rows, lists[2 * OVER], numbers, last)
-    last = collect(rows, lists[2 * HELD], numbers, last)
+    while lists[n, HEAP] >= 0:
+        append(rows, lists, n, OVER, pop_heap(rows, lists, n))
+    first = work[0, N_OUT]
+    last = collect(rows, lists[n, 2 * ACTIVE], numbers, first)
+    last = collect(rows, lists[n, 2 * OVER], numbers, last)
+    last = collect(rows, lists[n, 2 * HELD], numbers, last)
     sort_rows(rows, numbers, first, last, spare)
-    anchor = anchor_of(rows, numbers, first, last, lane[LENGTH])
-    if lane[START] <= anchor < lane[START] + lane[LENGTH]:
+    anchor = anchor_of(rows, numbers, first, last, lanes[n, LENGTH])
+    if lanes[n, START] <= anchor < lanes[n, START] + lanes[n, LENGTH]:
         return False
-    lane[HWM] = anchor
-    lane[MARK] = anchor
-    lane[STREAK] = 0
-    lane[FAR] = 0
-    place(rows, lists, lane, streams, rings, anchor, True, timeout)
+    lanes[n, HWM] = anchor
+    lanes[n, MARK] = anchor
+    lanes[n, STREAK] = 0
+    lanes[n, FAR] = 0
+    place(rows, lists, lanes, streams, rings, n, anchor, True, timeout)
     return True
 
 
-@kernel
-def stalled(rows, lists, lane, streams, rings, out, wall, timeout):  # type: ignore[no-untyped-def]
-    if wall - lane[CLOSED_AT] < STALL_LENGTHS * lane[LENGTH] or lane[ROWS] == 0:
-        return False
-    lane[CLOSED_AT] = wall
-    return replace_window(rows, lists, lane, streams, rings, out, timeout)
+@lean_kernel
+def stall_due(lanes, n, wall):
+    waited = wall - lanes[n, CLOSED_AT]
+    return waited >= STALL_LENGTHS * lanes[n, LENGTH] and lanes[n, ROWS] > 0
 
 
-@kernel
-def room(streams, out):  # type: ignore[no-untyped-def]
+@lean_kernel
+def room(streams, batches, parts, work):
     """Is there room to write one more batch down?"""
-    _, _, batches, parts, _, counters, _, _, _ = out
-    return counters[N_BATCHES] < len(batches) and counters[N_PARTS] + len(streams) <= len(parts)
+    return work[0, N_BATCHES] < len(batches) and work[0, N_PARTS] + streams.shape[1] <= len(parts)
 
 
-@kernel
-def settle(rows, number, lists, lane, streams, rings, out, wall, timeout, limit):  # type: ignore[no-untyped-def]
+@lean_kernel
+def settle(
+    rows,
+    lists,
+    lanes,
+    streams,
+    rings,
+    n,
+    numbers,
+    spare,
+    batches,
+    parts,
+    floats,
+    work,
+    scratch,
+    wall,
+    timeout,
+    limit,
+):
     """Let out every batch that is due. False: the room ran out before the end."""
     while True:
-        if not room(streams, out):
+        if not room(streams, batches, parts, work):
             return False
-        gap(rows, lists, lane, streams, rings, timeout)
-        reason = due(lane)
-        if reason >= 0:
-            close(rows, number, lists, lane, streams, rings, out, reason, wall, timeout, True)
-        elif stalled(rows, lists, lane, streams, rings, out, wall, timeout):
-            continue
-        elif lane[ROWS] > limit:
-            if not replace_window(rows, lists, lane, streams, rings, out, timeout):
-                close(rows, number, lists, lane, streams, rings, out, R_LIMIT, wall, timeout, True)
-        else:
+        gap(rows, lists, lanes, streams, rings, n, timeout)
+        reason = due(lanes, n)
+        if reason < 0 and stall_due(lanes, n, wall):
+            lanes[n, CLOSED_AT] = wall
+            if replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
+                continue
+        if reason < 0 and lanes[n, ROWS] > limit:
+            if replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
+                continue
+            reason = R_LIMIT
+        if reason < 0:
             return True
+        close(
+            rows,
+            lists,
+            lanes,
+            streams,
+            rings,
+            n,
+            numbers,
+            spare,
+            batches,
+            parts,
+            floats,
+            work,
+            scratch,
+            reason,
+            wall,
+            timeout,
+            True,
+        )
 
 
-@kernel
-def drain(rows, number, lists, lane, streams, rings, out, wall, timeout):  # type: ignore[no-untyped-def]
+@lean_kernel
+def drain(
+    rows,
+    lists,
+    lanes,
+    streams,
+    rings,
+    n,
+    numbers,
+    spare,
+    batches,
+    parts,
+    floats,
+    work,
+    scratch,
+    wall,
+    timeout,
+):
     """Let everything out, window by window. False: the room ran out before the end."""
-    while lane[ROWS] > 0:
-        if not room(streams, out):
+    while lanes[n, ROWS] > 0:
+        if not room(streams, batches, parts, work):
             return False
-        gap(rows, lists, lane, streams, rings, timeout)
-        if lists[2 * ACTIVE] < 0:
-            earliest = lane[OVER_MIN]
-            row = lists[2 * HELD]
+        gap(rows, lists, lanes, streams, rings, n, timeout)
+        if lists[n, 2 * ACTIVE] < 0:
+            earliest = lanes[n, OVER_MIN]
+            row = lists[n, 2 * HELD]
             while row >= 0:
                 earliest = min(earliest, rows[row, TIME])
                 row = rows[row, NEXT]
-            steps = (earliest - lane[START]) // lane[LENGTH]
+            steps = (earliest - lanes[n, START]) // lanes[n, LENGTH]
             if steps > 0:
-                start = lane[START] + steps * lane[LENGTH]
-                place(rows, lists, lane, streams, rings, start, False, timeout)
-        close(rows, number, lists, lane, streams, rings, out, R_FLUSH, wall, timeout, True)
+                start = lanes[n, START] + steps * lanes[n, LENGTH]
+                place(rows, lists, lanes, streams, rings, n, start, False, timeout)
+        close(
+            rows,
+            lists,
+            lanes,
+            streams,
+            rings,
+            n,
+            numbers,
+            spare,
+            batches,
+            parts,
+            floats,
+            work,
+            scratch,
+            R_FLUSH,
+            wall,
+            timeout,
+            True,
+        )
     return True
 
 
-@kernel
-def admit(rows, row, name, lane, streams, find, named, counters):  # type: ignore[no-untyped-def]
+@lean_kernel
+def admit(rows, row, name, lanes, streams, find, n, named, work):
     """A new row gets the number of its stream."""
-    known = lane[STREAMS]
-    s = find_stream(name, lane, streams, find)
+    s = find_stream(name, lanes, streams, find, n)
     if s >= 0:
-        if s >= known or streams[s, SEEN] == 0:
-            named[counters[N_NAMED]] = row
-            counters[N_NAMED] += 1
-            streams[s, SEEN] = 1
-        streams[s, HELD_ROWS] += 1
+        if streams[n, s, SEEN] == 0:
+            named[work[0, N_NAMED]] = row
+            work[0, N_NAMED] += 1
+            streams[n, s, SEEN] = 1
+        streams[n, s, HELD_ROWS] += 1
     rows[row, STREAM] = s
     rows[row, SLOT] = NO_SLOT
-    lane[ROWS] += 1
+    lanes[n, ROWS] += 1
 
 
-@kernel
-def load(rows, n_held, lists):  # type: ignore[no-untyped-def]
+@lean_kernel
+def load(rows, n_held, lists):
     """Rows that waited since the last call find their places again."""
     for row in range(n_held):
-        append(rows, lists[rows[row, LANE]], rows[row, WHERE], row)
+        append(rows, lists, rows[row, LANE], rows[row, WHERE], row)
 
 
-@kernel
-def run(rows, first, again, codes, names, lists, lanes, streams, rings, find, named, out, length, timeout, limit, wall):  # type: ignore[no-untyped-def]
+@lean_kernel
+def run(
+    rows,
+    first,
+    again,
+    codes,
+    names,
+    lists,
+    lanes,
+    streams,
+    rings,
+    find,
+    named,
+    numbers,
+    spare,
+    batches,
+    parts,
+    floats,
+    work,
+    scratch,
+    length,
+    timeout,
+    limit,
+    wall,
+):
     """Rows from `first` on, one at a time. Gives back the row at which the room for batches ran
     out: the caller makes room and goes on from there with `again`. Else the number of rows."""
-    counters = out[5]
     n_held = len(rows) - len(codes)
     for row in range(first, len(rows)):
-        number = rows[row, LANE]
-        lane = lanes[number]
-        its_lists, its_streams, its_rings = lists[number], streams[number], rings[number]
+        n = rows[row, LANE]
         if not (again and row == first):
-            if not room(its_streams, out):
+            if not room(streams, batches, parts, work):
                 return row, False
-            name = names[codes[row - n_held]]
-            admit(rows, row, name, lane, its_streams, find[number], named, counters)
-            if lane[OPEN] == 0:
-                if lane[LENGTH] == 0:
-                    lane[LENGTH] = length
-                append(rows, its_lists, ACTIVE, row)
-                begin(rows, number, its_lists, lane, its_streams, its_rings, out, wall, timeout)
+            admit(rows, row, names[codes[row - n_held]], lanes, streams, find, n, named, work)
+            if lanes[n, OPEN] == 0:
+                if lanes[n, LENGTH] == 0:
+                    lanes[n, LENGTH] = length
+                append(rows, lists, n, ACTIVE, row)
+                begin(
+                    rows,
+                    lists,
+                    lanes,
+                    streams,
+                    rings,
+                    n,
+                    numbers,
+                    spare,
+                    batches,
+                    parts,
+                    floats,
+                    work,
+                    scratch,
+                    wall,
+                    timeout,
+                )
                 continue
-            lift(rows, row, lane, its_streams, True)
-            route(rows, row, its_lists, lane, its_streams, its_rings, False)
+            lift(rows, row, lanes, streams, n, True)
+            route(rows, row, lists, lanes, streams, rings, n, False)
+        # Nothing is due after most rows: say so here, without a call.
+        if (
+            (lanes[n, WAITING] > 0 or lanes[n, GATING] == 0)
+            and lanes[n, HWM] < lanes[n, START] + lanes[n, TIMEOUT]
+            and (lanes[n, OVER_MIN] == NEVER or lanes[n, PULSES] > 0)
+            and wall - lanes[n, CLOSED_AT] < STALL_LENGTHS * lanes[n, LENGTH]
+            and lanes[n, ROWS] <= limit
+        ):
+            continue
         if not settle(
-            rows, number, its_lists, lane, its_streams, its_rings, out, wall, timeout, limit
+            rows,
+            lists,
+            lanes,
+            streams,
+            rings,
+            n,
+            numbers,
+            spare,
+            batches,
+            parts,
+            floats,
+            work,
+            scratch,
+            wall,
+            timeout,
+            limit,
         ):
             return row, True
     return len(rows), False
 
 
-@kernel
-def run_call(rows, codes, names, lists, lanes, streams, rings, find, named, out, length, timeout, wall):  # type: ignore[no-untyped-def]
+@lean_kernel
+def run_call(
+    rows,
+    codes,
+    names,
+    lists,
+    lanes,
+    streams,
+    rings,
+    find,
+    named,
+    numbers,
+    spare,
+    batches,
+    parts,
+    floats,
+    work,
+    scratch,
+    length,
+    timeout,
+    wall,
+):
     """All rows of lane 0 as one call, from which at most one batch comes."""
-    counters = out[5]
     n_held = len(rows) - len(codes)
-    lane = lanes[0]
-    if lane[LENGTH] == 0:
-        lane[LENGTH] = length
+    n = 0
+    if lanes[n, LENGTH] == 0:
+        lanes[n, LENGTH] = length
     for row in range(n_held, len(rows)):
-        name = names[codes[row - n_held]]
-        admit(rows, row, name, lane, streams[0], find[0], named, counters)
-        if lane[OPEN] == 0:
-            append(rows, lists[0], ACTIVE, row)
+        admit(rows, row, names[codes[row - n_held]], lanes, streams, find, n, named, work)
+        if lanes[n, OPEN] == 0:
+            append(rows, lists, n, ACTIVE, row)
         else:
-            lift(rows, row, lane, streams[0], False)
-            route(rows, row, lists[0], lane, streams[0], rings[0], False)
-    if lane[OPEN] == 0:
-        if lane[ROWS] > 0:
-            begin(rows, 0, lists[0], lane, streams[0], rings[0], out, wall, timeout)
+            lift(rows, row, lanes, streams, n, False)
+            route(rows, row, lists, lanes, streams, rings, n, False)
+    if lanes[n, OPEN] == 0:
+        if lanes[n, ROWS] > 0:
+            begin(
+                rows,
+                lists,
+                lanes,
+                streams,
+                rings,
+                n,
+                numbers,
+                spare,
+                batches,
+                parts,
+                floats,
+                work,
+                scratch,
+                wall,
+                timeout,
+            )
         return
-    gap(rows, lists[0], lane, streams[0], rings[0], timeout)
-    reason = due(lane)
+    gap(rows, lists, lanes, streams, rings, n, timeout)
+    reason = due(lanes, n)
     if reason >= 0:
-        close(rows, 0, lists[0], lane, streams[0], rings[0], out, reason, wall, timeout, False)
-    else:
-        stalled(rows, lists[0], lane, streams[0], rings[0], out, wall, timeout)
+        close(
+            rows,
+            lists,
+            lanes,
+            streams,
+            rings,
+            n,
+            numbers,
+            spare,
+            batches,
+            parts,
+            floats,
+            work,
+            scratch,
+            reason,
+            wall,
+            timeout,
+            False,
+        )
+    elif stall_due(lanes, n, wall):
+        lanes[n, CLOSED_AT] = wall
+        replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout)
 
 
-@kernel
-def settle_lanes(numbers, first, drained, rows, lists, lanes, streams, rings, out, timeout, limit, wall):  # type: ignore[no-untyped-def]
-    """Let out what is due in these lanes, or (`drained`) everything. Gives back how many of them
-    are done; fewer than all if the room ran out."""
-    for i in range(first, len(numbers)):
-        n = numbers[i]
+@lean_kernel
+def settle_lanes(
+    which,
+    first,
+    everything,
+    rows,
+    lists,
+    lanes,
+    streams,
+    rings,
+    numbers,
+    spare,
+    batches,
+    parts,
+    floats,
+    work,
+    scratch,
+    timeout,
+    limit,
+    wall,
+):
+    """Let out what is due in these lanes, or everything. Gives back how many of them are done:
+    fewer than all if the room ran out."""
+    for i in range(first, len(which)):
+        n = which[i]
         if lanes[n, OPEN] == 0:
             continue
-        if drained:
-            done = drain(rows, n, lists[n], lanes[n], streams[n], rings[n], out, wall, timeout)
+        if everything:
+            done = drain(
+                rows,
+                lists,
+                lanes,
+                streams,
+                rings,
+                n,
+                numbers,
+                spare,
+                batches,
+                parts,
+                floats,
+                work,
+                scratch,
+                wall,
+                timeout,
+            )
         else:
             done = settle(
-                rows, n, lists[n], lanes[n], streams[n], rings[n], out, wall, timeout, limit
+                rows,
+                lists,
+                lanes,
+                streams,
+                rings,
+                n,
+                numbers,
+                spare,
+                batches,
+                parts,
+                floats,
+                work,
+                scratch,
+                wall,
+                timeout,
+                limit,
             )
         if not done:
             return i
-    return len(numbers)
+    return len(which)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """The expected places of a periodic stream's messages.
 
     origin   period
@@ -23,7 +24,7 @@ from tidegate.core.batching.columns import (
     SLOTS,
 )
 from tidegate.core.batching.period import measured_period, whole_rate
-from tidegate.core.jit import kernel
+from tidegate.core.jit import lean_kernel
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
 
@@ -42,8 +43,8 @@ DRIFT_NS = 1_000_000
 period): rounding of lengths must not cost a slot."""
 
 
-@kernel
-def pulse_index(origin, period, t):  # type: ignore[no-untyped-def]
+@lean_kernel
+def pulse_index(origin, period, t):
     """Nearest pulse, half to even."""
     index = (t - origin) // period
     twice = 2 * (t - origin - index * period)
@@ -52,8 +53,8 @@ def pulse_index(origin, period, t):  # type: ignore[no-untyped-def]
     return index
 
 
-@kernel
-def first_pulse(origin, period, start):  # type: ignore[no-untyped-def]
+@lean_kernel
+def first_pulse(origin, period, start):
     """Pulse index of the first slot of a window that starts at `start`."""
     index = (start - origin) // period
     if start - origin - index * period <= min(DRIFT_NS, period // 2):
@@ -61,41 +62,42 @@ def first_pulse(origin, period, start):  # type: ignore[no-untyped-def]
     return index + 1
 
 
-@kernel
-def refresh(stream, ring, start, length, any_time, after_time, scratch):  # type: ignore[no-untyped-def]
+@lean_kernel
+def refresh(streams, rings, n, s, start, length, any_time, after_time, scratch):
     """Make, keep, change or drop the grid of a stream.
 
     `after_time` is the first bucketed time at or after `start`, `any_time` the first bucketed one;
     both are the newest seen where nothing was bucketed.
     """
-    period = measured_period(ring, stream[DIFFS], scratch)
-    stream[MEASURED] = int(np.rint(period))
+    period = measured_period(rings, n, s, streams[n, s, DIFFS], scratch)
+    streams[n, s, MEASURED] = int(np.rint(period))
     rate = whole_rate(period)
     if rate == 0:
         if period > 1e9:
-            stream[PERIOD] = 0  # slower than 1 Hz now: a grid of its old rate would gate for ever
+            # Slower than 1 Hz now: a grid of its old rate would gate for ever.
+            streams[n, s, PERIOD] = 0
         return
     if rate * (length + 1) < 1_000_000_000:
         # No whole pulse per batch: rides along. The +1 is the nanosecond that a length such as
         # 1/7 s loses when it is written in whole ones.
-        stream[PERIOD] = 0
+        streams[n, s, PERIOD] = 0
         return
-    origin = stream[ORIGIN]
-    if stream[PERIOD] == 0 or abs(origin - start) > FAR_LENGTHS * length:
+    origin = streams[n, s, ORIGIN]
+    if streams[n, s, PERIOD] == 0 or abs(origin - start) > FAR_LENGTHS * length:
         origin = after_time if after_time >= start else any_time
         if abs(origin - start) > FAR_LENGTHS * length:
-            stream[PERIOD] = 0
+            streams[n, s, PERIOD] = 0
             return
-    stream[ORIGIN] = origin
-    stream[PERIOD] = int(np.rint(1e9 / rate))
-    stream[SLOTS] = max(1, int(np.rint(rate * (length / 1e9))))
-    return period
+    streams[n, s, ORIGIN] = origin
+    streams[n, s, PERIOD] = int(np.rint(1e9 / rate))
+    streams[n, s, SLOTS] = max(1, int(np.rint(rate * (length / 1e9))))
 
 
-@kernel
-def refresh_from_last(stream, ring, start, length, scratch):  # type: ignore[no-untyped-def]
+@lean_kernel
+def refresh_from_last(streams, rings, n, s, start, length, scratch):
     """`refresh` of a stream that has nothing in the window."""
-    refresh(stream, ring, start, length, stream[LAST], stream[LAST], scratch)
+    last = streams[n, s, LAST]
+    refresh(streams, rings, n, s, start, length, last, last, scratch)
 
 
 @dataclass(frozen=True)

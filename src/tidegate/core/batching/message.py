@@ -57,9 +57,7 @@ class MessageBatch:
     early: int = 0
     moved_ns: int = 0
     complete: bool = False
-    _report: Callable[[], dict[str, StreamReport]] = field(
-        default=dict, repr=False, compare=False
-    )
+    _report: Callable[[], dict[str, StreamReport]] = field(default=dict, repr=False, compare=False)
 
     @property
     def streams(self) -> dict[str, StreamReport]:

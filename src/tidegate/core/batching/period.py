@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """The period of a stream, from the distances between its messages.
 
     diffs     1   1   2   1   1      a missed pulse doubles one distance
@@ -22,8 +23,7 @@ from tidegate.core.batching.columns import (
     STREAM_COLUMNS,
     TRACKED,
 )
-from tidegate.core.jit import kernel
-from tidegate.core.model import Int64s
+from tidegate.core.jit import lean_kernel
 
 __all__ = ["MIN_DIFFS", "RING", "StreamPeriodEstimator"]
 
@@ -31,32 +31,32 @@ RING = 32
 """Diffs remembered: long enough for a steady median, short enough to follow a new rate."""
 
 MIN_DIFFS = 4
-"""Diffs needed before a rate is believed: fewer, and one missed pulse would be half the evidence."""
+"""Diffs needed before a rate is believed: fewer, and one missed pulse would be half of it."""
 
 _SNAP_SHARE = 0.1
 _SNAP_HZ = 0.1
 """A rate is whole if it lies within 10 %, or 0.1 Hz, of a whole number of Hz."""
 
 
-@kernel
-def observe(stream: Int64s, ring: Int64s, t: int) -> None:
-    if stream[TRACKED] == 0:
-        stream[TRACKED] = 1
-        stream[LAST] = t
-        stream[DIFFS] = 0
-        stream[HEAD] = 0
-        stream[ABSENT] = 0
-        stream[PERIOD] = 0
+@lean_kernel
+def observe(streams, rings, n, s, t):
+    if streams[n, s, TRACKED] == 0:
+        streams[n, s, TRACKED] = 1
+        streams[n, s, LAST] = t
+        streams[n, s, DIFFS] = 0
+        streams[n, s, HEAD] = 0
+        streams[n, s, ABSENT] = 0
+        streams[n, s, PERIOD] = 0
         return
-    if t > stream[LAST]:
-        ring[stream[HEAD]] = t - stream[LAST]
-        stream[HEAD] = (stream[HEAD] + 1) % RING
-        stream[DIFFS] = min(stream[DIFFS] + 1, RING)
-        stream[LAST] = t
+    if t > streams[n, s, LAST]:
+        rings[n, s, streams[n, s, HEAD]] = t - streams[n, s, LAST]
+        streams[n, s, HEAD] = (streams[n, s, HEAD] + 1) % RING
+        streams[n, s, DIFFS] = min(streams[n, s, DIFFS] + 1, RING)
+        streams[n, s, LAST] = t
 
 
-@kernel
-def median(values, n):  # type: ignore[no-untyped-def]
+@lean_kernel
+def median(values, n):
     """Median of the first `n` values, which are sorted in place."""
     for i in range(1, n):
         value = values[i]
@@ -70,27 +70,27 @@ def median(values, n):  # type: ignore[no-untyped-def]
     return (values[n // 2 - 1] + values[n // 2]) / 2
 
 
-@kernel
-def measured_period(ring, n, scratch):  # type: ignore[no-untyped-def]
+@lean_kernel
+def measured_period(rings, n, s, count, scratch):
     """The period in ns, as a float; 0.0 while there is too little evidence."""
-    if n < MIN_DIFFS:
+    if count < MIN_DIFFS:
         return 0.0
-    for i in range(n):
-        scratch[i] = ring[i]
-    seed = median(scratch, n)
-    if np.rint(scratch[0] / seed) == 1.0 and np.rint(scratch[n - 1] / seed) == 1.0:
+    for i in range(count):
+        scratch[i] = rings[n, s, i]
+    seed = median(scratch, count)
+    if np.rint(scratch[0] / seed) == 1.0 and np.rint(scratch[count - 1] / seed) == 1.0:
         return seed  # every distance is one pulse: the second median would be the first
     kept = 0
-    for i in range(n):
-        pulses = np.rint(ring[i] / seed)
+    for i in range(count):
+        pulses = np.rint(rings[n, s, i] / seed)
         if pulses >= 1.0:
-            scratch[kept] = ring[i] / pulses
+            scratch[kept] = rings[n, s, i] / pulses
             kept += 1
     return median(scratch, kept)
 
 
-@kernel
-def whole_rate(period):  # type: ignore[no-untyped-def]
+@lean_kernel
+def whole_rate(period):
     """The whole number of Hz that `period` stands for; 0 if it stands for none."""
     if period <= 0.0:
         return 0
@@ -112,18 +112,18 @@ class StreamPeriodEstimator:
     """
 
     def __init__(self) -> None:
-        self._stream = np.zeros(STREAM_COLUMNS, np.int64)
-        self._ring = np.zeros(RING, np.int64)
+        self._stream = np.zeros((1, 1, STREAM_COLUMNS), np.int64)
+        self._ring = np.zeros((1, 1, RING), np.int64)
         self._scratch = np.zeros(RING, np.float64)
 
     def observe(self, time_ns: int) -> None:
         """A message came. One at or before the newest seen teaches nothing."""
-        observe(self._stream, self._ring, time_ns)
+        observe(self._stream, self._ring, 0, 0, time_ns)
 
     @property
     def period_ns(self) -> float | None:
         """The measured period, or None before four distances were seen."""
-        period = float(measured_period(self._ring, self._stream[DIFFS], self._scratch))
+        period = float(measured_period(self._ring, 0, 0, self._stream[0, 0, DIFFS], self._scratch))
         return period or None
 
     @property

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """Where one message goes: into the window, over its end, or held back. And how far time has come.
 
 Clock policy: event time decides everything here. A message is *plausible* if its time lies within
@@ -46,17 +47,22 @@ from tidegate.core.batching.columns import (
 from tidegate.core.batching.grid import AHEAD_LENGTHS, FAR_LENGTHS, pulse_index
 from tidegate.core.batching.period import observe
 from tidegate.core.batching.rows import append
-from tidegate.core.jit import kernel
+from tidegate.core.jit import lean_kernel
 
 
-@kernel
-def gridded(rows, row, streams):  # type: ignore[no-untyped-def]
+@lean_kernel
+def gridded(rows, row, streams, n):
     s = rows[row, STREAM]
-    return s >= 0 and rows[row, GATED] != 0 and streams[s, TRACKED] != 0 and streams[s, PERIOD] != 0
+    return (
+        s >= 0
+        and rows[row, GATED] != 0
+        and streams[n, s, TRACKED] != 0
+        and streams[n, s, PERIOD] != 0
+    )
 
 
-@kernel
-def lift(rows, row, lane, streams, patient):  # type: ignore[no-untyped-def]
+@lean_kernel
+def lift(rows, row, lanes, streams, n, patient):
     """Move the high-water mark, before the row is routed.
 
     While streams gate, a row that lies implausibly far ahead is a suspect. One at a time
@@ -65,93 +71,92 @@ def lift(rows, row, lane, streams, patient):  # type: ignore[no-untyped-def]
     window they came in, as the recorded batcher does, but never the next one: MARK stays behind.
     """
     t = rows[row, TIME]
-    cap = lane[START] + AHEAD_LENGTHS * lane[LENGTH]
-    end = lane[START] + lane[LENGTH]
+    cap = lanes[n, START] + AHEAD_LENGTHS * lanes[n, LENGTH]
+    end = lanes[n, START] + lanes[n, LENGTH]
     reach = min(t, cap)
-    if lane[GATING] == 0:
-        lane[HWM] = max(lane[HWM], reach)
-        lane[MARK] = lane[HWM]
+    if lanes[n, GATING] == 0:
+        lanes[n, HWM] = max(lanes[n, HWM], reach)
+        lanes[n, MARK] = lanes[n, HWM]
         return
-    on_grid = gridded(rows, row, streams)
-    if on_grid and t > end + FAR_LENGTHS * lane[LENGTH]:
-        if lane[FAR] == 0:
-            lane[FAR_MIN] = t
-            lane[FAR_MAX] = t
-        lane[FAR] += 1
-        lane[FAR_MIN] = min(lane[FAR_MIN], t)
-        lane[FAR_MAX] = max(lane[FAR_MAX], t)
+    on_grid = gridded(rows, row, streams, n)
+    if on_grid and t > end + FAR_LENGTHS * lanes[n, LENGTH]:
+        if lanes[n, FAR] == 0:
+            lanes[n, FAR_MIN] = t
+            lanes[n, FAR_MAX] = t
+        lanes[n, FAR] += 1
+        lanes[n, FAR_MIN] = min(lanes[n, FAR_MIN], t)
+        lanes[n, FAR_MAX] = max(lanes[n, FAR_MAX], t)
         if not patient:
-            lane[HWM] = max(lane[HWM], cap)
-            lane[MARK] = max(lane[MARK], cap)
-        elif lane[FAR_MAX] - lane[FAR_MIN] >= lane[LENGTH]:
-            lane[HWM] = max(lane[HWM], cap)
+            lanes[n, HWM] = max(lanes[n, HWM], cap)
+            lanes[n, MARK] = max(lanes[n, MARK], cap)
+        elif lanes[n, FAR_MAX] - lanes[n, FAR_MIN] >= lanes[n, LENGTH]:
+            lanes[n, HWM] = max(lanes[n, HWM], cap)
         return
     if on_grid:
-        lane[STREAK] = 0
-        lane[FAR] = 0
-    if on_grid or t <= end + AHEAD_LENGTHS * lane[LENGTH]:
-        lane[HWM] = max(lane[HWM], reach)
-        lane[MARK] = max(lane[MARK], reach)
+        lanes[n, STREAK] = 0
+        lanes[n, FAR] = 0
+    if on_grid or t <= end + AHEAD_LENGTHS * lanes[n, LENGTH]:
+        lanes[n, HWM] = max(lanes[n, HWM], reach)
+        lanes[n, MARK] = max(lanes[n, MARK], reach)
         return
-    if lane[STREAK] == 0:
-        lane[STREAK_MIN] = t
-        lane[STREAK_MAX] = t
-    lane[STREAK] += 1
-    lane[STREAK_MIN] = min(lane[STREAK_MIN], t)
-    lane[STREAK_MAX] = max(lane[STREAK_MAX], t)
-    if not patient or lane[STREAK_MAX] - lane[STREAK_MIN] >= lane[LENGTH]:
-        lane[HWM] = max(lane[HWM], cap)
+    if lanes[n, STREAK] == 0:
+        lanes[n, STREAK_MIN] = t
+        lanes[n, STREAK_MAX] = t
+    lanes[n, STREAK] += 1
+    lanes[n, STREAK_MIN] = min(lanes[n, STREAK_MIN], t)
+    lanes[n, STREAK_MAX] = max(lanes[n, STREAK_MAX], t)
+    if not patient or lanes[n, STREAK_MAX] - lanes[n, STREAK_MIN] >= lanes[n, LENGTH]:
+        lanes[n, HWM] = max(lanes[n, HWM], cap)
 
 
-@kernel
-def bucket(rows, row, lists, lane, stream):  # type: ignore[no-untyped-def]
+@lean_kernel
+def bucket(rows, row, lists, lanes, streams, n, s):
     """Into the window, as a row of a gated stream."""
     t = rows[row, TIME]
-    if stream[COUNT] == 0:
-        stream[FIRST_ANY] = t
-        stream[FIRST_AFTER] = t
-    elif stream[FIRST_AFTER] < lane[START]:
-        stream[FIRST_AFTER] = t
-    stream[COUNT] += 1
-    append(rows, lists, ACTIVE, row)
+    if streams[n, s, COUNT] == 0:
+        streams[n, s, FIRST_ANY] = t
+        streams[n, s, FIRST_AFTER] = t
+    elif streams[n, s, FIRST_AFTER] < lanes[n, START]:
+        streams[n, s, FIRST_AFTER] = t
+    streams[n, s, COUNT] += 1
+    append(rows, lists, n, ACTIVE, row)
 
 
-@kernel
-def route(rows, row, lists, lane, streams, rings, stalled):  # type: ignore[no-untyped-def]
+@lean_kernel
+def route(rows, row, lists, lanes, streams, rings, n, stalled):
     """Put a row where it belongs. `stalled`: the window was just re-placed among these rows, and
     what still lies ahead of it is an outlier that must not drag it away again."""
     t = rows[row, TIME]
-    length = lane[LENGTH]
-    end = lane[START] + length
+    length = lanes[n, LENGTH]
+    end = lanes[n, START] + length
     rows[row, SLOT] = NO_SLOT
     if t > end + FAR_LENGTHS * length or (stalled and t > end + AHEAD_LENGTHS * length):
-        append(rows, lists, ACTIVE, row)
+        append(rows, lists, n, ACTIVE, row)
         return
     s = rows[row, STREAM]
-    if not gridded(rows, row, streams):
+    if not gridded(rows, row, streams, n):
         if end < t <= end + AHEAD_LENGTHS * length:
-            append(rows, lists, HELD, row)
+            append(rows, lists, n, HELD, row)
         elif rows[row, GATED] != 0 and s >= 0:
-            observe(streams[s], rings[s], t)
-            bucket(rows, row, lists, lane, streams[s])
+            observe(streams, rings, n, s, t)
+            bucket(rows, row, lists, lanes, streams, n, s)
         else:
-            append(rows, lists, ACTIVE, row)
+            append(rows, lists, n, ACTIVE, row)
         return
-    stream = streams[s]
-    observe(stream, rings[s], t)
-    slot = pulse_index(stream[ORIGIN], stream[PERIOD], t) - stream[FIRST]
-    slots = stream[SLOTS]
+    observe(streams, rings, n, s, t)
+    slot = pulse_index(streams[n, s, ORIGIN], streams[n, s, PERIOD], t) - streams[n, s, FIRST]
+    slots = streams[n, s, SLOTS]
     if slot >= slots:
-        append(rows, lists, OVER, row)
-        lane[OVER_MIN] = min(lane[OVER_MIN], t)
-        if slot < (1 + AHEAD_LENGTHS) * slots and stream[REACHED] < slots - 1:
-            stream[REACHED] = slots - 1
-            lane[WAITING] -= 1
+        append(rows, lists, n, OVER, row)
+        lanes[n, OVER_MIN] = min(lanes[n, OVER_MIN], t)
+        if slot < (1 + AHEAD_LENGTHS) * slots and streams[n, s, REACHED] < slots - 1:
+            streams[n, s, REACHED] = slots - 1
+            lanes[n, WAITING] -= 1
         return
     rows[row, SLOT] = max(slot, NO_SLOT + 1)
-    if slot > stream[REACHED]:
+    if slot > streams[n, s, REACHED]:
         if slot == slots - 1:
-            lane[WAITING] -= 1
-        stream[REACHED] = slot
-    lane[PULSES] += 1
-    bucket(rows, row, lists, lane, stream)
+            lanes[n, WAITING] -= 1
+        streams[n, s, REACHED] = slot
+    lanes[n, PULSES] += 1
+    bucket(rows, row, lists, lanes, streams, n, s)

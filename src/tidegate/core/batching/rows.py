@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 """Rows that wait: lists in arrival order, a heap for overflow far ahead, and sorting what leaves.
 
 All of it by row numbers in the packed array of a call. Nothing here knows what a batch is.
@@ -15,32 +16,32 @@ from tidegate.core.batching.columns import (
     WHERE,
 )
 from tidegate.core.batching.grid import AHEAD_LENGTHS
-from tidegate.core.jit import kernel
+from tidegate.core.jit import lean_kernel
 
 
-@kernel
-def append(rows, lists, place, row):  # type: ignore[no-untyped-def]
+@lean_kernel
+def append(rows, lists, n, place, row):
     rows[row, NEXT] = -1
     rows[row, WHERE] = place
-    tail = lists[2 * place + 1]
+    tail = lists[n, 2 * place + 1]
     if tail < 0:
-        lists[2 * place] = row
+        lists[n, 2 * place] = row
     else:
         rows[tail, NEXT] = row
-    lists[2 * place + 1] = row
+    lists[n, 2 * place + 1] = row
 
 
-@kernel
-def take_list(lists, place):  # type: ignore[no-untyped-def]
+@lean_kernel
+def take_list(lists, n, place):
     """Empty a list; gives back its first row, from which NEXT leads on."""
-    head = lists[2 * place]
-    lists[2 * place] = -1
-    lists[2 * place + 1] = -1
+    head = lists[n, 2 * place]
+    lists[n, 2 * place] = -1
+    lists[n, 2 * place + 1] = -1
     return head
 
 
-@kernel
-def meld(rows, one, other):  # type: ignore[no-untyped-def]
+@lean_kernel
+def meld(rows, one, other):
     """Two leftist heaps (earliest time, then arrival, on top) become one.
 
     Written as a walk down the right spines and back up: the spine is at most log2(n) long, and
@@ -79,31 +80,31 @@ def meld(rows, one, other):  # type: ignore[no-untyped-def]
     return root
 
 
-@kernel
-def push_heap(rows, lists, place, row):  # type: ignore[no-untyped-def]
+@lean_kernel
+def push_heap(rows, lists, n, place, row):
     rows[row, LEFT] = -1
     rows[row, RIGHT] = -1
     rows[row, RANK] = 1
     rows[row, WHERE] = place
-    lists[HEAP] = meld(rows, lists[HEAP], row)
+    lists[n, HEAP] = meld(rows, lists[n, HEAP], row)
 
 
-@kernel
-def pop_heap(rows, lists):  # type: ignore[no-untyped-def]
-    top = lists[HEAP]
-    lists[HEAP] = meld(rows, rows[top, LEFT], rows[top, RIGHT])
+@lean_kernel
+def pop_heap(rows, lists, n):
+    top = lists[n, HEAP]
+    lists[n, HEAP] = meld(rows, rows[top, LEFT], rows[top, RIGHT])
     return top
 
 
-@kernel
-def _after(rows, one, other):  # type: ignore[no-untyped-def]
+@lean_kernel
+def _after(rows, one, other):
     if rows[one, TIME] != rows[other, TIME]:
         return rows[one, TIME] > rows[other, TIME]
     return one > other
 
 
-@kernel
-def sort_rows(rows, numbers, first, last, spare):  # type: ignore[no-untyped-def]
+@lean_kernel
+def sort_rows(rows, numbers, first, last, spare):
     """Sort `numbers[first:last]` by time, then arrival. Merges runs: linear if already sorted."""
     while True:
         runs = 0
@@ -135,8 +136,8 @@ def sort_rows(rows, numbers, first, last, spare):  # type: ignore[no-untyped-def
             return
 
 
-@kernel
-def anchor_of(rows, numbers, first, last, length):  # type: ignore[no-untyped-def]
+@lean_kernel
+def anchor_of(rows, numbers, first, last, length):
     """The newest time of the largest group of sorted rows, groups being cut at gaps of more than
     three batch lengths; of two equally large ones, the later."""
     best = 0
