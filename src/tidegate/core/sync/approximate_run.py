@@ -1,0 +1,334 @@
+"""Messages into the approximate-time search: one, many, time passing, and the end.
+
+Clock policy: event time only. A lane's clock is the newest stamp among its own messages (`NOW`),
+so the outcome depends on the messages and their order, never on when or how they were handed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.core.jit import lean_kernel as kernel
+from tidegate.core.sync.approximate_kernel import (
+    _HIGHEST,
+    _LOWEST,
+    ABSENT,
+    BOUND,
+    C_JUMP_ALL,
+    C_LEARN,
+    C_QUEUE,
+    C_RING,
+    C_SIZE,
+    C_TIMEOUT,
+    C_TOPICS,
+    DEADLINE,
+    DISORDER,
+    FIRST,
+    FLAG,
+    FLUSH,
+    FRONT,
+    GAP,
+    GAP_BEFORE,
+    GAPS,
+    HEAD,
+    INVERTED,
+    JUMPED,
+    JUMPS,
+    LANE_SIZE,
+    LAST,
+    LEARN_GAPS,
+    LOW,
+    MOMENT,
+    NEWEST,
+    NEXT,
+    NOW,
+    OPEN,
+    OVERFLOW,
+    PIVOT,
+    PIVOT_TIME,
+    PRESENT,
+    RECEIVED,
+    SEEN,
+    STARTED,
+    TAIL,
+    TAKES_PART,
+    TIME_JUMP,
+    TOO_CLOSE,
+    WAIT,
+    _drop,
+    _publish,
+    search,
+)  # fmt: skip
+from tidegate.core.sync.arithmetic import apart
+from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_REASON, D_ROW, D_TIME, D_TOPIC
+
+__all__ = ["finish", "push_one", "run"]
+
+
+@kernel
+def _learn(c: Any, at: Any, n: Any, gap: Any) -> None:
+    """The smallest gap of the last one to two blocks, less an eighth for what was not seen yet."""
+    current = gap if c[at + GAPS * n] % LEARN_GAPS == 0 else min(c[at + GAP * n], gap)
+    c[at + GAPS * n] += 1
+    c[at + GAP * n] = current
+    if c[at + GAPS * n] < LEARN_GAPS:
+        return
+    if c[at + GAPS * n] % LEARN_GAPS == 0:
+        c[at + GAP_BEFORE * n] = current
+    smallest = min(current, c[at + GAP_BEFORE * n])
+    c[at + BOUND * n] = smallest - smallest // 8
+
+
+@kernel
+def _clear(
+    cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, j: Any, index: Any, amount: Any
+) -> None:
+    n = cfg[C_TOPICS]
+    while c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]:
+        _drop(cfg, c, g, r, drops, cur, j, np.int64(TIME_JUMP), index, amount)
+    c[LANE_SIZE + FLAG * n + j] = 0
+
+
+@kernel
+def _jump(
+    cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, i: Any, t: Any, row: Any, index: Any
+) -> None:
+    """The clock of topic `i` went back to `t`: what lies on the far side can match nothing more.
+
+    With "all", so goes every topic whose newest held message lies too far ahead of `t`; one that
+    has jumped already holds near stamps and keeps them.
+    """
+    n = cfg[C_TOPICS]
+    at = LANE_SIZE + i
+    distance = apart(c[at + NEWEST * n], t)
+    amount = np.int64(min(distance, np.uint64(_HIGHEST)))
+    k = cur[1]
+    drops[k, D_ROW] = row
+    drops[k, D_REASON] = JUMPED
+    drops[k, D_TOPIC] = i
+    drops[k, D_INDEX] = index
+    drops[k, D_AMOUNT] = amount
+    drops[k, D_TIME] = t
+    cur[1] = k + 1
+    c[at + JUMPS * n] += 1
+    c[PIVOT] = 0  # the candidate, if any, holds a message of this topic
+    _clear(cfg, c, g, r, drops, cur, i, index, amount)
+    if cfg[C_JUMP_ALL] != 0:
+        bound = np.uint64(cfg[C_SIZE + n + i])
+        for j in range(n):
+            last = c[LANE_SIZE + LAST * n + j]
+            held = c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]
+            if held and last > t and apart(last, t) > bound:
+                _clear(cfg, c, g, r, drops, cur, j, index, amount)
+    c[at + NEWEST * n] = t
+    c[NOW] = t
+    c[FIRST] = t
+    if cfg[C_TIMEOUT] >= 0:
+        for j in range(n):  # silence is measured anew on this side of the jump
+            if c[LANE_SIZE + ABSENT * n + j] != 0:
+                c[LANE_SIZE + ABSENT * n + j] = 0
+                if c[LANE_SIZE + HEAD * n + j] == c[LANE_SIZE + TAIL * n + j]:
+                    c[PRESENT] -= 1
+        c[DEADLINE] = _LOWEST
+
+
+@kernel
+def _silences(cfg: Any, c: Any) -> None:
+    """Mark the optional topics that have been silent for longer than the timeout."""
+    n = cfg[C_TOPICS]
+    deadline = np.int64(_HIGHEST)
+    for j in range(n):
+        at = LANE_SIZE + j
+        if cfg[C_SIZE + 2 * n + j] == 0 or c[at + ABSENT * n] != 0:
+            continue
+        since = c[FIRST]
+        if c[at + STARTED * n] != 0:
+            since = max(since, c[at + LAST * n])
+        due = since + cfg[C_TIMEOUT] if since <= _HIGHEST - cfg[C_TIMEOUT] else np.int64(_HIGHEST)
+        if c[NOW] > due:
+            c[at + ABSENT * n] = 1
+            if c[at + HEAD * n] == c[at + TAIL * n]:
+                c[PRESENT] += 1
+        else:
+            deadline = min(deadline, due)
+    c[DEADLINE] = deadline
+
+
+@kernel
+def _pass_time(
+    cfg: Any, c: Any, g: Any, r: Any, sets: Any, drops: Any, cur: Any, lane: Any, index: Any
+) -> None:
+    """Let go of waiting for optional topics whose time is up."""
+    n = cfg[C_TOPICS]
+    if c[NOW] > c[DEADLINE] or c[DEADLINE] == _LOWEST:
+        _silences(cfg, c)
+    waiting_for = c[WAIT] - 1
+    if c[PIVOT] == 0:
+        if c[PRESENT] == n:
+            search(cfg, c, g, r, sets, drops, cur, lane, index)
+    elif c[LANE_SIZE + ABSENT * n + waiting_for] != 0:
+        search(cfg, c, g, r, sets, drops, cur, lane, index)
+
+
+@kernel
+def _arrive(
+    cfg: Any,
+    c: Any,
+    g: Any,
+    r: Any,
+    sets: Any,
+    drops: Any,
+    cur: Any,
+    lane: Any,
+    i: Any,
+    t: Any,
+    row: Any,
+    index: Any,
+) -> Any:
+    """One message comes. Returns where its row number is kept."""
+    n = cfg[C_TOPICS]
+    at = LANE_SIZE + i
+    tail = c[at + TAIL * n]
+    if c[OPEN] == 0:
+        c[OPEN] = 1
+        c[NOW] = t
+        c[FIRST] = t
+        c[DEADLINE] = _LOWEST
+    c[SEEN] += 1
+    c[MOMENT] = t
+    if c[at + STARTED * n] != 0:
+        last = c[at + LAST * n]
+        gap = np.int64(0)
+        if t < last:
+            c[at + DISORDER * n] += 1
+            c[at + INVERTED * n] = tail
+            far = c[at + NEWEST * n]
+            bound = cfg[C_SIZE + n + i]
+            if bound >= 0 and far > t and apart(far, t) > np.uint64(bound):
+                _jump(cfg, c, g, r, drops, cur, i, t, row, index)
+        else:
+            gap = np.int64(min(apart(t, last), np.uint64(_HIGHEST)))
+            if gap < max(cfg[C_SIZE + i], c[at + BOUND * n]):
+                c[at + TOO_CLOSE * n] += 1
+        if cfg[C_LEARN] != 0:
+            _learn(c, at, n, gap)
+        c[at + NEWEST * n] = max(c[at + NEWEST * n], t)
+    else:
+        c[at + STARTED * n] = 1
+        c[at + NEWEST * n] = t
+    c[at + RECEIVED * n] += 1
+    c[NOW] = max(c[NOW], t)
+    if cfg[C_TIMEOUT] >= 0:
+        _pass_time(cfg, c, g, r, sets, drops, cur, lane, index)
+    c[at + LAST * n] = t
+    place = i * cfg[C_RING] + (tail & (cfg[C_RING] - 1))
+    g[place] = t
+    r[place] = row
+    c[at + TAIL * n] = tail + 1
+    was_empty = c[at + HEAD * n] == tail
+    if was_empty:
+        c[at + FRONT * n] = t
+        if c[at + ABSENT * n] == 0:
+            c[PRESENT] += 1
+    if c[at + ABSENT * n] != 0:
+        c[at + ABSENT * n] = 0
+        c[DEADLINE] = _LOWEST
+    if c[PIVOT] != 0:
+        if c[at + TAKES_PART * n] == 0:  # back after a silence: search again with it
+            c[PIVOT] = 0
+            search(cfg, c, g, r, sets, drops, cur, lane, index)
+        else:
+            if c[at + NEXT * n] == _LOWEST:
+                if t < c[PIVOT_TIME]:
+                    c[at + LOW * n] = max(c[at + LOW * n], t)
+                else:
+                    c[at + NEXT * n] = t
+            if c[WAIT] == i + 1:
+                search(cfg, c, g, r, sets, drops, cur, lane, index)
+    elif was_empty and c[PRESENT] == n:
+        search(cfg, c, g, r, sets, drops, cur, lane, index)
+    if tail + 1 - c[at + HEAD * n] > cfg[C_QUEUE]:
+        cancelled = c[PIVOT] != 0
+        c[PIVOT] = 0
+        _drop(cfg, c, g, r, drops, cur, i, np.int64(OVERFLOW), index, np.int64(0))
+        c[at + FLAG * n] = 1
+        if cancelled:
+            search(cfg, c, g, r, sets, drops, cur, lane, index)
+    return place
+
+
+@kernel
+def run(
+    cfg: Any,
+    core: Any,
+    ring: Any,
+    rows: Any,
+    lanes: Any,
+    topics: Any,
+    times: Any,
+    first_row: Any,
+    places: Any,
+    sets: Any,
+    drops: Any,
+    cur: Any,
+) -> None:
+    """Messages in arrival order; message k is row `first_row + k`.
+
+    Results go to `sets` and `drops`, counted by `cur`; `places` says where each row number is kept.
+    """
+    for k in range(len(topics)):
+        lane, row = lanes[k], first_row + k
+        c, g, r = core[lane], ring[lane], rows[lane]
+        places[k] = _arrive(cfg, c, g, r, sets, drops, cur, lane, topics[k], times[k], row, row)
+
+
+@kernel
+def push_one(
+    cfg: Any, core: Any, ring: Any, rows: Any, sets: Any, drops: Any, cur: Any, i: Any, t: Any
+) -> Any:
+    """One message for the only lane. Returns sets + drops, mostly 0."""
+    cur[0] = 0
+    cur[1] = 0
+    row = core[0, SEEN]
+    _arrive(cfg, core[0], ring[0], rows[0], sets, drops, cur, 0, i, t, row, row)
+    return cur[0] + cur[1]
+
+
+@kernel
+def finish(
+    cfg: Any, core: Any, ring: Any, rows: Any, lanes: Any, sets: Any, drops: Any, cur: Any
+) -> None:
+    """Nothing more comes: publish what can be, then let go of the rest. The lanes are then empty.
+
+    What has no successor cannot be beaten, so a candidate is published as it stands; an optional
+    topic without a message is not waited for.
+    """
+    n = cfg[C_TOPICS]
+    for lane in lanes:
+        c, g, r = core[lane], ring[lane], rows[lane]
+        c[MOMENT] = c[NOW]
+        while True:
+            if c[PIVOT] != 0:
+                _publish(cfg, c, g, r, sets, cur, lane, np.int64(-1))
+            for j in range(n):
+                at = LANE_SIZE + j
+                if cfg[C_SIZE + 2 * n + j] != 0 and c[at + ABSENT * n] == 0:
+                    c[at + ABSENT * n] = 1
+                    if c[at + HEAD * n] == c[at + TAIL * n]:
+                        c[PRESENT] += 1
+            search(cfg, c, g, r, sets, drops, cur, lane, np.int64(-1))
+            if c[PIVOT] == 0:
+                break
+        for j in range(n):
+            while c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]:
+                _drop(cfg, c, g, r, drops, cur, j, np.int64(FLUSH), np.int64(-1), np.int64(0))
+        _forget(c, n)
+
+
+@kernel
+def _forget(c: Any, n: Any) -> None:
+    """Back to an empty lane; counters, and the running numbers of messages, stay."""
+    c[:SEEN] = 0
+    c[LANE_SIZE + FRONT * n : LANE_SIZE + RECEIVED * n] = 0

@@ -1,0 +1,264 @@
+"""Synchronisation as a stage of a pipeline: many keys at once, payloads as Arrow columns.
+
+A message that may still be needed waits as a row of the state table `held`; the kernel knows it by
+its row number in (held rows, then new rows). Clock policy: event time of a key's own messages; the
+watermark decides nothing here and is handed on as far as future sets allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.model import (
+    Collection,
+    Dropped,
+    Int32s,
+    Int64s,
+    Outcome,
+    Side,
+    StreamError,
+    Watermark,
+)
+from tidegate.core.operator import Operator
+from tidegate.core.state import Column, Layout, State, as_text
+from tidegate.core.sync import assemble
+from tidegate.core.sync.columns import D_REASON, D_ROW, D_TIME, D_TOPIC
+from tidegate.core.sync.diagnosis import counters_of, diagnose
+from tidegate.core.sync.policy import APPROXIMATE, EXACT, Decided, Policy
+from tidegate.core.sync.results import Diagnosis
+from tidegate.core.sync.settings import SyncSettings, shifted
+from tidegate.core.time import UNSET
+from tidegate.errors import ConfigError
+
+__all__ = ["Synchronize"]
+
+_POLICIES = {"approximate": APPROXIMATE, "exact": EXACT}
+_UNKNOWN, _NULL = 0, 1
+
+
+@dataclass(frozen=True)
+class Synchronize(SyncSettings, Operator):
+    """Sets of one message per topic, per key.
+
+    A row of the output is one set: the `keys` of its first member, `spread_ns`, `decided_at_ns`
+    (the stamp of the message that decided it) and per topic a struct of that topic's name with the
+    payload columns and the member's `time_ns`; null where an optional member is missing. The event
+    time of the row is that of its latest member.
+    """
+
+    name: ClassVar[str] = "synchronize"
+    version: ClassVar[int] = 1
+
+    topic: str = "topic"
+    """The column that holds the topic."""
+    keys: tuple[str, ...] = ()
+    """Columns carried over to the set, from its first member."""
+    unmatched: bool = True
+    """Deliver the messages that leave without a set. They are counted in any case."""
+    policy: str = "approximate"
+    """`"approximate"` or `"exact"` (equal stamps; queue_size then counts open stamps)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        keys: Any = self.keys
+        self._put("keys", (keys,) if isinstance(keys, str) else tuple(keys))
+        if not isinstance(self.topic, str) or not self.topic:
+            raise ConfigError("topic", self.topic, "must be the name of a column")
+        if self.policy not in _POLICIES:
+            raise ConfigError("policy", self.policy, 'must be "approximate" or "exact"')
+        taken = {"time_ns", "spread_ns", "decided_at_ns", *self.keys}
+        for name in self.topics:
+            if name in taken:
+                raise ConfigError("topics", name, "is also the name of another output column")
+        if self.policy == "exact":
+            for field in ("max_interval", "optional", "timeout", "overflow_patience"):
+                if getattr(self, field):
+                    raise ConfigError(field, getattr(self, field), 'not with policy "exact"')
+            if self.learn_bounds or any(self.lower_bounds):
+                raise ConfigError("lower_bounds", self.lower_bounds, 'not with policy "exact"')
+
+    @property
+    def matching(self) -> Policy:
+        return _POLICIES[self.policy]
+
+    def warm(self) -> None:
+        state = self.open()
+        core, ring, rows = state["core"], state["ring"], self._rows(state)
+        none = np.empty(0, np.int64)
+        sets, drops, cur = self.matching.room(self, 0, 0)
+        self.matching.run(self.codes, core, ring, rows, none, none, none, 0, none, sets, drops, cur)
+        self.matching.finish(self.codes, core, ring, rows, none, sets, drops, cur)
+
+    def layout(self) -> Layout:
+        base = self.matching.layout(self, rows=False)
+        arrays = {
+            **base.arrays,
+            "handed": Column(np.int64, (), UNSET),  # the last watermark handed on
+            "unusable": Column(np.int64, (2,)),  # rows of no known topic, rows without a topic
+        }
+        return Layout(arrays, base.tables)
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        self._check(rows)
+        return assemble.set_schema(rows, self.topics, self.topic, self.keys)
+
+    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        if self.max_jump_back is None:
+            return {}
+        return {"clock_jump": assemble.jump_schema(rows, self.topic, self.keys)}
+
+    def _check(self, rows: pa.Schema) -> None:
+        for field, column in [("topic", self.topic), *(("keys", key) for key in self.keys)]:
+            if rows.get_field_index(column) < 0:
+                have = ", ".join(rows.names)
+                raise ConfigError(field, column, f"must be a column of the rows: {have}")
+
+    # -- transitions ----------------------------------------------------------------------------
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        self._check(collection.rows.schema)
+        state.grow(int(collection.lane.max()) + 1)
+        out: list[Outcome] = []
+        column = as_text(collection.rows.column(self.topic))
+        found = pc.index_in(column, pa.array(self.topics, column.type))
+        number = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+        null = column.is_null().to_numpy(zero_copy_only=False)
+        unknown = (number < 0) & ~null
+        if null.any():
+            out.append(self._no_topic(state, collection.take(np.flatnonzero(null))))
+        usable = np.flatnonzero(number >= 0)
+        held = state.tables["held"]
+        count = 0 if held is None else int(held.num_rows)
+        all_rows = assemble.held_and_new(held, collection, usable)
+        rows = self._rows(state)
+        places = np.empty(len(usable), np.int64)
+        topics, lanes = number[usable], collection.lane[usable].astype(np.int64)
+        times = shifted(collection.time_ns[usable], self.shifts[topics])
+        sets, drops, cur = self.matching.room(self, count, len(usable))
+        self.matching.run(
+            self.codes, state["core"], state["ring"], rows, lanes, topics, times, count, places,
+            sets, drops, cur,
+        )  # fmt: skip
+        decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+        out += self._outcomes(all_rows, decided, collection.wall_ns)
+        if unknown.any():
+            at = np.flatnonzero(unknown)
+            np.add.at(state["unusable"][:, _UNKNOWN], collection.lane[at], 1)
+            assemble.merge_unknown(out, collection.take(at), at, usable, decided, count)
+        assemble.keep(state, all_rows, decided, places)
+        return out
+
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        """Hand on what no future set can undercut: a set is as late as its latest member, and
+        must hold a message of every required topic, held already or still to come."""
+        state.grow(int(watermark.lane.max()) + 1)
+        n, k = len(self.topics), self.matching.kernel
+        coming = shifted(np.repeat(watermark.time_ns[:, None], n, 1), self.shifts[None, :])
+        if self.policy == "approximate":
+            core = state["core"][watermark.lane]
+            fronts = self.matching.topic(core, n, k.FRONT)
+            earliest = np.where(self.matching.held(core, n) > 0, fronts - 1, coming)
+            required = [j for j, name in enumerate(self.topics) if name not in self.optional]
+            safe = np.minimum(watermark.time_ns, earliest[:, required].max(axis=1))
+        else:
+            safe = np.minimum(watermark.time_ns, coming.min(axis=1))
+        newer = safe > state["handed"][watermark.lane]
+        if not newer.any():
+            return []
+        state["handed"][watermark.lane[newer]] = safe[newer]
+        return [Watermark(safe[newer], watermark.lane[newer])]
+
+    def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        which = np.arange(state.lanes) if lanes is None else np.asarray(lanes)
+        which = which[state["core"][which, self.matching.kernel.OPEN] != 0].astype(np.int64)
+        held = state.tables["held"]
+        if not len(which):
+            return []
+        count = 0 if held is None else int(held.num_rows)
+        sets, drops, cur = self.matching.room(self, count, 0)
+        rows = self._rows(state)
+        self.matching.finish(
+            self.codes, state["core"], state["ring"], rows, which, sets, drops, cur
+        )
+        state.touch(which)
+        if held is None:
+            return []
+        all_rows = assemble.AllRows.of_held(held)
+        decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+        out = self._outcomes(all_rows, decided, 0)
+        assemble.keep(state, all_rows, decided, np.empty(0, np.int64))
+        return out
+
+    def discard(self, state: State) -> dict[str, int]:
+        waiting = state.rows("held")
+        state.free(np.arange(state.lanes))
+        return {"held": waiting}
+
+    def metrics(self, state: State) -> dict[str, int | float]:
+        per_topic = counters_of(self.matching, self, state["core"])
+        names = next(iter(per_topic.values()))
+        out: dict[str, int | float] = {
+            name: sum(counts[name] for counts in per_topic.values()) for name in names
+        }
+        out["sets"] = int(state["core"][:, self.matching.kernel.SETS].sum())
+        out["held"] = state.rows("held")
+        out["unknown_topic"] = int(state["unusable"][:, _UNKNOWN].sum())
+        out["null_topic"] = int(state["unusable"][:, _NULL].sum())
+        return out
+
+    def counters(self, state: State) -> dict[str, dict[str, int]]:
+        """Per topic, over all keys: received, matched, and one count per reason for leaving."""
+        return counters_of(self.matching, self, state["core"])
+
+    def diagnose(self, state: State, lane: int = 0) -> Diagnosis:
+        """Which topic holds up the match of this lane, and by how much."""
+        return diagnose(self.matching, self, state["core"][lane])
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def _rows(self, state: State) -> Int64s:
+        """Where the kernel finds the row numbers of what is held: rebuilt for every call, so that
+        the table may be paged, filtered and joined in between."""
+        rows = np.empty((state.lanes, len(self.topics) * self.ring), np.int64)
+        if self.policy == "exact":
+            rows.fill(-1)  # there, an empty place means a missing member
+        held = state.tables["held"]
+        if held is not None and held.num_rows:
+            lane, place = assemble.places_of(held)
+            rows[lane, place] = np.arange(held.num_rows)
+        return rows
+
+    def _no_topic(self, state: State, rows: Collection) -> StreamError:
+        np.add.at(state["unusable"][:, _NULL], rows.lane, 1)
+        n = len(rows)
+        return StreamError(
+            rows.rows,
+            pa.array([self.topic] * n, pa.string()),
+            pa.nulls(n, pa.string()),
+            pa.array(["topic is null"] * n, pa.string()),
+            rows.lane,
+        )
+
+    def _outcomes(self, rows: assemble.AllRows, decided: Decided, wall_ns: int) -> list[Outcome]:
+        out: list[Outcome] = []
+        if len(decided.members):
+            made = assemble.sets(rows, decided, self.topics, self.topic, self.keys)
+            lane = decided.lane.astype(np.int32)
+            out.append(Collection(made, decided.time_ns.copy(), lane, wall_ns))
+        gone, jumps = decided.gone, decided.jumps
+        if self.unmatched and len(gone):
+            at = gone[:, D_ROW]
+            time_ns = shifted(gone[:, D_TIME], -self.shifts[gone[:, D_TOPIC]])
+            names = pa.array(self.matching.reasons, pa.string())
+            reason = names.take(pa.array(gone[:, D_REASON]))
+            out.append(Dropped(rows.take(at), time_ns, rows.lane[at], reason))
+        if len(jumps):
+            at = jumps[:, D_ROW]
+            made = assemble.jumps(rows, jumps, self.topic, self.keys)
+            out.append(Side("clock_jump", made, rows.lane[at]))
+        return out
