@@ -135,21 +135,34 @@ class Flow:
     def _lanes_of(self, rows: pa.RecordBatch) -> Int32s:
         if not self.keys:
             if () not in self._lane_of:
-                self._add([()], rows.slice(0, 1))
+                self._add([()], [], np.zeros(1, np.int64))
             return np.zeros(rows.num_rows, np.int32)
-        codes, firsts = _distinct([rows.column(name) for name in self.keys])
-        columns = [rows.column(name).take(pa.array(firsts)).to_pylist() for name in self.keys]
+        keys = self._key_columns(rows)
+        codes, firsts = _distinct(keys)
+        columns = [_values(column.take(pa.array(firsts))) for column in keys]
         names: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         fresh = [place for place, name in enumerate(names) if name not in self._lane_of]
         if fresh:
-            new_rows = rows.take(pa.array(firsts[fresh]))
-            self._add([names[place] for place in fresh], new_rows)
+            self._add([names[place] for place in fresh], keys, firsts[fresh])
         lane_of = self._lane_of
         lanes = np.fromiter((lane_of[name] for name in names), np.int32, len(names))
         return np.asarray(lanes[codes], np.int32)
 
-    def _add(self, names: list[Any], rows: pa.RecordBatch) -> None:
-        """Give new keys lanes, freed ones first."""
+    def _key_columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of the key; one that is missing from this collection is null throughout."""
+        columns = []
+        for name in self.keys:
+            place = rows.schema.get_field_index(name)
+            column = rows.column(place) if place >= 0 else pa.nulls(rows.num_rows)
+            if pa.types.is_nested(column.type):
+                raise ConfigError(
+                    "key", name, f"must be a column of plain values, is {column.type}"
+                )
+            columns.append(column)
+        return columns
+
+    def _add(self, names: list[Any], keys: Sequence[pa.Array], firsts: NDArray[Any]) -> None:
+        """Give new keys lanes, freed ones first. `firsts` are the rows that have them."""
         lanes = []
         for name in names:
             lane = self._free.pop() if self._free else len(self._lane_of)
@@ -159,7 +172,10 @@ class Flow:
         for state in (self.lanes, *self.states):
             state.grow(top)
         self.lanes["used"][lanes] = 1
-        table = rows.select(list(self.keys)).append_column(LANE, pa.array(lanes, pa.int32()))
+        table = pa.RecordBatch.from_arrays(
+            [*(column.take(pa.array(firsts)) for column in keys), pa.array(lanes, pa.int32())],
+            names=[*self.keys, LANE],
+        )
         self.lanes.tables["keys"] = concat([self.lanes.tables["keys"], table])
 
     def _forget(self, gone: Int32s) -> None:
@@ -218,7 +234,7 @@ class Flow:
         table = lanes.tables["keys"]
         if table is not None:
             numbers = table.column(LANE).to_pylist()
-            columns = [table.column(name).to_pylist() for name in self.keys]
+            columns = [_values(table.column(name)) for name in self.keys]
             names: list[Any] = [()] * len(numbers)
             if columns:
                 names = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
@@ -246,6 +262,17 @@ _LANES = Layout(
     {"seen": Column(np.int64, fill=UNSET), "used": Column(np.int8)},
     tables=("keys",),
 )
+
+
+_NAN = float("nan")
+"""NaN is not equal to itself; one object for all of them makes it a key like any other."""
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_floating(column.type):
+        return [_NAN if value != value else value for value in values]
+    return values
 
 
 def _distinct(columns: Sequence[pa.Array]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -159,7 +159,7 @@ def concat(parts: Sequence[pa.RecordBatch | None]) -> pa.RecordBatch | None:
 
 def _agreeing(parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The parts, with every column whose types cannot be promoted to one another as text."""
-    out = list(parts)
+    parts = out = [_named_once(part) for part in parts]
     for name in {name for part in parts for name in part.schema.names}:
         fields = [
             pa.schema([part.schema.field(name)]) for part in parts if name in part.schema.names
@@ -169,6 +169,17 @@ def _agreeing(parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             out = [_with_text(part, name) if name in part.schema.names else part for part in out]
     return out
+
+
+def _named_once(part: pa.RecordBatch) -> pa.RecordBatch:
+    """A column whose name has been taken by one before it gets a number behind its name."""
+    names: list[str] = []
+    for name in part.schema.names:
+        fresh, number = name, 2
+        while fresh in names:
+            fresh, number = f"{name}.{number}", number + 1
+        names.append(fresh)
+    return part if names == part.schema.names else part.rename_columns(names)
 
 
 def _with_text(part: pa.RecordBatch, name: str) -> pa.RecordBatch:

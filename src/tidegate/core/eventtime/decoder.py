@@ -124,6 +124,6 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _field(message: pa.StructArray, name: str) -> pa.Array:
-    if message.type.get_field_index(name) < 0:
+    if not pa.types.is_struct(message.type) or message.type.get_field_index(name) < 0:
         return pa.nulls(len(message))
     return pc.struct_field(message, name)

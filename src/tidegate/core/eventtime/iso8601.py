@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.eventtime.registry import Parsed
-from tidegate.core.time import MAX_NS
+from tidegate.core.time import MAX_NS, MIN_NS
 
 __all__ = ["iso8601"]
 
@@ -20,7 +20,9 @@ _ISO = (
     r"(?:[.,](?P<fraction>[0-9]{1,9}))?)?"
     r"(?P<zone>[Zz]|[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})?)?$"
 )
-_MAX_DAYS = MAX_NS // (86400 * 10**9)
+_LAST = divmod(MAX_NS, 10**9)
+_FIRST = divmod(MIN_NS, 10**9)
+"""The ends of 64-bit nanoseconds as whole seconds and the nanoseconds above them."""
 
 
 def iso8601(column: pa.Array) -> Parsed:
@@ -54,11 +56,12 @@ def iso8601(column: pa.Array) -> Parsed:
     wrong |= day > following - first
     reason[wrong & (reason == None)] = "not a date or time of day"  # noqa: E711  (elementwise)
 
-    days = first + day - 1
-    beyond = np.abs(days) >= _MAX_DAYS
-    reason[beyond & (reason == None)] = "overflow"  # noqa: E711  (elementwise)
-    days = np.where(beyond | wrong, 0, days)
+    days = np.where(wrong, 0, first + day - 1)
     seconds = days * 86400 + hour * 3600 + minute * 60 + second - _zone(parts)
+    beyond = (seconds > _LAST[0]) | ((seconds == _LAST[0]) & (nanos > _LAST[1]))
+    beyond |= (seconds < _FIRST[0]) | ((seconds == _FIRST[0]) & (nanos < _FIRST[1]))
+    reason[beyond & (reason == None)] = "overflow"  # noqa: E711  (elementwise)
+    seconds = np.where(beyond, 0, seconds)
     return Parsed(seconds * 10**9 + nanos, pa.array(reason, pa.string()))
 
 

@@ -73,8 +73,9 @@ def settle_all(
 def beyond(time: int, other: int) -> int:
     """time - other where time is not the smaller, stopping at the largest span instead of wrapping
     round: two times may lie 584 years apart, a span of 64 bits only 292."""
-    span = time - other
-    return span if span >= 0 else MAX_NS
+    if other < 0 and time > MAX_NS + other:
+        return MAX_NS
+    return time - other
 
 
 @kernel
