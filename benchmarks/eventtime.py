@@ -2,9 +2,10 @@
 
 The contestant: EventtimeWatermark on 5 M rows of a fleet (one key), in collections of 10,000, late
 tolerance 200 ms. The yardstick, in the same run and on the same rows: one stable argsort of all
-5 M times by numpy, and one Arrow take of all rows. Runs alternate; the figure is the median of the
-ratios. It is a fair yardstick and a hard one: the stage decides lateness, keeps state and hands on
-a watermark 500 times, while the yardstick sees everything at once.
+5 M times by numpy, and one Arrow take of all rows. Runs alternate; the figure is the best time of
+each against the other, because on a shared machine noise only ever adds. The yardstick is a hard
+one: the stage decides lateness, keeps state and hands on a watermark 500 times, while the yardstick
+sees everything at once.
 
     python benchmarks/eventtime.py [--rows 5000000] [--rounds 5] [--keys 1] [--profile]
 """
@@ -83,7 +84,7 @@ def main() -> None:
         profile.runcall(stage, parts, asked.keys)
         pstats.Stats(profile).sort_stats("tottime").print_stats(12)
         return
-    ratios = []
+    stages, yardsticks = [], []
     for number in range(asked.rounds):
         if number % 2:
             ours = stage(parts, asked.keys)
@@ -91,10 +92,15 @@ def main() -> None:
         else:
             theirs = yardstick(time_ns, lane, table, asked.keys)
             ours = stage(parts, asked.keys)
-        ratios.append(theirs / ours)
-        print(f"stage {len(time_ns) / ours / 1e6:5.2f} M rows/s   argsort + take "
-              f"{len(time_ns) / theirs / 1e6:5.2f} M rows/s   ratio {ratios[-1]:.2f}")  # fmt: skip
-    print(f"median ratio {statistics.median(ratios):.2f} (wanted: at least 0.50)")
+        stages.append(ours)
+        yardsticks.append(theirs)
+        speeds = [len(time_ns) / spent / 1e6 for spent in (ours, theirs)]
+        print(f"stage {speeds[0]:5.2f} M rows/s   argsort + take {speeds[1]:5.2f} M rows/s   "
+              f"ratio {theirs / ours:.2f}")  # fmt: skip
+    pairs = zip(yardsticks, stages, strict=True)
+    median = statistics.median(theirs / ours for theirs, ours in pairs)
+    best = min(yardsticks) / min(stages)
+    print(f"best against best {best:.2f}, median of the ratios {median:.2f} (wanted: >= 0.50)")
 
 
 if __name__ == "__main__":

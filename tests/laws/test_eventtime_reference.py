@@ -195,7 +195,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(config=configs(), steps=steps)
 def test_stage_equals_reference(config: EventtimeWatermark, steps: Any) -> None:
     reference = Reference(config)
