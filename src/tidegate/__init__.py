@@ -1,1 +1,136 @@
-"""Tidegate puts the messages of many clocks in order, in step and in batches, on Spark."""
+"""Tidegate puts the messages of many clocks in order, in step and in batches, on Spark.
+
+These are the public names. They are loaded when first used, so that `import tidegate` and the
+command line start at once; DataFrames are in `tidegate.spark`, further windows, triggers and
+strategies in `tidegate.core.windows` and `tidegate.core.deltas`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.core.batching import (
+        AdaptiveBatcher,
+        Batch,
+        Message,
+        RateAwareBatcher,
+        SimpleBatcher,
+    )
+    from tidegate.core.deltas import Compact, Compactor, DeltaChain, TieredMerge, VectorDelta
+    from tidegate.core.eventtime import (
+        Decoder,
+        EventtimeTypes,
+        EventtimeWatermark,
+        ProcessTimeWatermark,
+        TimeColumn,
+    )
+    from tidegate.core.flow import Flow
+    from tidegate.core.model import (
+        Collection,
+        ControlSignal,
+        Dropped,
+        End,
+        Late,
+        StreamError,
+        Watermark,
+    )
+    from tidegate.core.operator import Operator
+    from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize
+    from tidegate.core.windows import (
+        Adaptive,
+        Count,
+        Reemit,
+        Session,
+        Sliding,
+        Time,
+        Tumbling,
+        Window,
+        Windows,
+    )
+    from tidegate.errors import ConfigError, StateError, TidegateError
+    from tidegate.pipeline import PipelineDefinition
+
+_HOME = {
+    "tidegate.core.batching": (
+        "AdaptiveBatcher", "Batch", "Message", "RateAwareBatcher", "SimpleBatcher",
+    ),
+    "tidegate.core.deltas": ("Compact", "Compactor", "DeltaChain", "TieredMerge", "VectorDelta"),
+    "tidegate.core.eventtime": (
+        "Decoder", "EventtimeTypes", "EventtimeWatermark", "ProcessTimeWatermark", "TimeColumn",
+    ),
+    "tidegate.core.flow": ("Flow",),
+    "tidegate.core.model": (
+        "Collection", "ControlSignal", "Dropped", "End", "Late", "StreamError", "Watermark",
+    ),
+    "tidegate.core.operator": ("Operator",),
+    "tidegate.core.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
+    "tidegate.core.windows": (
+        "Adaptive", "Count", "Reemit", "Session", "Sliding", "Time", "Tumbling", "Window",
+        "Windows",
+    ),
+    "tidegate.errors": ("ConfigError", "StateError", "TidegateError"),
+    "tidegate.pipeline": ("PipelineDefinition",),
+}  # fmt: skip
+
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Adaptive",
+    "AdaptiveBatcher",
+    "ApproximateTime",
+    "Batch",
+    "Collection",
+    "Compact",
+    "Compactor",
+    "ConfigError",
+    "ControlSignal",
+    "Count",
+    "Decoder",
+    "DeltaChain",
+    "Dropped",
+    "End",
+    "EventtimeTypes",
+    "EventtimeWatermark",
+    "ExactTime",
+    "Flow",
+    "Late",
+    "Message",
+    "Operator",
+    "PipelineDefinition",
+    "ProcessTimeWatermark",
+    "RateAwareBatcher",
+    "Reemit",
+    "Session",
+    "SimpleBatcher",
+    "Sliding",
+    "StateError",
+    "StreamError",
+    "Synchronize",
+    "TidegateError",
+    "TieredMerge",
+    "Time",
+    "TimeColumn",
+    "Tumbling",
+    "VectorDelta",
+    "Watermark",
+    "Window",
+    "Windows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _MODULE_OF[name]
+    except KeyError:
+        raise AttributeError(f"module 'tidegate' has no attribute {name!r}") from None
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from tidegate.core.batching.operator import Batch
+from tidegate.core.deltas import Compact
 from tidegate.core.eventtime import (
     Decoder,
     EventtimeTypes,
@@ -25,7 +27,9 @@ from tidegate.core.eventtime import (
 )
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Chain, Operator
+from tidegate.core.sync import Synchronize
 from tidegate.core.time import Duration
+from tidegate.core.windows import Adaptive, Window, WindowKind
 from tidegate.errors import ConfigError
 from tidegate.spark.control import pack_control
 from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker
@@ -37,6 +41,10 @@ __all__ = ["Frames", "frames"]
 BATCH_SHARDS_PER_CORE = 8
 """Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
 are more of them than in a stream, where a shard holds only what a micro-batch brings."""
+
+
+QUEUE_SIZE = 10
+"""Messages held per topic where nothing else is said: what users of the algorithm start with."""
 
 
 def frames(
@@ -120,6 +128,45 @@ class Frames:
     def process_time(self, interval: Duration = "1 s") -> Frames:
         """Stamp rows with the clock when they are seen; for streams that carry no time."""
         return self.then(ProcessTimeWatermark(interval))
+
+    def synchronize(
+        self, topics: Sequence[str], *, queue_size: int = QUEUE_SIZE, **options: Any
+    ) -> Frames:
+        """Sets of one message per topic with the smallest spread, per key.
+
+        Each row of `data` is a set: the key, `spread_ns`, `decided_at_ns`, and a struct per topic.
+        Options are those of `Synchronize`; messages without a set are in `dropped`, with a reason.
+        """
+        stage = Synchronize(
+            tuple(topics), queue_size, topic=self._topic(), keys=self.keys, **options
+        )
+        return self.then(stage)
+
+    def batch(
+        self, length: Duration = "1 s", *, gated: Sequence[str] | bool = True, **options: Any
+    ) -> Frames:
+        """Batches that close when the last expected pulse of every gated stream is in, per key.
+
+        `data` has every row with its batch and slot; `table("batch")` has one row per batch that
+        says why it closed and what was missing. Options are those of `Batch`. A control row
+        `batch_length` changes the length while the stream runs.
+        """
+        streams = gated if isinstance(gated, bool) else tuple(gated)
+        stage = Batch(length, self._topic(), streams, keys=self.keys, **options)
+        return self.then(stage)
+
+    def window(self, window: WindowKind | None = None, **options: Any) -> Frames:
+        """Windows per key; options (trigger, late, aggregates, group_by ...) are those of `Window`.
+
+        Behind `event_time` rows come in order, so every row itself says what is complete.
+        """
+        ordered = any(isinstance(stage, EventtimeWatermark) for stage in self.stages)
+        options.setdefault("in_order", ordered)
+        return self.then(Window(window or Adaptive(), keys=self.keys, **options))
+
+    def compact(self, dims: int, **options: Any) -> Frames:
+        """Chains of vector deltas in, vectors out; options are those of `Compact`."""
+        return self.then(Compact(dims, key=self.keys, **options))
 
     def then(self, *stages: Operator) -> Frames:
         """Any operators, in this order."""
@@ -230,6 +277,11 @@ class Frames:
         return self.outcomes.observe("tidegate", *counts, *levels)
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _topic(self) -> str:
+        if self.topic is None:
+            raise ConfigError("topic", None, "must name the topic column: frames(df, topic=...)")
+        return self.topic
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
