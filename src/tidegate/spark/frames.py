@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate.core.batching.operator import Batch
 from tidegate.core.deltas import Compact
@@ -32,7 +32,7 @@ from tidegate.core.time import Duration
 from tidegate.core.windows import Adaptive, Window, WindowKind
 from tidegate.errors import ConfigError
 from tidegate.spark.control import pack_control
-from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker
+from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker, arrow_schema
 from tidegate.spark.shards import labels
 from tidegate.spark.step import STEP_DDL, Shard, ShardStep, run_batch
 
@@ -285,8 +285,12 @@ class Frames:
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
-        schemas = [to_arrow_schema(df.schema) for df in (self.df, *(df for df, _ in self.more))]
-        return pa.unify_schemas(schemas, promote_options="permissive")
+        schemas = [arrow_schema(df) for df in (self.df, *(df for df, _ in self.more))]
+        try:
+            return pa.unify_schemas(schemas, promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            text = f"streams of one pipeline must agree in the types of their columns: {error}"
+            raise ConfigError("streams", "columns", text, message=text) from error
 
     def _partitions(self) -> int:
         return int(self.df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)

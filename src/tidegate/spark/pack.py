@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.core.eventtime import Decoder
 from tidegate.core.model import with_columns
@@ -24,6 +26,7 @@ __all__ = [
     "TIME",
     "Packer",
     "Unpacker",
+    "arrow_schema",
     "from_blob",
     "to_blob",
     "to_blobs",
@@ -49,6 +52,16 @@ PACKED = pa.schema(
         ("blob", pa.binary()),
     ]
 )
+
+
+def arrow_schema(df: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as Spark hands them to Python: timestamps in the session's zone.
+
+    All may be null, whatever Spark knows better: an error row has null where it has no value.
+    """
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    schema = to_arrow_schema(df.schema, timezone=zone)
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def to_blob(rows: pa.RecordBatch) -> memoryview:

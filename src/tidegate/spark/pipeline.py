@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.core.eventtime import EventtimeTypes
 from tidegate.errors import ConfigError
@@ -15,6 +14,7 @@ from tidegate.pipeline.definition import StreamDefinition
 from tidegate.pipeline.references import resolve
 from tidegate.spark.control import control_schema
 from tidegate.spark.frames import Frames
+from tidegate.spark.pack import arrow_schema
 
 __all__ = ["open_pipeline", "open_source"]
 
@@ -79,9 +79,7 @@ def open_pipeline(
         name: open_source(spark, name, stream, streaming=streaming)
         for name, stream in definition.streams.items()
     }
-    made = plan(
-        definition, {name: to_arrow_schema(df.schema) for name, df in opened.items()}, types=types
-    )
+    made = plan(definition, {name: arrow_schema(df) for name, df in opened.items()}, types=types)
     first, *others = made.inputs
     df = opened[first.stream]
     rows = None
