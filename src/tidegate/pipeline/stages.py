@@ -150,3 +150,11 @@ def snake(name: str) -> str:
 
 STAGES = Stages()
 """What a definition may use. Add your own with `STAGES.register(name, Operator)`."""
+
+STAGES.register(
+    "synchronize", "tidegate.core.sync:Synchronize", fill={"topic": "topic", "keys": "key"}
+)
+STAGES.register(
+    "batch", "tidegate.core.batching.operator:Batch", fill={"stream": "topic", "keys": "key"}
+)
+STAGES.register("compact", "tidegate.core.deltas:Compact", fill={"key": "key"})

@@ -45,6 +45,15 @@ class Summary:
             self.watermark_ns = max(self.watermark_ns or commit.watermark_ns, commit.watermark_ns)
         self.shards |= commit.shards
 
+    def __add__(self, later: Summary) -> Summary:
+        """This run and the one after it, into the same place."""
+        both = Summary(self.out, self.seconds + later.seconds, self.batches + later.batches)
+        for kind in {**self.rows, **later.rows}:
+            both.rows[kind] = self.rows.get(kind, 0) + later.rows.get(kind, 0)
+        both.watermark_ns = self.watermark_ns if later.watermark_ns is None else later.watermark_ns
+        both.shards = {**self.shards, **later.shards}
+        return both
+
     def total(self, metric: str) -> int:
         """A metric over all shards, as each last reported it."""
         return sum(metrics.get(metric, 0) for metrics in self.shards.values())
@@ -61,6 +70,12 @@ class Summary:
         return self.total("eventtime_watermark.buffer_size")
 
     @property
+    def in_order(self) -> int:
+        """Rows the event-time stage has handed on, in order."""
+        refused = self.rows.get("late", 0) + self.rows.get("error", 0)
+        return self.rows_in - refused - self.held
+
+    @property
     def rows_per_second(self) -> float:
         return self.rows_in / self.seconds if self.seconds else 0.0
 
@@ -72,6 +87,7 @@ class Summary:
             "batches": self.batches,
             "rows_in": self.rows_in,
             "rows": self.rows,
+            "in_order": self.in_order,
             "held": self.held,
             "watermark_ns": self.watermark_ns,
             "rows_per_second": round(self.rows_per_second),
@@ -194,17 +210,14 @@ def print_summary(summary: Summary, console: Console) -> None:
     table = Table(title="what came out", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
-    names = {
-        "data": "rows in order",
-        "late": "late",
-        "error": "errors",
-        "dropped": "dropped with a reason",
-    }
     table.add_row("rows in", f"{summary.rows_in:,}")
-    for kind in [*names, *sorted(set(summary.rows) - set(names))]:
-        if kind in summary.rows or kind in ("data", "late", "error"):
-            table.add_row(names.get(kind, kind), f"{summary.rows.get(kind, 0):,}")
-    table.add_row("held back in the state", f"{summary.held:,}")
+    table.add_row("  in order", f"{summary.in_order:,}")
+    table.add_row("  late", f"{summary.rows.get('late', 0):,}")
+    table.add_row("  errors", f"{summary.rows.get('error', 0):,}")
+    table.add_row("  held back in the state", f"{summary.held:,}")
+    for kind, rows in sorted(summary.rows.items()):
+        if kind not in ("late", "error"):
+            table.add_row(f"rows out: {kind}", f"{rows:,}")
     table.add_row("keys", f"{summary.total('keys'):,}")
     lateness = summary.highest("eventtime_watermark.max_lateness")
     if lateness:
@@ -213,6 +226,6 @@ def print_summary(summary: Summary, console: Console) -> None:
     table.add_row("rows per second", f"{summary.rows_per_second:,.0f}")
     table.add_row("micro-batches", f"{summary.batches}")
     console.print(table)
-    kinds = ", ".join(kind for kind in (*names, *sorted(summary.rows)) if kind in summary.rows)
-    shown = ", ".join(dict.fromkeys(kinds.split(", ")))
-    console.print(f"tables ({shown}) lie in [bold]{summary.out}[/]", soft_wrap=True)
+    console.print(
+        f"tables ({', '.join(sorted(summary.rows))}) lie in [bold]{summary.out}[/]", soft_wrap=True
+    )
