@@ -218,14 +218,16 @@ class Flow:
         expected = self._expected()
         parts: list[dict[int, State]] = [{} for _ in expected]
         counters = dict(self.counters)
-        for page in sorted(pages):
+        for place, page in enumerate(sorted(pages)):
+            if page != place:
+                raise StateError(f"state page {place} is missing; there are {sorted(pages)}")
             states, extra = snapshot.decode(pages[page], expected, f"state page {page}")
             if extra.get("page") != page:
                 raise StateError(f"state page {page} calls itself page {extra.get('page')}")
             if page == 0:
                 counters = {**counters, **extra["counters"]}
-            for place, state in enumerate(states):
-                parts[place][page * PAGE_LANES] = state
+            for number, state in enumerate(states):
+                parts[number][page * PAGE_LANES] = state
         lanes, *states = [
             State.of_pages(layout, part) for (_, layout), part in zip(expected, parts, strict=True)
         ]
@@ -250,8 +252,10 @@ class Flow:
     def restore(self, blob: bytes) -> None:
         """Take up a snapshot of a flow with the same stages and keys, or raise a StateError."""
         header, buffers = snapshot.unpack(blob)
-        pages = zip(header.get("pages", ()), buffers, strict=True)
-        self.load({page: bytes(buffer) for page, buffer in pages})
+        pages = header.get("pages")
+        if not isinstance(pages, list) or len(pages) != len(buffers):
+            raise StateError("snapshot is not that of a flow")
+        self.load({page: bytes(buffer) for page, buffer in zip(pages, buffers, strict=True)})
 
     def _expected(self) -> list[tuple[dict[str, Any], Layout]]:
         own = {"name": "lanes", "version": 1, "config": {"keys": list(self.keys)}}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.state import Layout, State
+from tidegate.core.state import LANE, Layout, State
 from tidegate.errors import StateError
 
 __all__ = ["FORMAT", "decode", "encode", "pack", "unpack"]
@@ -47,12 +47,20 @@ def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[me
             f"{what} has format {version}, newer than the {FORMAT} this version reads; "
             "upgrade tidegate"
         )
+    if version != FORMAT:
+        raise StateError(f"{what} has format {version}, which this version does not read")
     body = memoryview(blob)[_HEAD.size :]
     if zlib.crc32(body) != crc:
         raise StateError(f"{what} is corrupt: its checksum does not match")
-    header: dict[str, Any] = json.loads(bytes(body[:length]))
+    try:
+        header: dict[str, Any] = json.loads(bytes(body[:length]))
+        sizes = [int(size) for size in header["sizes"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StateError(f"{what} is corrupt: its header is unreadable ({error})") from error
+    if length + sum(sizes) != len(body) or min(sizes, default=0) < 0:
+        raise StateError(f"{what} is corrupt: it is not as long as its header says")
     buffers, at = [], length
-    for size in header["sizes"]:
+    for size in sizes:
         buffers.append(body[at : at + size])
         at += size
     return header, buffers
@@ -83,21 +91,39 @@ def decode(
 ) -> tuple[list[State], dict[str, Any]]:
     """The reverse of `encode`, against the chain that wants to use it."""
     header, buffers = unpack(blob, what)
+    try:
+        return _states(header, buffers, expected, what), header["extra"]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"{what} is corrupt: its header is not one of ours ({error})") from error
+
+
+def _states(
+    header: dict[str, Any],
+    buffers: Sequence[memoryview],
+    expected: Sequence[tuple[dict[str, Any], Layout]],
+    what: str,
+) -> list[State]:
     found = header.get("stages")
     if not isinstance(found, list) or len(found) != len(expected):
-        names = [stage.get("name") for stage in found or []]
+        names = [stage["name"] for stage in found] if isinstance(found, list) else found
         raise StateError(f"{what} was made by another plan: its stages are {names}")
     states, at = [], 0
     for stage, (identity, layout) in zip(found, expected, strict=True):
         _match(stage, identity, what)
-        state = State(layout, int(stage["lanes"]))
+        lanes = int(stage["lanes"])
+        if lanes < 1:
+            raise StateError(f"{what}, stage {identity['name']}: has {lanes} lanes")
+        state = State(layout, lanes)
         if sorted(name for name, *_ in stage["arrays"]) != sorted(layout.arrays):
             raise StateError(f"{what}, stage {identity['name']}: arrays differ from the layout")
+        if len(stage["tables"]) != len(layout.tables):
+            raise StateError(f"{what}, stage {identity['name']}: tables differ from the layout")
         for name, dtype, shape in stage["arrays"]:
             column = layout.arrays[name]
-            if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape[1:]) != column.shape:
+            if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape) != (lanes, *column.shape):
                 raise StateError(
-                    f"{what}, stage {identity['name']}: array {name} has shape {shape}"
+                    f"{what}, stage {identity['name']}: array {name} is {dtype} of shape {shape}, "
+                    f"for {lanes} lanes of {column.shape}"
                 )
             raw = np.frombuffer(buffers[at], dtype)
             if raw.size != int(np.prod(shape)):
@@ -108,10 +134,10 @@ def decode(
             if name not in state.tables:
                 raise StateError(f"{what}, stage {identity['name']}: unknown table {name}")
             if present:
-                state.tables[name] = _read_table(buffers[at], f"{what}, table {name}")
+                state.tables[name] = _read_table(buffers[at], lanes, f"{what}, table {name}")
                 at += 1
         states.append(state)
-    return states, header["extra"]
+    return states
 
 
 def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
@@ -135,9 +161,13 @@ def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
         )
 
 
-def _read_table(buffer: memoryview, what: str) -> pa.RecordBatch:
+def _read_table(buffer: memoryview, lanes: int, what: str) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
-            return reader.read_next_batch()
+            table = reader.read_next_batch()
     except (pa.ArrowInvalid, OSError, StopIteration) as error:
         raise StateError(f"{what} is unreadable: {error}") from error
+    lane = table.column(LANE).to_numpy()
+    if lane.dtype != np.int32 or (len(lane) and not 0 <= lane.min() <= lane.max() < lanes):
+        raise StateError(f"{what}: its rows are not all of the {lanes} lanes there are")
+    return table
