@@ -1,0 +1,122 @@
+"""From the bytes of a piece of a file to messages as columns."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.mcap import records as r
+from tidegate.mcap.index import Channels, Fault, Piece
+
+__all__ = ["LARGEST_CHUNK", "Messages", "chunk_bytes", "messages_of"]
+
+LARGEST_CHUNK = 2**31 - 1
+"""Bytes of a chunk, decompressed: Arrow's 32-bit offsets end there, and a file that claims more is
+a trap for the memory of whoever reads it."""
+
+_PARTIAL_STEP = 1 << 16
+"""Bytes asked for at a time from a chunk that is cut off."""
+
+_CODECS = {"zstd": "zstd", "lz4": "lz4"}
+_SMALLEST_RATIO = 1 / 20_000
+"""No codec here packs tighter: a chunk that claims to is refused before memory is taken for it."""
+
+
+def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | None, Fault | None]:
+    """The records of a chunk, decompressed; for one that is cut off as much as there is."""
+    head = bytes(buf[piece.start + r.PREFIX : min(piece.end, piece.start + r.PREFIX + 256)])
+    cursor = r.Cursor(head)
+    try:
+        cursor.take(16)
+        size, wanted_crc, codec = cursor.u64(), cursor.u32(), cursor.text()
+        length = cursor.u64()
+    except r.MalformedError as error:
+        return None, Fault(piece.start, f"a chunk whose head cannot be read: {error}")
+    start = piece.start + r.PREFIX + cursor.pos
+    if size > LARGEST_CHUNK:
+        return None, Fault(piece.start, f"a chunk of {size} bytes; {LARGEST_CHUNK} are allowed")
+    packed = buf[start : min(start + length, piece.end)]
+    if codec and codec not in _CODECS:
+        return None, Fault(piece.start, f"a chunk compressed with {codec!r}, which is not known")
+    if not piece.whole:
+        return _partial(packed, _CODECS.get(codec), size), None
+    if len(packed) < length:
+        return None, Fault(piece.start, "a chunk shorter than it says")
+    if not codec:
+        raw = packed
+    else:
+        if len(packed) < size * _SMALLEST_RATIO:
+            return None, Fault(piece.start, f"{len(packed)} bytes cannot hold {size} bytes")
+        try:
+            made = pa.Codec(_CODECS[codec]).decompress(pa.py_buffer(packed), decompressed_size=size)
+        except (OSError, pa.ArrowException) as error:
+            return None, Fault(piece.start, f"a chunk that does not decompress: {_line(error)}")
+        raw = np.frombuffer(made, np.uint8)
+    if crc and wanted_crc and zlib.crc32(raw.data) != wanted_crc:
+        return None, Fault(piece.start, "a chunk whose checksum is wrong")
+    return raw, None
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _partial(packed: r.Bytes, codec: str | None, size: int) -> r.Bytes:
+    if codec is None:
+        return packed
+    parts = []
+    left = size
+    stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), codec)
+    try:
+        while left > 0 and (part := stream.read(min(_PARTIAL_STEP, left))):
+            parts.append(part)
+            left -= len(part)
+    except (OSError, pa.ArrowException):
+        pass  # the cut itself; it is reported by the walk that found it
+    return np.frombuffer(b"".join(parts), np.uint8)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The messages of a piece: heads, and payloads as slices of the bytes they came in."""
+
+    raw: r.Bytes
+    heads: np.ndarray
+    edges: r.Ints
+    fault: tuple[int, str] | None
+    """Where in `raw` the walk stopped before its end, and why."""
+
+    def payloads(self, rows: r.Ints) -> pa.Array:
+        """The payloads of some messages. Heads and payloads alternate in the bytes, so all of them
+        are one Arrow array already; the wanted ones are taken from it in one go."""
+        if len(rows) == 0:
+            return pa.array([], pa.binary())
+        count = len(self.edges) // 2
+        offsets = np.empty(2 * count + 1, np.int32)
+        offsets[0] = 0
+        offsets[1:] = self.edges
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.raw)]
+        both = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
+        return both.take(pa.array(rows * 2 + 1))
+
+
+def messages_of(raw: r.Bytes, channels: Channels) -> Messages:
+    """Walk over the records of a piece; channels and schemas among them are learned."""
+    most = len(raw) // (r.PREFIX + r.HEAD_BYTES) + 1
+    head = np.empty((most, r.HEAD_BYTES), np.uint8)
+    edge = np.empty(2 * most, np.int64)
+    other = np.empty(len(raw) // r.PREFIX + 1, np.int64)
+    count, others, pos, how = r.walk_messages(raw, 0, len(raw), head, edge, other)
+    fault = None if how == r.WHOLE else (int(pos), r.REASONS[how])
+    for place in other[:others].tolist():
+        length = int.from_bytes(bytes(raw[place + 1 : place + 9]), "little")
+        content = bytes(raw[place + r.PREFIX : place + r.PREFIX + length])
+        try:
+            channels.learn(int(raw[place]), content)
+        except r.MalformedError as error:
+            fault = fault or (place, str(error))
+    heads = head[:count].reshape(-1).view(r.HEAD)
+    return Messages(raw, heads, edge[: 2 * count], fault)

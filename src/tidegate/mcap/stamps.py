@@ -1,0 +1,288 @@
+"""The time in the header of a message, read without decoding the rest of it.
+
+- ROS 2 (CDR) and ROS 1: the stamp of a `std_msgs/Header` that is the first field, or a first field
+  that is a time itself: always at the same place.
+- JSON: `header.stamp`, `stamp` or `timestamp` with seconds and nanoseconds.
+- Protobuf: a `google.protobuf.Timestamp` named `timestamp` or `stamp`, or such a one in `header`.
+
+A message without such a stamp has none: null, never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.jit import kernel
+from tidegate.mcap.index import Channels
+from tidegate.mcap.records import Channel, Schema
+
+__all__ = ["header_stamps"]
+
+Ints = npt.NDArray[np.int64]
+
+NONE = -(2**63)
+
+_ROS_HEADER = re.compile(r"(?:std_msgs/(?:msg/)?)?Header\s+\w+")
+_ROS_TIME = re.compile(r"(?:builtin_interfaces/(?:msg/)?Time|time)\s+\w+")
+_IDL_FIRST = re.compile(r"struct\s+\w+\s*\{\s*(?:@[^;{}]*?\)\s*)*([\w:]+)\s+\w+\s*;")
+_JSON_STAMP = (
+    r'^\s*\{[^{}\[\]]*?(?:"header"\s*:\s*\{[^{}\[\]]*?)?"(?:stamp|timestamp)"\s*:\s*\{\s*'
+    r'"secs?"\s*:\s*(?P<sec>-?[0-9]{1,10})\s*,\s*"(?:nsecs?|nanosec|nanos)"\s*:\s*(?P<nano>[0-9]{1,9})\s*[,}]'
+)
+
+
+def header_stamps(payloads: pa.Array, channel: np.ndarray, channels: Channels) -> pa.Array:
+    """The stamps of payloads, whose channels are given by id, in ns."""
+    out = np.full(len(payloads), NONE, np.int64)
+    for number in np.unique(channel):
+        known = channels.by_id.get(int(number))
+        if known is None:
+            continue
+        rows = np.flatnonzero(channel == number)
+        whole = len(rows) == len(payloads)
+        some = payloads if whole else payloads.take(pa.array(rows))
+        out[rows] = _stamps_of(some, known, channels.schemas.get(known.schema_id))
+    return pa.array(out, mask=out == NONE)
+
+
+def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> Ints:
+    none = np.full(len(payloads), NONE, np.int64)
+    if channel.encoding == "json":
+        return _json_stamps(payloads)
+    if schema is None:
+        return none
+    data, offsets = _bytes(payloads)
+    if channel.encoding == "protobuf":
+        for path in _timestamp_paths(schema):
+            found = np.empty(len(payloads), np.int64)
+            protobuf_stamps(data, offsets, np.array(path, np.int64), found)
+            none = np.where(none == NONE, found, none)
+        return none
+    place = _ros_place(schema)
+    if place is None or channel.encoding not in ("cdr", "ros1"):
+        return none
+    before = 4 if channel.encoding == "cdr" else (4 if place == "header" else 0)
+    return _fixed(data, offsets, before, cdr=channel.encoding == "cdr")
+
+
+def _bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    _, offsets, data = payloads.buffers()
+    first = payloads.offset
+    edges = np.frombuffer(offsets, np.int32)[first : first + len(payloads) + 1]
+    plain = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return plain, edges.astype(np.int64)
+
+
+def _ros_place(schema: Schema) -> str | None:
+    """Whether the first field is a header or a time."""
+    text = schema.data.decode("utf-8", "replace")
+    if schema.encoding == "ros2idl":
+        # The wanted struct stands last: those it uses are defined before it.
+        fields = _IDL_FIRST.findall(text)
+        first = fields[-1] if fields else ""
+        if first.endswith("std_msgs::msg::Header"):
+            return "header"
+        return "time" if first.endswith("builtin_interfaces::msg::Time") else None
+    for line in text.splitlines():
+        line = line.split("#", 1)[0].strip()
+        if line.startswith("==="):
+            return None
+        if not line or "=" in line:
+            continue
+        if _ROS_HEADER.fullmatch(line):
+            return "header"
+        return "time" if _ROS_TIME.fullmatch(line) else None
+    return None
+
+
+def _fixed(data: npt.NDArray[np.uint8], offsets: Ints, before: int, *, cdr: bool) -> Ints:
+    """Seconds and nanoseconds at a fixed place of every payload."""
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    out = np.full(len(starts), NONE, np.int64)
+    rows = np.flatnonzero(sizes >= before + 8)
+    if len(rows) == 0:
+        return out
+    places = starts[rows, None] + before + np.arange(8)
+    words = data[places]
+    little = np.ascontiguousarray(words).view("<u4").astype(np.int64)
+    if cdr:
+        # The second byte of a CDR payload is odd for little endian.
+        big = np.ascontiguousarray(words).view(">u4").astype(np.int64)
+        little = np.where((data[starts[rows] + 1] & 1 == 1)[:, None], little, big)
+    seconds, nanos = little[:, 0], little[:, 1]
+    if cdr:
+        seconds = np.where(seconds >= 2**31, seconds - 2**32, seconds)
+    out[rows] = np.where(nanos < 10**9, seconds * 10**9 + nanos, NONE)
+    return out
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+
+
+def _json_stamps(payloads: pa.Array) -> Ints:
+    found = pc.extract_regex(payloads, _JSON_STAMP)
+    out = np.full(len(payloads), NONE, np.int64)
+    matched = np.asarray(found.is_valid())
+    rows = np.flatnonzero(matched)
+    if len(rows):
+        some = found.take(pa.array(rows))
+        seconds, nanos = (
+            pc.struct_field(some, name).cast(pa.string()).cast(pa.int64()).to_numpy()
+            for name in ("sec", "nano")
+        )
+        fits = np.abs(seconds) < 9_223_372_036
+        out[rows] = np.where(fits, seconds, 0) * 10**9 + nanos
+        out[rows[~fits]] = NONE
+    for row in np.flatnonzero(~matched).tolist():
+        out[row] = _json_stamp(payloads[row].as_py())
+    return out
+
+
+def _json_stamp(payload: bytes) -> int:
+    """The slow way, for messages that the pattern does not know: nested or text before the stamp,
+    fields in another order."""
+    if b"stamp" not in payload:
+        return NONE
+    try:
+        message = json.loads(payload)
+        inside = message.get("header", message)
+        stamp: dict[str, Any] = inside.get("stamp", inside.get("timestamp"))
+        seconds = next(stamp[name] for name in ("sec", "secs") if name in stamp)
+        nanos = next(stamp[n] for n in ("nsec", "nsecs", "nanosec", "nanos") if n in stamp)
+        ns = int(seconds) * 10**9 + int(nanos)
+    except (ValueError, TypeError, AttributeError, StopIteration, RecursionError):
+        return NONE
+    return ns if NONE < ns < 2**63 and 0 <= int(nanos) < 10**9 else NONE
+
+
+# -- protobuf -----------------------------------------------------------------------------------
+
+
+def _timestamp_paths(schema: Schema) -> list[tuple[int, ...]]:
+    """Field numbers that lead to a timestamp, from the descriptor a protobuf schema is."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    try:
+        files = FileDescriptorSet.FromString(schema.data)
+    except DecodeError:
+        return []
+    messages = {
+        f"{file.package}.{message.name}".lstrip("."): message
+        for file in files.file
+        for message in file.message_type
+    }
+    top = messages.get(schema.name)
+    if top is None:
+        return []
+    paths: list[tuple[int, ...]] = []
+    for field in top.field:
+        if field.name in ("timestamp", "stamp") and field.type_name.endswith("protobuf.Timestamp"):
+            paths.append((field.number,))
+        inside = messages.get(field.type_name.lstrip("."))
+        if field.name == "header" and inside is not None:
+            paths += [
+                (field.number, each.number)
+                for each in inside.field
+                if each.name in ("timestamp", "stamp")
+                and each.type_name.endswith("protobuf.Timestamp")
+            ]
+    return paths
+
+
+@kernel
+def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out: Ints) -> None:
+    """Follow `path` into every payload and read the Timestamp there (seconds = 1, nanos = 2).
+
+    `found` walks: each level looks for the field it wants among the fields of its span and narrows
+    the span to it; the last level is the Timestamp itself. A field that stands twice: the last
+    counts, as protobuf says.
+    """
+    for row in range(len(offsets) - 1):
+        out[row] = -(2**63)
+        start = offsets[row]
+        end = offsets[row + 1]
+        good = True
+        for level in range(len(path) + 1):
+            seconds = 0
+            nanos = 0
+            inner_start = -1
+            inner_end = -1
+            pos = start
+            while good and pos < end:
+                tag: Any = 0
+                shift = 0
+                more: Any = True
+                while more:
+                    if pos >= end or shift > 28:
+                        good = False
+                        break
+                    byte = np.int64(data[pos])
+                    tag |= (byte & 127) << shift
+                    shift += 7
+                    pos += 1
+                    more = byte >= 128
+                if not good:
+                    break
+                wire = tag & 7
+                number = tag >> 3
+                if wire == 0 or wire == 2:
+                    value: Any = 0
+                    shift = 0
+                    more = True
+                    while more:
+                        if pos >= end or shift > 63:
+                            good = False
+                            break
+                        byte = np.int64(data[pos])
+                        if shift < 56:
+                            value |= (byte & 127) << shift
+                        elif byte & 127 and wire == 2:
+                            good = False
+                        elif byte & 127:
+                            value = -1
+                        shift += 7
+                        pos += 1
+                        more = byte >= 128
+                    if not good:
+                        break
+                    if wire == 0:
+                        if level == len(path):
+                            if number == 1:
+                                seconds = value
+                            elif number == 2:
+                                nanos = value
+                    else:
+                        if value > end - pos:
+                            good = False
+                            break
+                        if level < len(path) and number == path[level]:
+                            inner_start = pos
+                            inner_end = pos + value
+                        pos += value
+                elif wire == 1:
+                    pos += 8
+                elif wire == 5:
+                    pos += 4
+                else:
+                    good = False
+            if not good or pos > end:
+                good = False
+                break
+            if level < len(path):
+                if inner_start < 0:
+                    good = False
+                    break
+                start = inner_start
+                end = inner_end
+            elif seconds < 0 or seconds > 9_223_372_035 or nanos < 0 or nanos > 999_999_999:
+                good = False
+        if good:
+            out[row] = seconds * 1_000_000_000 + nanos

@@ -1,0 +1,270 @@
+"""Write an MCAP file that any player opens: chunked, compressed, with index and statistics.
+
+The file appears under its name only when it is whole; until then it is `NAME.partial`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import ConfigError, ContractError
+from tidegate.mcap import records as r
+
+__all__ = ["COMPRESSIONS", "Compression", "McapWriter"]
+
+Compression = Literal["zstd", "lz4", "none"]
+COMPRESSIONS: tuple[Compression, ...] = ("zstd", "lz4", "none")
+
+CHUNK_BYTES = 4 << 20
+"""Bytes of a chunk before compression: large enough to pack well, small enough to seek in."""
+
+_RECORD = np.dtype([("op", "u1"), ("length", "<u8"), *r.HEAD.descr], align=False)
+_INDEX_ENTRY = np.dtype([("time", "<u8"), ("at", "<u8")])
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    start_ns: int
+    end_ns: int
+    at: int
+    length: int
+    indexes: dict[int, int]
+    index_length: int
+    packed: int
+    size: int
+
+
+class McapWriter:
+    """A file under construction. Use it as a context: an exception inside leaves no file."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        compression: Compression = "zstd",
+        chunk_bytes: int = CHUNK_BYTES,
+        profile: str = "",
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise ConfigError("compression", compression, f"must be one of {COMPRESSIONS}")
+        if not 1 <= chunk_bytes <= 1 << 30:
+            raise ConfigError("chunk_bytes", chunk_bytes, "must be from 1 to 2**30")
+        self.path = Path(path)
+        self._part = self.path.with_name(self.path.name + ".partial")
+        self._codec = None if compression == "none" else pa.Codec(compression)
+        self._codec_name = "" if compression == "none" else compression
+        self._chunk_bytes = chunk_bytes
+        self._file = open(self._part, "wb")  # noqa: SIM115  (closed by close and __exit__)
+        self._at = 0
+        self._schemas: dict[tuple[str, str, bytes], int] = {}
+        self._definitions: list[bytes] = []
+        self._channels: dict[tuple[Any, ...], int] = {}
+        self._chunks: list[_Chunk] = []
+        self._counts: dict[int, int] = {}
+        self._one: list[tuple[int, int, int, int, bytes]] = []
+        self._one_bytes = 0
+        self._write(r.MAGIC + _record(r.HEADER, _text(profile) + _text("tidegate")))
+
+    def __enter__(self) -> McapWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+            self._part.unlink(missing_ok=True)
+
+    def channel(
+        self,
+        topic: str,
+        *,
+        schema: str = "",
+        schema_encoding: str = "",
+        schema_data: bytes = b"",
+        encoding: str = "json",
+    ) -> int:
+        """The number of a channel; the same arguments give the same one. Without a schema name
+        messages have none."""
+        schema_id = 0
+        if schema:
+            named = (schema, schema_encoding, schema_data)
+            if named not in self._schemas:
+                number = len(self._schemas) + 1
+                content = struct.pack("<H", number) + _text(schema) + _text(schema_encoding)
+                content += struct.pack("<I", len(schema_data)) + schema_data
+                self._define(_record(r.SCHEMA, content))
+                self._schemas[named] = number
+            schema_id = self._schemas[named]
+        wanted = (topic, schema_id, encoding)
+        if wanted not in self._channels:
+            number = len(self._channels) + 1
+            if number > 65_535:
+                raise ContractError("an MCAP file has at most 65,535 channels")
+            content = struct.pack("<HH", number, schema_id) + _text(topic) + _text(encoding)
+            self._define(_record(r.CHANNEL, content + struct.pack("<I", 0)))
+            self._channels[wanted] = number
+        return self._channels[wanted]
+
+    def message(
+        self,
+        channel: int,
+        log_time_ns: int,
+        data: bytes,
+        publish_time_ns: int | None = None,
+        sequence: int = 0,
+    ) -> None:
+        """One message. Many at once are faster through `messages`."""
+        sent = log_time_ns if publish_time_ns is None else publish_time_ns
+        self._one.append((channel, log_time_ns, sent, sequence, data))
+        self._one_bytes += len(data) + _RECORD.itemsize
+        if self._one_bytes >= self._chunk_bytes:
+            self._flush()
+
+    def messages(
+        self,
+        channel: npt.ArrayLike,
+        log_time_ns: npt.ArrayLike,
+        data: pa.Array,
+        publish_time_ns: npt.ArrayLike | None = None,
+        sequence: npt.ArrayLike = 0,
+    ) -> None:
+        """Many messages as columns, in this order; `data` is a binary array without nulls."""
+        self._flush()
+        self._columns(channel, log_time_ns, data, publish_time_ns, sequence)
+
+    def close(self) -> None:
+        """Write what is left, the index and the footer, and give the file its name."""
+        if self._file.closed:
+            return
+        self._flush()
+        self._write(_record(r.DATA_END, struct.pack("<I", 0)))
+        summary = self._summary()
+        start = self._at if summary else 0
+        self._write(summary)
+        foot = struct.pack("<BQQQ", r.FOOTER, 20, start, 0)
+        checksum = zlib.crc32(summary + foot)
+        self._write(foot + struct.pack("<I", checksum) + r.MAGIC)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._part, self.path)
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._at += len(data)
+
+    def _define(self, record: bytes) -> None:
+        # Definitions stand outside chunks, before the first message that needs them.
+        self._flush()
+        self._definitions.append(record)
+        self._write(record)
+
+    def _flush(self) -> None:
+        if self._one:
+            one, self._one, self._one_bytes = self._one, [], 0
+            channel, log, publish, sequence, data = zip(*one, strict=True)
+            self._columns(channel, log, pa.array(data, pa.binary()), publish, sequence)
+
+    def _columns(
+        self,
+        channel: npt.ArrayLike,
+        log_time_ns: npt.ArrayLike,
+        data: pa.Array,
+        publish_time_ns: npt.ArrayLike | None,
+        sequence: npt.ArrayLike,
+    ) -> None:
+        count = len(data)
+        if count == 0:
+            return
+        heads = np.zeros(count, _RECORD)
+        heads["op"] = r.MESSAGE
+        sizes = pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
+        heads["length"] = sizes + r.HEAD_BYTES
+        heads["channel"] = channel
+        heads["sequence"] = np.asarray(sequence, np.int64) & 0xFFFFFFFF
+        log = np.asarray(log_time_ns, np.int64)
+        sent = log if publish_time_ns is None else np.asarray(publish_time_ns, np.int64)
+        if (log < 0).any() or (sent < 0).any():
+            raise ContractError("MCAP has no times before 1970")
+        heads["log"], heads["publish"] = log, sent
+        # Where each chunk ends: a record belongs to the chunk in which it starts.
+        starts = np.cumsum(sizes + _RECORD.itemsize) - (sizes + _RECORD.itemsize)
+        first = 0
+        while first < count:
+            last = int(np.searchsorted(starts, starts[first] + self._chunk_bytes))
+            last = max(last, first + 1)
+            self._chunk(heads[first:last], data.slice(first, last - first))
+            first = last
+
+    def _chunk(self, heads: npt.NDArray[Any], data: pa.Array) -> None:
+        count = len(heads)
+        offsets = np.arange(count + 1, dtype=np.int32) * _RECORD.itemsize
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(heads))]
+        head = pa.Array.from_buffers(pa.binary(), count, buffers)
+        joined = pc.binary_join_element_wise(head, data.cast(pa.binary()), b"")
+        edges = np.frombuffer(joined.buffers()[1], np.int32)[: count + 1]
+        raw = joined.buffers()[2].slice(int(edges[0]), int(edges[-1] - edges[0]))
+        packed = bytes(raw) if self._codec is None else bytes(self._codec.compress(raw))
+        low, high = int(heads["log"].min()), int(heads["log"].max())
+        content = struct.pack("<QQQI", low, high, len(raw), zlib.crc32(raw))
+        content += _text(self._codec_name) + struct.pack("<Q", len(packed)) + packed
+        at = self._at
+        self._write(_record(r.CHUNK, content))
+        length = self._at - at
+        indexes: dict[int, int] = {}
+        entry = np.empty(count, _INDEX_ENTRY)
+        entry["time"], entry["at"] = heads["log"], edges[:-1] - edges[0]
+        for number in np.unique(heads["channel"]).tolist():
+            some = entry[heads["channel"] == number]
+            indexes[number] = self._at
+            body = struct.pack("<HI", number, some.nbytes) + some.tobytes()
+            self._write(_record(r.MESSAGE_INDEX, body))
+            self._counts[number] = self._counts.get(number, 0) + len(some)
+        index_length = self._at - at - length
+        self._chunks.append(
+            _Chunk(low, high, at, length, indexes, index_length, len(packed), len(raw))
+        )
+
+    def _summary(self) -> bytes:
+        parts = list(self._definitions)
+        for c in self._chunks:
+            places = b"".join(struct.pack("<HQ", n, at) for n, at in c.indexes.items())
+            content = struct.pack("<QQQQI", c.start_ns, c.end_ns, c.at, c.length, len(places))
+            content += places + struct.pack("<Q", c.index_length) + _text(self._codec_name)
+            parts.append(_record(r.CHUNK_INDEX, content + struct.pack("<QQ", c.packed, c.size)))
+        counts = b"".join(struct.pack("<HQ", n, m) for n, m in self._counts.items())
+        low = min((c.start_ns for c in self._chunks), default=0)
+        high = max((c.end_ns for c in self._chunks), default=0)
+        numbers = (sum(self._counts.values()), len(self._schemas), len(self._channels), 0, 0)
+        content = struct.pack("<QHIIII", *numbers, len(self._chunks))
+        content += struct.pack("<QQI", low, high, len(counts)) + counts
+        parts.append(_record(r.STATISTICS, content))
+        return b"".join(parts)
+
+
+def _record(op: int, content: bytes) -> bytes:
+    return struct.pack("<BQ", op, len(content)) + content
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<I", len(data)) + data
