@@ -14,6 +14,7 @@ from tidegate.core.windows.assigners import (
     When,
     WindowKind,
 )
+from tidegate.core.windows.inprocess import WindowOutput, Windows, WindowStats, outputs
 from tidegate.core.windows.late import (
     Accumulation,
     Discard,
@@ -78,4 +79,8 @@ __all__ = [
     "When",
     "Window",
     "WindowKind",
+    "WindowOutput",
+    "WindowStats",
+    "Windows",
+    "outputs",
 ]

@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
-from tidegate.core.windows.kernel import STEP_COPY, STEP_ROWS
+from tidegate.core.windows.kernel import STEP_COPY, STEP_ROWS, Int
 
 Matrix = NDArray[Any]
 Floats = NDArray[np.float64]
 
 
 @kernel
-def _place(entry: int, code: int, n_codes: int, size: int) -> int:
+def _place(entry: Int, code: Int, n_codes: Int, size: Int) -> Int:
     x = entry * n_codes + code
     return ((((x ^ (x >> 31)) & 0x7FFFFFFF) * 0x5851F42D) >> 15) & (size - 1)
 
 
 @kernel
 def _slot_of(
-    table: Int64s, slots: Matrix, n_slots: int, first_slot: Int64s, n_codes: int, e: int, code: int
-) -> int:
+    table: Int64s, slots: Matrix, n_slots: Int, first_slot: Int64s, n_codes: Int, e: Int, code: Int
+) -> Int:
     """The slot of (entry, group code); equal to `n_slots` when it had to be made."""
     at = _place(e, code, n_codes, len(table))
     while table[at] >= 0:
@@ -55,12 +55,12 @@ def _larger(old: Matrix) -> Matrix:
 @kernel
 def split_groups(
     steps: Matrix,
-    n_steps: int,
+    n_steps: Int,
     codes: Int64s,
-    n_codes: int,
+    n_codes: Int,
     held: Matrix,
-    n_entries: int,
-) -> tuple[Matrix, int, Matrix, int]:
+    n_entries: Int,
+) -> tuple[Matrix, Int, Matrix, Int]:
     """Steps on entries become steps on (entry, group) slots.
 
     `held` are the slots of the state, (entry, code). Returns all slots as (entry, code, next slot
@@ -120,10 +120,10 @@ def split_groups(
 @kernel
 def fold_rows(
     steps: Matrix,
-    n_steps: int,
+    n_steps: Int,
     times: Int64s,
     ordered: bool,
-    shift: int,
+    shift: Int,
     count: Int64s,
     first_time: Int64s,
     last_time: Int64s,
@@ -170,7 +170,7 @@ def fold_rows(
 @kernel
 def fold_floats(
     steps: Matrix,
-    n_steps: int,
+    n_steps: Int,
     values: Floats,
     valid: NDArray[np.bool_],
     extremes: bool,
@@ -185,28 +185,27 @@ def fold_floats(
         what, s, a, b = steps[j, 0], steps[j, 1], steps[j, 2], steps[j, 3]
         if what == STEP_ROWS:
             sum_ = total[s]
-            if not nulls:
-                for i in range(a, b):
-                    sum_ += values[i]
-                count[s] += b - a
-                if extremes:
-                    lo, hi = low[s], high[s]
-                    for i in range(a, b):
-                        v = values[i]
-                        lo = v if not (v >= lo) and v == v else lo
-                        hi = v if not (v <= hi) and v == v else hi
-                    low[s], high[s] = lo, hi
-            else:
+            lo, hi = low[s], high[s]
+            if nulls:
                 for i in range(a, b):
                     if valid[i]:
                         v = values[i]
                         sum_ += v
                         count[s] += 1
-                        if extremes and v == v:
-                            if not (v >= low[s]):
-                                low[s] = v
-                            if not (v <= high[s]):
-                                high[s] = v
+                        lo = v if v < lo else lo  # never true for NaN
+                        hi = v if v > hi else hi
+            elif extremes:
+                for i in range(a, b):
+                    v = values[i]
+                    sum_ += v
+                    lo = v if v < lo else lo
+                    hi = v if v > hi else hi
+                count[s] += b - a
+            else:
+                for i in range(a, b):
+                    sum_ += values[i]
+                count[s] += b - a
+            low[s], high[s] = lo, hi
             total[s] = sum_
         elif what == STEP_COPY:
             count[s] = count[a]
@@ -216,16 +215,14 @@ def fold_floats(
         else:
             count[s] += count[a]
             total[s] += total[a]
-            if not (low[a] >= low[s]) and low[a] == low[a]:
-                low[s] = low[a]
-            if not (high[a] <= high[s]) and high[a] == high[a]:
-                high[s] = high[a]
+            low[s] = min(low[s], low[a])
+            high[s] = max(high[s], high[a])
 
 
 @kernel
 def fold_ints(
     steps: Matrix,
-    n_steps: int,
+    n_steps: Int,
     values: Int64s,
     valid: NDArray[np.bool_],
     extremes: bool,

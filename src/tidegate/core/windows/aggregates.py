@@ -74,7 +74,9 @@ class Aggregate:
         if not isinstance(self.function, str):
             assert self.type is not None
             return self.type
-        number = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
+        number = (
+            pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
+        )
         if self.function == "quantile" and number:
             return pa.float64()
         if self.function in ("sum", "mean") and number and storage_of(kind) is not None:

@@ -18,9 +18,11 @@ from tidegate.core.windows.kernel import (
     C_ACCUMULATE,
     C_BUFFERED,
     C_CHANGE,
+    C_EARLIEST,
     C_IN_ORDER,
     C_KIND,
     C_LATENESS,
+    C_LATEST,
     C_LIMIT,
     C_MAX,
     C_MIN,
@@ -61,11 +63,13 @@ from tidegate.core.windows.kernel import (
     N_FIRES,
     N_STEPS,
     N_USED,
+    OUT_OF_RANGE,
     OUTSIDE,
     PLACED,
     PLACED_LATE,
     POLICY_DISCARD,
     POLICY_NEXT,
+    STACK,
     STEP_MERGE,
     add_row,
     add_step,
@@ -83,10 +87,11 @@ from tidegate.core.windows.kernel import (
 from tidegate.core.windows.rate import adapted, fitting_duration, rate_at, rate_record
 
 Matrix = NDArray[Any]
+Int = Any
 
 
 @kernel
-def _closes(start: int, cfg: Int64s) -> int:
+def _closes(start: Int, cfg: Int64s) -> Int:
     """The watermark at which the last window over this (sub-)window is complete."""
     if cfg[C_SPAN] != 0:
         return floor_to(start, cfg[C_STRIDE], cfg[C_OFFSET]) + cfg[C_SPAN] - 1
@@ -95,6 +100,7 @@ def _closes(start: int, cfg: Int64s) -> int:
 
 @kernel
 def _try_fire(
+    stack: Int64s,
     entries: Matrix,
     counts: Int64s,
     fires: Int64s,
@@ -102,8 +108,8 @@ def _try_fire(
     program: Int64s,
     late_program: Int64s,
     predicates: Matrix,
-    e: int,
-    i: int,
+    e: Int,
+    i: Int,
     late: bool,
     changed: bool,
 ) -> None:
@@ -118,6 +124,7 @@ def _try_fire(
     if len(chosen) == 0:
         return
     mask = evaluate(
+        stack,
         chosen,
         entries[e, E_COUNT],
         entries[e, E_BYTES],
@@ -133,7 +140,7 @@ def _try_fire(
 
 @kernel
 def assign_aligned(
-    first: int,
+    first: Int,
     lanes: Int32s,
     times: Int64s,
     sizes: Int64s,
@@ -152,11 +159,13 @@ def assign_aligned(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
-) -> int:
+) -> Int:
     """Tumbling, sliding and fixed windows: the starts are multiples of a step."""
     n = len(times)
+    stack = np.zeros(STACK, np.int64)
     size, step, offset = cfg[C_SIZE], cfg[C_STEP], cfg[C_OFFSET]
     copies = (size + step - 1) // step
+    alone = len(head) == 1
     sized = len(sizes) > 0
     in_order = cfg[C_IN_ORDER] != 0
     simple = (
@@ -167,13 +176,16 @@ def assign_aligned(
     )
     i = first
     while i < n:
-        if (
-            counts[N_ENTRIES] + copies + 1 > len(entries)
-            or counts[N_STEPS] + 2 * copies + 2 > len(steps)
+        if counts[N_ENTRIES] + copies + 1 > len(entries) or counts[N_STEPS] + 2 * copies + 2 > len(
+            steps
         ):
             return i
         lane = lanes[i]
         t = times[i]
+        if t < cfg[C_EARLIEST] or t > cfg[C_LATEST]:
+            status[i] = OUT_OF_RANGE
+            i += 1
+            continue
         if in_order and t - 1 > watermark[lane]:
             watermark[lane] = t - 1
             if t - 1 >= due_at[lane]:
@@ -189,19 +201,26 @@ def assign_aligned(
                 )
                 enter(table, entries, E_START, e)
             j = i
-            low, high, total = t, t, np.int64(0)
+            total = np.int64(0)
             end = newest + size
-            while j < n and times[j] >= newest and times[j] < end and lanes[j] == lane:
-                low = min(low, times[j])
-                high = max(high, times[j])
-                j += 1
+            if alone:  # one lane: its number need not be looked at
+                while j < n and times[j] >= newest and times[j] < end:
+                    j += 1
+            else:
+                while j < n and times[j] >= newest and times[j] < end and lanes[j] == lane:
+                    j += 1
+            if cfg[C_BUFFERED] != 0:  # first and last hold the watermark back while rows wait
+                low, high = entries[e, E_FIRST], entries[e, E_LAST]
+                for q in range(i, j):
+                    low = min(low, times[q])
+                    high = max(high, times[q])
+                entries[e, E_FIRST] = low
+                entries[e, E_LAST] = high
             if sized:
                 for q in range(i, j):
                     total += sizes[q]
             entries[e, E_COUNT] += j - i
             entries[e, E_BYTES] += total
-            entries[e, E_FIRST] = min(entries[e, E_FIRST], low)
-            entries[e, E_LAST] = max(entries[e, E_LAST], high)
             if cfg[C_BUFFERED] != 0:
                 counts[N_USED] += total
             add_step(steps, counts, 0, e, i, j)
@@ -235,9 +254,7 @@ def assign_aligned(
                 if late and (cfg[C_LATENESS] == 0 or wm - cfg[C_LATENESS] > s + size - 1):
                     s += step
                     continue
-                e = open_entry(
-                    entries, counts, serial, head, lane, s, s + size, t, cfg[C_WALL], 0
-                )
+                e = open_entry(entries, counts, serial, head, lane, s, s + size, t, cfg[C_WALL], 0)
                 entries[e, E_ONTIME] = 1 if late else 0
                 enter(table, entries, E_START, e)
                 due_at[lane] = min(
@@ -257,6 +274,7 @@ def assign_aligned(
                 status[i] = PLACED_LATE
             add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_BUFFERED])
             _try_fire(
+                stack,
                 entries,
                 counts,
                 fires,
@@ -280,7 +298,7 @@ def assign_aligned(
 
 @kernel
 def assign_sessions(
-    first: int,
+    first: Int,
     lanes: Int32s,
     times: Int64s,
     sizes: Int64s,
@@ -298,9 +316,10 @@ def assign_sessions(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
-) -> int:
+) -> Int:
     """Sessions. Those of a lane never touch; their chain is in descending order of start."""
     n = len(times)
+    stack = np.zeros(STACK, np.int64)
     gap = cfg[C_SIZE]
     sized = len(sizes) > 0
     in_order = cfg[C_IN_ORDER] != 0
@@ -312,6 +331,10 @@ def assign_sessions(
             return i
         lane = lanes[i]
         t = times[i]
+        if t < cfg[C_EARLIEST] or t > cfg[C_LATEST]:
+            status[i] = OUT_OF_RANGE
+            i += 1
+            continue
         if in_order and t - 1 > watermark[lane]:
             watermark[lane] = t - 1
             if t - 1 >= due_at[lane]:
@@ -428,7 +451,18 @@ def assign_sessions(
         due_at[lane] = min(due_at[lane], entries[e, E_END])
         add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_BUFFERED])
         _try_fire(
-            entries, counts, fires, cfg, program, late_program, predicates, e, i, late, changed
+            stack,
+            entries,
+            counts,
+            fires,
+            cfg,
+            program,
+            late_program,
+            predicates,
+            e,
+            i,
+            late,
+            changed,
         )
         i += 1
         if bridges:
@@ -437,7 +471,7 @@ def assign_sessions(
 
 
 @kernel
-def _merge(entries: Matrix, counts: Int64s, steps: Matrix, cfg: Int64s, e: int, f: int) -> None:
+def _merge(entries: Matrix, counts: Int64s, steps: Matrix, cfg: Int64s, e: Int, f: Int) -> None:
     """Session f becomes part of e. What was emitted of f counts only where panes accumulate."""
     entries[e, E_START] = min(entries[e, E_START], entries[f, E_START])
     entries[e, E_END] = max(entries[e, E_END], entries[f, E_END])
@@ -463,7 +497,7 @@ def _merge(entries: Matrix, counts: Int64s, steps: Matrix, cfg: Int64s, e: int, 
 
 @kernel
 def assign_sequential(
-    first: int,
+    first: Int,
     lanes: Int32s,
     times: Int64s,
     sizes: Int64s,
@@ -486,9 +520,10 @@ def assign_sequential(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
-) -> int:
+) -> Int:
     """Windows that follow one another: everything, count, state, adaptive."""
     n = len(times)
+    stack = np.zeros(STACK, np.int64)
     kind = cfg[C_KIND]
     sized = len(sizes) > 0
     parted = len(parts) > 0
@@ -501,6 +536,9 @@ def assign_sequential(
             return i
         lane = lanes[i]
         t = times[i]
+        if t < cfg[C_EARLIEST] or t > cfg[C_LATEST]:
+            status[i] = OUT_OF_RANGE
+            continue
         part = parts[i] if parted else np.int64(0)
         if kind == KIND_ADAPTIVE and t <= watermark[lane]:
             if cfg[C_POLICY] != POLICY_NEXT:
@@ -558,6 +596,17 @@ def assign_sequential(
             continue
         if len(program) > 0:
             _try_fire(
-                entries, counts, fires, cfg, program, nothing, predicates, e, i, False, changed
+                stack,
+                entries,
+                counts,
+                fires,
+                cfg,
+                program,
+                nothing,
+                predicates,
+                e,
+                i,
+                False,
+                changed,
             )
     return n

@@ -184,26 +184,31 @@ def window_columns(
     plan: Plan, emits: Emits, emit: Int64s, carried: dict[str, pa.Array]
 ) -> dict[str, pa.Array]:
     """The columns that say which window a row is of."""
-    texts = [carried[name].cast(pa.string()).fill_null("null") for name in plan.keys]
-    texts += [pa.array(emits.start[emit]).cast(pa.string()), pa.array(emits.end[emit]).cast(pa.string())]
+    n = len(emits)
+    first = np.searchsorted(emit, np.arange(n))  # the first row of each emission has its keys
+    first = pa.array(np.minimum(first, max(0, len(emit) - 1)))
+    texts = [carried[name].take(first).cast(pa.string()).fill_null("null") for name in plan.keys]
+    numbers = [emits.start, emits.end, emits.revision]
     if plan.numbered:
-        texts.append(pa.array(emits.serial[emit]).cast(pa.string()))
-    texts.append(pa.array(emits.revision[emit]).cast(pa.string()))
-    ids = pc.binary_join_element_wise(*texts, "/")
+        numbers.insert(2, emits.serial)
+    texts += [pa.array(number).cast(pa.string()) for number in numbers]
     masks, back = np.unique(emits.mask, return_inverse=True)
     names = pa.array([plan.reason(int(mask)) for mask in masks], pa.string())
     out = {
-        "window_id": ids,
-        "window_start_ns": pa.array(emits.start[emit]),
-        "window_end_ns": pa.array(emits.end[emit]),
-        "pane": pa.array(emits.pane[emit]),
-        "revision": pa.array(emits.revision[emit]),
-        "trigger": names.take(pa.array(back[emit])),
-        "retraction": pa.array(np.zeros(len(emit), np.bool_)),
+        "window_id": pc.binary_join_element_wise(*texts, "/"),
+        "window_start_ns": pa.array(emits.start),
+        "window_end_ns": pa.array(emits.end),
+        "pane": pa.array(emits.pane),
+        "revision": pa.array(emits.revision),
+        "trigger": names.take(pa.array(back)),
+        "retraction": pa.array(np.zeros(n, np.bool_)),
     }
     if emits.trigger_time is not None:
-        out["trigger_time_ns"] = pa.array(emits.trigger_time[emit])
-    return out
+        out["trigger_time_ns"] = pa.array(emits.trigger_time)
+    if len(emit) == n and (n == 0 or (emit[0] == 0 and np.all(np.diff(emit) == 1))):
+        return out
+    which = pa.array(emit)
+    return {name: values.take(which) for name, values in out.items()}
 
 
 def _order(plan: Plan, slots: Slots, which: Int64s, emit: Int64s) -> Int64s:
@@ -290,4 +295,3 @@ def outcome(out: pa.RecordBatch, time: Int64s, lane: Int32s, wall_ns: int) -> li
     if out.num_rows == 0:
         return []
     return [Collection(out, np.ascontiguousarray(time), lane, wall_ns)]
-

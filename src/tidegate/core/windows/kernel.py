@@ -29,6 +29,8 @@ from tidegate.core.windows.triggers import (
 )
 
 Matrix = NDArray[Any]
+Int = Any
+"""A whole number inside a kernel: Python's or numpy's."""
 
 # -- the columns of an entry; those up to PART are kept in the state ------------------------------
 (
@@ -91,14 +93,16 @@ KEPT = (
     C_MAX,
     C_RATE_WINDOW,
     C_REJECT,  # refuse rows beyond the limit instead of flushing for them
-) = range(21)
-SETTINGS = 21
+    C_EARLIEST,  # times outside these two are too near to the ends of int64
+    C_LATEST,
+) = range(23)
+SETTINGS = 23
 
 POLICY_DISCARD, POLICY_ASIDE, POLICY_NEXT = range(3)
 KIND_ALIGNED, KIND_SESSION, KIND_EVERYTHING, KIND_COUNT, KIND_STATE, KIND_ADAPTIVE = range(6)
 
 # -- what became of a row -------------------------------------------------------------------------
-PLACED, PLACED_LATE, DISCARDED, ASIDE, TOO_LARGE, REFUSED, OUTSIDE = range(7)
+PLACED, PLACED_LATE, DISCARDED, ASIDE, TOO_LARGE, REFUSED, OUTSIDE, OUT_OF_RANGE = range(8)
 
 # -- reasons of our own, in the mask of a fired entry ---------------------------------------------
 FIRED_WATERMARK = np.int64(1) << 40
@@ -126,14 +130,18 @@ STEP_ROWS, STEP_COPY, STEP_MERGE = range(3)
 """Steps are (what, entry, from, to): rows [from, to), or the entry to copy or merge in `from`."""
 
 
+STACK = 64
+"""Room for the intermediate masks of a trigger: it has at most 32 parts."""
+
+
 @kernel
-def floor_to(t: int, step: int, offset: int) -> int:
+def floor_to(t: Int, step: Int, offset: Int) -> Int:
     """The last multiple of `step` (plus `offset`) at or before t."""
     return (t - offset) // step * step + offset
 
 
 @kernel
-def slot_of(lane: int, key: int, size: int) -> int:
+def slot_of(lane: Int, key: Int, size: Int) -> Int:
     """Where the search for (lane, key) starts in a hash table of 2^n places."""
     # 31-bit factors: the product fits into 63 bits, so it is the same without the JIT.
     h = ((key ^ (key >> 31)) & 0x7FFFFFFF) * 0x5851F42D + (lane & 0xFFFFFFF) * 0x2545F491
@@ -141,7 +149,7 @@ def slot_of(lane: int, key: int, size: int) -> int:
 
 
 @kernel
-def lookup(table: Int64s, entries: Matrix, column: int, lane: int, key: int) -> int:
+def lookup(table: Int64s, entries: Matrix, column: Int, lane: Int, key: Int) -> Int:
     """The entry of (lane, key), or -1. Replaced panes are never found: their place is retaken."""
     at = slot_of(lane, key, len(table))
     while table[at] >= 0:
@@ -153,7 +161,7 @@ def lookup(table: Int64s, entries: Matrix, column: int, lane: int, key: int) -> 
 
 
 @kernel
-def enter(table: Int64s, entries: Matrix, column: int, e: int) -> None:
+def enter(table: Int64s, entries: Matrix, column: Int, e: Int) -> None:
     """Make `e` the entry of its (lane, key)."""
     lane, key = entries[e, E_LANE], entries[e, column]
     at = slot_of(lane, key, len(table))
@@ -166,7 +174,7 @@ def enter(table: Int64s, entries: Matrix, column: int, e: int) -> None:
 
 
 @kernel
-def link_all(entries: Matrix, n: int, head: Int64s, table: Int64s, column: int) -> None:
+def link_all(entries: Matrix, n: Int, head: Int64s, table: Int64s, column: Int) -> None:
     """Chain and index the entries the state held, in their order."""
     for e in range(n):
         lane = entries[e, E_LANE]
@@ -178,17 +186,17 @@ def link_all(entries: Matrix, n: int, head: Int64s, table: Int64s, column: int) 
 
 @kernel
 def evaluate(
+    stack: Int64s,
     program: Int64s,
-    count: int,
-    size: int,
-    age: int,
+    count: Int,
+    size: Int,
+    age: Int,
     changed: bool,
-    used: int,
+    used: Int,
     predicates: Matrix,
-    row: int,
-) -> int:
+    row: Int,
+) -> Int:
     """The mask of the triggers that fire, or 0: a postfix program on a stack of masks."""
-    stack = np.zeros(64, np.int64)
     top = 0
     for j in range(len(program)):
         op, argument = program[j, 0], program[j, 1]
@@ -229,13 +237,13 @@ def open_entry(
     counts: Int64s,
     serial: Int64s,
     head: Int64s,
-    lane: int,
-    start: int,
-    end: int,
-    t: int,
-    wall: int,
-    part: int,
-) -> int:
+    lane: Int,
+    start: Int,
+    end: Int,
+    t: Int,
+    wall: Int,
+    part: Int,
+) -> Int:
     """A new window of the lane, still without rows, at the head of the lane's chain."""
     e = counts[N_ENTRIES]
     counts[N_ENTRIES] += 1
@@ -255,9 +263,7 @@ def open_entry(
 
 
 @kernel
-def next_pane(
-    entries: Matrix, counts: Int64s, steps: Matrix, cfg: Int64s, e: int, t: int
-) -> int:
+def next_pane(entries: Matrix, counts: Int64s, steps: Matrix, cfg: Int64s, e: Int, t: Int) -> Int:
     """The pane after the emitted pane `e` of the same window; `e` gives way to it."""
     p = counts[N_ENTRIES]
     counts[N_ENTRIES] += 1
@@ -280,7 +286,7 @@ def next_pane(
 
 
 @kernel
-def add_step(steps: Matrix, counts: Int64s, what: int, e: int, first: int, last: int) -> None:
+def add_step(steps: Matrix, counts: Int64s, what: Int, e: Int, first: Int, last: Int) -> None:
     s = counts[N_STEPS]
     steps[s, 0] = what
     steps[s, 1] = e
@@ -291,7 +297,7 @@ def add_step(steps: Matrix, counts: Int64s, what: int, e: int, first: int, last:
 
 @kernel
 def add_row(
-    entries: Matrix, counts: Int64s, steps: Matrix, e: int, i: int, t: int, size: int, held: int
+    entries: Matrix, counts: Int64s, steps: Matrix, e: Int, i: Int, t: Int, size: Int, held: Int
 ) -> None:
     """Row i joins the pane; neighbouring rows of one pane make one step."""
     entries[e, E_COUNT] += 1
@@ -308,7 +314,7 @@ def add_row(
 
 
 @kernel
-def fire(entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: int, mask: int) -> None:
+def fire(entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: Int, mask: Int) -> None:
     """Emit the pane. Where the next pane starts empty, its rows are no longer held."""
     entries[e, E_FIRED] = mask
     fires[counts[N_FIRES]] = e
@@ -325,7 +331,7 @@ def fire(entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: int, ma
 
 
 @kernel
-def complete_at(entries: Matrix, e: int, kind: int) -> int:
+def complete_at(entries: Matrix, e: Int, kind: Int) -> Int:
     """The watermark at which no further row can belong to the window: end - 1, as spans are
     half-open; for sessions the end itself, as a row exactly one gap later still belongs."""
     if kind == KIND_SESSION:
@@ -335,7 +341,7 @@ def complete_at(entries: Matrix, e: int, kind: int) -> int:
 
 @kernel
 def settle(
-    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: int, watermark: int
+    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: Int, watermark: Int
 ) -> None:
     """The watermark has passed the end of this window: emit what it still holds, then keep it for
     late rows, or close it for good."""
@@ -374,8 +380,8 @@ def settle_lane(
     cfg: Int64s,
     head: Int64s,
     due_at: Int64s,
-    lane: int,
-    watermark: int,
+    lane: Int,
+    watermark: Int,
 ) -> None:
     """Close what is complete in one lane, by end then start; drop what is dead from its chain."""
     order = np.empty(16, np.int64)
@@ -435,12 +441,13 @@ def fire_due(
     order: Int64s,
     program: Int64s,
     late_program: Int64s,
-    longest: int,
+    longest: Int,
 ) -> None:
     """Evaluate the triggers of these entries at wall time `cfg[C_WALL]`, without a row.
 
     `longest`: wall time after which an adaptive window is emitted in any case (0: never)."""
     nothing = np.zeros((1, 1), np.bool_)
+    stack = np.zeros(STACK, np.int64)
     for j in range(len(order)):
         e = order[j]
         if entries[e, E_FIRED] != 0 or entries[e, E_COUNT] == 0 or entries[e, E_DEAD] != 0:
@@ -450,6 +457,7 @@ def fire_due(
         mask = np.int64(0)
         if len(chosen) > 0:
             mask = evaluate(
+                stack,
                 chosen,
                 entries[e, E_COUNT],
                 entries[e, E_BYTES],
@@ -467,7 +475,7 @@ def fire_due(
 
 
 @kernel
-def rate_changed(rates: Int64s, t: int, period: int, change: int) -> bool:
+def rate_changed(rates: Int64s, t: Int, period: Int, change: Int) -> bool:
     """Count the row into its period; true for the first row after a period that differs from the
     one before it. `rates` is (period number, rows in it, rows in the one before or -1)."""
     number = t // period
@@ -483,7 +491,7 @@ def rate_changed(rates: Int64s, t: int, period: int, change: int) -> bool:
     if old >= 0:
         fired = abs(now - old) * 1_000_000 > old * change
     if skipped > 0:  # silent periods: the fall to nothing is judged as well
-        fired = fired or (1_000_000 > change)
+        fired = fired or (change < 1_000_000)
         now = 0
     rates[0], rates[1], rates[2] = number, 1, now
     return fired
@@ -491,8 +499,8 @@ def rate_changed(rates: Int64s, t: int, period: int, change: int) -> bool:
 
 @kernel
 def admit(
-    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, size: int, copies: int
-) -> int:
+    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, size: Int, copies: Int
+) -> Int:
     """May a row of this size be held? Flushes every open pane before it refuses."""
     if cfg[C_LIMIT] == 0 or cfg[C_BUFFERED] == 0:
         return PLACED
@@ -512,7 +520,7 @@ def admit(
 
 @kernel
 def fire_all(
-    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, order: Int64s, mask: int
+    entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, order: Int64s, mask: Int
 ) -> None:
     """The end: emit these entries as they are, and close them for good."""
     for j in range(len(order)):

@@ -204,9 +204,7 @@ def _reach(oldest: Int64s, lane: Int32s, back: int) -> Int64s:
     return np.where(mine < UNSET + back + 1, UNSET, mine - back)
 
 
-def _rank(
-    lanes: Int64s, times: Int64s, lane: Int64s, time: Int64s, *, right: bool
-) -> Int64s:
+def _rank(lanes: Int64s, times: Int64s, lane: Int64s, time: Int64s, *, right: bool) -> Int64s:
     """Where (lane, time) stands among pairs sorted by lane then time."""
     n = len(lanes)
     both_lane = np.concatenate([lanes, lane])

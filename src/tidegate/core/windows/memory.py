@@ -203,6 +203,12 @@ class MemoryTracker:
                 lambda: self._judge(size, component) is not Admission.EMERGENCY, timeout
             )
 
+    def hold(self, component: str, size: int) -> None:
+        """Set what a component holds in all; waiting callers look again."""
+        with self._freed:
+            self._used[component] = size
+            self._freed.notify_all()
+
     def metrics(self) -> dict[str, int | float]:
         """Bytes, share of the budget and level (0 low to 3 emergency), in total and by component."""
         out: dict[str, int | float] = {
@@ -222,7 +228,9 @@ class MemoryTracker:
         if size > min(self.memory.budget, self.memory.part(component)):
             return Admission.TOO_LARGE
         total = (self.used + size) / self.memory.budget
-        if total > self.memory.emergency or self._used[component] + size > self.memory.part(component):
+        if total > self.memory.emergency or self._used[component] + size > self.memory.part(
+            component
+        ):
             return Admission.EMERGENCY
         return Admission.WARNING if total > self.memory.high_water else Admission.OK
 

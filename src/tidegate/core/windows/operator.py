@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.model import Collection, ControlSignal, Int32s, Int64s, Outcome, Watermark
+from tidegate.core.model import Collection, ControlSignal, Int32s, Int64s, Late, Outcome, Watermark
 from tidegate.core.operator import Operator
 from tidegate.core.state import Column, Layout, State
-from tidegate.core.time import MAX_NS, UNSET
+from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.core.windows import kernel as k
 from tidegate.core.windows.aggregates import parse_aggregates
 from tidegate.core.windows.assigners import (
@@ -54,23 +54,12 @@ from tidegate.core.windows.late import (
 from tidegate.core.windows.memory import Level, Memory, MemoryPolicy
 from tidegate.core.windows.plan import Plan, make_plan
 from tidegate.core.windows.rate import RATE_BUCKETS
+from tidegate.core.windows.settling import COUNTERS, count, dropped_late
 from tidegate.core.windows.stepping import Stepping
 from tidegate.core.windows.triggers import AtWatermark, Program, Trigger, compile_trigger
 from tidegate.errors import ConfigError
 
 __all__ = ["Window"]
-
-COUNTERS = (
-    "rows_in",
-    "windows_emitted",
-    "rows_emitted",
-    "late_count",
-    "late_dropped_count",
-    "rejected_count",
-    "too_large_count",
-    "outside_count",
-    "discarded_count",
-)
 
 _SEQUENTIAL = (CountWindow, StateWindow, Everything, Adaptive)
 
@@ -107,7 +96,9 @@ class Window(Operator):
         if not isinstance(self.window, WindowKind):
             raise ConfigError("window", self.window, "must be a window such as Tumbling(...)")
         if not isinstance(self.late, LatePolicy):
-            raise ConfigError("late", self.late, "must be Discard, SideOutput, NextWindow or Reemit")
+            raise ConfigError(
+                "late", self.late, "must be Discard, SideOutput, NextWindow or Reemit"
+            )
         if self.group_by and not self.aggregates:
             raise ConfigError("group_by", self.group_by, "needs aggregates")
         mode = accumulation_for(self.late, self.accumulation)
@@ -199,6 +190,8 @@ class Window(Operator):
         cfg[k.C_ACCUMULATE] = self.mode is not Accumulation.DISCARDING
         cfg[k.C_IN_ORDER] = self.in_order and not self.program.plain
         cfg[k.C_WALL] = wall_ns
+        reach = min(self.reach, MAX_NS)
+        cfg[k.C_EARLIEST], cfg[k.C_LATEST] = MIN_NS + reach, MAX_NS - reach
         cfg[k.C_BUFFERED] = plan.buffered
         if self.memory is not None:
             cfg[k.C_BUDGET] = min(self.memory.budget, self.memory.part("ingestion"))
@@ -213,7 +206,9 @@ class Window(Operator):
     def reach(self) -> int:
         """How near to the ends of int64 time a row may come: windows must fit around it."""
         w: Any = self.window
-        spans = [getattr(w, name, 0) for name in ("size", "gap", "interval", "max", "back", "ahead")]
+        spans = [
+            getattr(w, name, 0) for name in ("size", "gap", "interval", "max", "back", "ahead")
+        ]
         lateness = self.late.max_lateness if isinstance(self.late, Reemit) else 0
         return 4 * sum(int(span) for span in spans) + int(lateness) + 4  # type: ignore[arg-type]
 
@@ -256,6 +251,29 @@ class Window(Operator):
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
         return self.stepping.process(state, collection)
+
+    def process_late(self, state: State, late: Late) -> list[Outcome]:
+        """Rows the event-time stage found late: taken into windows where the policy says so."""
+        if isinstance(self.late, SideOutput):
+            return [late]
+        if isinstance(self.late, Discard):
+            count(state, "late_count", late.lane)
+            return dropped_late(self, state, late)
+        return self.process(state, Collection(late.rows, late.time_ns, late.lane))
+
+    def uses_wall_time(self) -> bool:
+        return bool(self.program.intervals) or isinstance(self.window, (Fixed, Adaptive))
+
+    def warm(self) -> None:
+        """Run two rows of the columns that matter through a window."""
+        names = {*self.keys, *self.group_by} | {a.column for _, a in self.aggregates if a.column}
+        if isinstance(self.window, StateWindow) or self.program.predicates:
+            return  # conditions of the user's own want their own columns
+        rows = pa.record_batch({name: [1.0, 2.0] for name in names | {"v"}})
+        state = self.open()
+        self.process(state, Collection.of(rows, np.array([1, 2], np.int64)))
+        self.advance(state, Watermark.at(2))
+        self.flush(state)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         return self.stepping.advance(state, watermark)

@@ -32,14 +32,17 @@ JUMP = 2.0
 """Beyond a factor of two the fitting length is taken at once; below, half of the way."""
 
 
+Int = Any
+
+
 @kernel
-def bucket_of(t: int, width: int) -> int:
+def bucket_of(t: Int, width: Int) -> Int:
     """Buckets are (k * width, (k + 1) * width], so that (now - window, now] is whole buckets."""
     return -(-t // width) - 1
 
 
 @kernel
-def rate_record(ring: Int64s, head: Int64s, t: int, count: int, width: int) -> None:
+def rate_record(ring: Int64s, head: Int64s, t: Int, count: Int, width: Int) -> None:
     """Count rows at time t. `head` is (newest bucket, start time, rows ever), unset at first."""
     n = len(ring)
     b = bucket_of(t, width)
@@ -59,7 +62,7 @@ def rate_record(ring: Int64s, head: Int64s, t: int, count: int, width: int) -> N
 
 
 @kernel
-def rate_at(ring: Int64s, head: Int64s, now: int, width: int, window: int) -> float:
+def rate_at(ring: Int64s, head: Int64s, now: Int, width: Int, window: Int) -> Any:
     """Rows per second in (now - window, now]; 0 before any time has passed."""
     n = len(ring)
     if head[2] <= 0 or now <= head[1]:
@@ -77,7 +80,7 @@ def rate_at(ring: Int64s, head: Int64s, now: int, width: int, window: int) -> fl
 
 
 @kernel
-def fitting_duration(rate_hz: float, target: int, shortest: int, longest: int) -> float:
+def fitting_duration(rate_hz: float, target: Int, shortest: Int, longest: Int) -> Any:
     """The length (ns) in which `target` rows come; clamped as a float, so that no rate, however
     small, can overflow an integer."""
     if rate_hz <= 0.0:
@@ -91,7 +94,7 @@ def fitting_duration(rate_hz: float, target: int, shortest: int, longest: int) -
 
 
 @kernel
-def adapted(current: float, wanted: float) -> float:
+def adapted(current: float, wanted: float) -> Any:
     """The next length: unchanged when near enough, at once on a jump, else half of the way."""
     if abs(wanted - current) <= HYSTERESIS * current:
         return current

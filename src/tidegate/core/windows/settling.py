@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Outcome
+from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Late, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.windows import kernel as k
 from tidegate.core.windows.accumulate import split_groups
@@ -31,6 +31,18 @@ from tidegate.core.windows.slots import SERIAL, Slots, group_codes, readonly
 if TYPE_CHECKING:
     from tidegate.core.windows.operator import Window
 
+COUNTERS = (
+    "rows_in",
+    "windows_emitted",
+    "rows_emitted",
+    "late_count",
+    "late_dropped_count",
+    "rejected_count",
+    "too_large_count",
+    "outside_count",
+    "discarded_count",
+)
+
 _SCHEMA = b"tidegate.rows"
 _NO_TIMES = np.zeros(0, np.int64)
 
@@ -45,15 +57,17 @@ def plan_of(op: Window, held: pa.RecordBatch) -> Plan:
     return found
 
 
-def count(state: State, name: str, lanes: NDArray[Any], by: Any = 1) -> None:
+def count(state: State, name: str, lanes: NDArray[Any]) -> None:
     """Raise a counter of these lanes."""
-    from tidegate.core.windows.operator import COUNTERS
+    column = state["counters"][:, COUNTERS.index(name)]
+    if state.lanes == 1:
+        column[0] += len(lanes)
+    elif len(lanes):
+        seen = np.bincount(lanes)
+        column[: len(seen)] += seen
 
-    if len(lanes):
-        np.add.at(state["counters"][:, COUNTERS.index(name)], lanes, by)
 
-
-def dropped_late(op: Window, state: State, late: Collection) -> list[Outcome]:
+def dropped_late(op: Window, state: State, late: Collection | Late) -> list[Outcome]:
     """Late rows of a policy that discards them; nothing where they go to the side."""
     if not isinstance(op.late, Discard):
         return []
@@ -282,9 +296,7 @@ def _with_state(
     lane: Int32s = call.entries[entry, k.E_LANE].astype(np.int32)
     serial = np.ascontiguousarray(call.entries[entry, k.E_SERIAL])
     arrays = [*rows.columns, pa.array(lane), pa.array(serial), pa.array(times), pa.array(late)]
-    return pa.RecordBatch.from_arrays(
-        arrays, names=[*rows.schema.names, LANE, SERIAL, TIME, LATE]
-    )
+    return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, LANE, SERIAL, TIME, LATE])
 
 
 def _numbered(rows: pa.RecordBatch, serial: Int64s) -> pa.RecordBatch:

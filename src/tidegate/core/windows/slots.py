@@ -42,7 +42,10 @@ class SlotPlan:
 
 
 def plan_slots(
-    rows: pa.Schema, carried: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]], spans: bool
+    rows: pa.Schema,
+    carried: Sequence[str],
+    aggregates: Sequence[tuple[str, Aggregate]],
+    spans: bool,
 ) -> SlotPlan:
     first, last = list(carried), []
     values: dict[str, tuple[str, bool]] = {}
@@ -102,7 +105,7 @@ class Slots:
         self.counts: dict[str, Int64s] = {name: np.zeros(n, np.int64) for name in self.plan.counted}
         for name, kind, _ in self.plan.values:
             dtype = np.int64 if kind == "int" else np.float64
-            low, high = (_MAX, _MIN) if kind == "int" else (np.nan, np.nan)
+            low, high = (_MAX, _MIN) if kind == "int" else (np.inf, -np.inf)
             self.values[name] = _Values(
                 np.zeros(n, np.int64),
                 np.zeros(n, dtype),
@@ -171,9 +174,7 @@ class Slots:
                     v.overflow,
                 )
             else:
-                fold_floats(
-                    steps, n_steps, data, valid, extremes, v.count, v.total, v.low, v.high
-                )
+                fold_floats(steps, n_steps, data, valid, extremes, v.count, v.total, v.low, v.high)
         for name in self.plan.counted:
             valid = _NO_NULLS
             size = 0
@@ -244,6 +245,8 @@ class Slots:
             made = v.total[which] / np.maximum(count, 1)
         else:
             made = (v.low if function == "min" else v.high)[which]
+            if made.dtype == np.float64:  # values there were, but nothing except NaN
+                made = np.where(v.low[which] > v.high[which], np.nan, made)
         return from_storage(pa.array(made, mask=empty), kind)
 
     def store(self, which: Int64s, lane: Int32s, serial: Int64s) -> pa.RecordBatch:

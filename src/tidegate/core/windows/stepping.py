@@ -28,6 +28,9 @@ from tidegate.core.windows.slots import group_codes, readonly
 if TYPE_CHECKING:
     from tidegate.core.windows.operator import Window
 
+GROUPED_ROWS = 1 << 19
+"""Rows decided at once where groups split them: a step per row must still fit into the cache."""
+
 _NONE = readonly(np.zeros(0, np.int64))
 _NO_MASKS = readonly(np.zeros((1, 0), np.bool_))
 
@@ -49,13 +52,30 @@ class Stepping:
         if op.program.intervals or isinstance(op.window, (Fixed, Adaptive)):
             out += self.wake(state, wall)
         count(state, "rows_in", collection.lane)
-        collection, dropped = self._in_range(state, collection)
-        out += dropped
-        if len(collection) == 0:
-            return out
         plan = op.plan(collection.rows.schema)
         if self.looking is not None:
+            status = self._out_of_range(collection)
+            if status.any():
+                out += self._turned_away(state, collection, status)
+                collection = collection.take(np.flatnonzero(status == k.PLACED))
             return out + self.looking.process(state, plan, collection)
+        if plan.group_by and len(collection) > GROUPED_ROWS:
+            for start in range(0, len(collection), GROUPED_ROWS):
+                part = slice(start, start + GROUPED_ROWS)
+                piece = Collection(
+                    collection.rows.slice(start, GROUPED_ROWS),
+                    collection.time_ns[part],
+                    collection.lane[part],
+                    collection.wall_ns,
+                )
+                out += self._rows(state, plan, piece, wall)
+            return out
+        return out + self._rows(state, plan, collection, wall)
+
+    def _rows(self, state: State, plan: Plan, collection: Collection, wall: int) -> list[Outcome]:
+        """Decide rows one after the other, in as few kernel calls as there is room for."""
+        op = self.op
+        out: list[Outcome] = []
         rows = collection.rows
         times = collection.time_ns
         if isinstance(op.window, Fixed):
@@ -71,7 +91,7 @@ class Stepping:
             call, extra, first = self._assign(
                 state, plan, cfg, first, collection, times, sizes, masks, status
             )
-            late = status if (status == k.PLACED_LATE).any() else None
+            late = status if plan.buffered and (status == k.PLACED_LATE).any() else None
             out += settle(op, state, plan, call, rows, collection.time_ns, late, extra)
         return out + self._turned_away(state, collection, status)
 
@@ -128,6 +148,11 @@ class Stepping:
         )  # fmt: skip
         return call, self._part_columns(state, collection.rows, call), int(done)
 
+    def _out_of_range(self, collection: Collection) -> NDArray[np.int8]:
+        reach, times = min(self.op.reach, MAX_NS), collection.time_ns
+        outside = (times < MIN_NS + reach) | (times > MAX_NS - reach)
+        return np.where(outside, k.OUT_OF_RANGE, k.PLACED).astype(np.int8)
+
     def _masks(self, rows: pa.RecordBatch) -> NDArray[Any]:
         found = [holds(p.function, rows, p.label) for p in self.op.program.predicates]
         return readonly(np.stack(found)) if found else _NO_MASKS
@@ -167,25 +192,11 @@ class Stepping:
             out[f"part:{name}"] = pa.concat_arrays(parts).take(pa.array(row))
         return out
 
-    def _in_range(self, state: State, collection: Collection) -> tuple[Collection, list[Outcome]]:
-        """Rows so near to the ends of time that no window fits around them are dropped, loudly."""
-        reach = min(self.op.reach, MAX_NS)
-        times = collection.time_ns
-        if times.min() >= MIN_NS + reach and times.max() <= MAX_NS - reach:
-            return collection, []
-        bad = (times < MIN_NS + reach) | (times > MAX_NS - reach)
-        gone = collection.take(np.flatnonzero(bad))
-        count(state, "outside_count", gone.lane)
-        reason = pa.array(["time_out_of_range"] * len(gone), pa.string())
-        return collection.take(np.flatnonzero(~bad)), [
-            Dropped(gone.rows, gone.time_ns, gone.lane, reason)
-        ]
-
     def _turned_away(
         self, state: State, collection: Collection, status: NDArray[np.int8]
     ) -> list[Outcome]:
         """Rows that joined no window: late ones, and dropped ones with their reason."""
-        if status.max() <= k.PLACED_LATE and status.min() == k.PLACED:
+        if not status.any():
             return []
         out: list[Outcome] = []
         late = np.isin(status, (k.PLACED_LATE, k.DISCARDED, k.ASIDE))
@@ -201,6 +212,7 @@ class Stepping:
             (k.TOO_LARGE, "too_large", "too_large_count"),
             (k.REFUSED, "memory_pressure", "rejected_count"),
             (k.OUTSIDE, "no_open_window", "outside_count"),
+            (k.OUT_OF_RANGE, "time_out_of_range", "outside_count"),
         )
         for code, reason, counter in reasons:
             gone = collection.take(np.flatnonzero(status == code))

@@ -1,0 +1,195 @@
+"""Windows in process against polars, in one run, contestants in turn, medians.
+
+    python benchmarks/windows.py [rows in millions]
+
+polars uses all cores (its thread pool); Tidegate's kernels use one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tidegate.core.model import Collection, Watermark
+from tidegate.core.windows import (
+    AtWatermark,
+    Count,
+    Everything,
+    Memory,
+    MemoryPressure,
+    RateChange,
+    Session,
+    Size,
+    Sliding,
+    Time,
+    Tumbling,
+    Window,
+)
+
+ROUNDS = 7
+SECOND = 10**9
+
+
+def race(name: str, contestants: dict[str, Callable[[], object]]) -> None:
+    """Run each in turn, print medians and the ratio of the second to the first."""
+    times: dict[str, list[float]] = {label: [] for label in contestants}
+    results = {label: run() for label, run in contestants.items()}  # warm-up, and a check
+    assert len(set(map(str, results.values()))) == 1, results
+    for _ in range(ROUNDS):
+        for label, run in contestants.items():
+            began = time.perf_counter()
+            run()
+            times[label].append(time.perf_counter() - began)
+    medians = {label: statistics.median(taken) for label, taken in times.items()}
+    (ours, mine), (theirs, other) = medians.items()
+    print(
+        f"{name:42s} {ours} {mine * 1e3:8.1f} ms   {theirs} {other * 1e3:8.1f} ms   "
+        f"ratio {other / mine:5.2f}"
+    )
+
+
+def whole(rows: pa.RecordBatch, times: np.ndarray, wall_ns: int = 0) -> Collection:
+    """A collection of a single key."""
+    return Collection(rows, times, np.zeros(len(times), np.int32), wall_ns)
+
+
+def run_window(stage: Window, rows: pa.RecordBatch, times: np.ndarray, size: int) -> int:
+    """All rows through a new state in collections of `size`, then the end; windows emitted."""
+    state = stage.open()
+    for first in range(0, len(times), size):
+        part = times[first : first + size]
+        stage.process(state, whole(rows.slice(first, size), part))
+        stage.advance(state, Watermark.at(int(part[-1]) - 1))
+    stage.flush(state)
+    return int(stage.metrics(state)["windows_emitted"])
+
+
+def main() -> None:
+    n = int(float(sys.argv[1] if len(sys.argv) > 1 else 5) * 1_000_000)
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.integers(1, 2_000_000, n)).astype(np.int64)  # about 1,000 rows a second
+    values = rng.normal(size=n)
+    groups = rng.integers(0, 8, n)
+    rows = pa.record_batch({"v": values, "g": groups})
+    frame = pl.DataFrame({"t": pl.Series(times).cast(pl.Datetime("ns")), "v": values, "g": groups})
+    frame = frame.set_sorted("t")
+    print(f"{n:,} rows, {len(np.unique(times // SECOND)):,} seconds, polars threads "
+          f"{pl.thread_pool_size()}")  # fmt: skip
+    ours = {"n": "count", "s": ("sum", "v"), "m": ("mean", "v"), "hi": ("max", "v")}
+    theirs = [
+        pl.len().alias("n"),
+        pl.col("v").sum().alias("s"),
+        pl.col("v").mean().alias("m"),
+        pl.col("v").max().alias("hi"),
+    ]
+    for size, label in ((n, "one collection"), (1_000_000, "collections of 1 M")):
+        stage = Window(Tumbling("1 s"), aggregates=ours)
+        race(
+            f"tumbling 1 s, {label}",
+            {
+                "tidegate": lambda stage=stage, size=size: run_window(stage, rows, times, size),
+                "polars": lambda: frame.group_by_dynamic("t", every="1s").agg(theirs).height,
+            },
+        )
+    stage_g = Window(Tumbling("1 s"), aggregates=ours, group_by=("g",))
+    race(
+        "tumbling 1 s by 8 groups",
+        {
+            "tidegate": lambda: _windows(stage_g, rows, times),
+            "polars": lambda: frame.group_by_dynamic("t", every="1s", group_by="g")
+            .agg(theirs)
+            .height,
+        },
+    )
+    for step in (5, 1):
+        stage_s = Window(Sliding("10 s", f"{step} s"), aggregates=ours)
+        race(
+            f"sliding 10 s every {step} s",
+            {
+                "tidegate": lambda stage_s=stage_s: _inner(stage_s, rows, times, 10 * SECOND),
+                "polars": lambda step=step: _full(
+                    frame.group_by_dynamic("t", every=f"{step}s", period="10s").agg(theirs), times
+                ),
+            },
+        )
+    gap = 1_990_000
+    stage_e = Window(Session(gap), aggregates=ours)
+    race(
+        "sessions",
+        {
+            "tidegate": lambda: run_window(stage_e, rows, times, n),
+            "polars": lambda: frame.with_columns(
+                (pl.col("t").diff().dt.total_nanoseconds() > gap).fill_null(False).cum_sum().alias("k")
+            )
+            .group_by("k", maintain_order=True)
+            .agg(theirs)
+            .height,
+        },
+    )
+    ingest(rows, times)
+
+
+def _windows(stage: Window, rows: pa.RecordBatch, times: np.ndarray) -> int:
+    state = stage.open()
+    stage.process(state, whole(rows, times))
+    stage.flush(state)
+    return int(stage.metrics(state)["rows_emitted"])
+
+
+def _inner(stage: Window, rows: pa.RecordBatch, times: np.ndarray, size: int) -> int:
+    """Sliding windows that lie wholly within the data: polars and we differ at the edges only."""
+    state = stage.open()
+    stage.process(state, whole(rows, times))
+    stage.advance(state, Watermark.at(int(times[-1])))
+    emitted = int(stage.metrics(state)["windows_emitted"])
+    step = int(stage.window.step)  # type: ignore[union-attr, arg-type]
+    before = sum(1 for k in range(1, size // step + 1)
+                 if int(times[0]) // step * step - (k - 1) * step < int(times[0]))  # fmt: skip
+    return emitted - before
+
+
+def _full(frame: pl.DataFrame, times: np.ndarray) -> int:
+    last = int(times[-1])
+    done = frame.select((pl.col("t").cast(pl.Int64) + 10 * SECOND - 1 <= last)
+                        & (pl.col("t").cast(pl.Int64) >= int(times[0])))  # fmt: skip
+    return int(done.to_series().sum())
+
+
+def ingest(rows: pa.RecordBatch, times: np.ndarray) -> None:
+    """Rows a second with five triggers on every row, in collections of 10,000."""
+    trigger = (
+        Count(500) | Size(1 << 20) | Time("5 s") | RateChange(0.9, "1 s") | MemoryPressure(0.9)
+    )
+    n = min(len(times), 2_000_000)
+    for label, stage in (
+        ("aggregated", Window(Everything(), trigger=trigger, memory=Memory(),
+                              aggregates={"n": "count", "s": ("sum", "v")})),
+        ("rows", Window(Everything(), trigger=trigger, memory=Memory())),
+        ("tumbling 1 s, rows", Window(Tumbling("1 s"), trigger=trigger | AtWatermark(),
+                                      memory=Memory(), in_order=True)),
+    ):  # fmt: skip
+        taken = []
+        for _ in range(3):
+            began = time.perf_counter()
+            state = stage.open()
+            for first in range(0, n, 10_000):
+                stage.process(
+                    state,
+                    Collection.of(
+                        rows.slice(first, 10_000), times[first : first + 10_000], first * 1000
+                    ),
+                )
+            stage.flush(state)
+            taken.append(time.perf_counter() - began)
+        rate = n / statistics.median(taken) / 1e6
+        print(f"ingest, five triggers, {label:20s} {rate:6.2f} M rows/s")
+
+
+if __name__ == "__main__":
+    main()
