@@ -1,0 +1,226 @@
+"""The event-time stage by hand: drawings, metrics, settings."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.core.eventtime import EventtimeWatermark, ProcessTimeWatermark
+from tidegate.core.eventtime.kernel import arrange, beyond, order_rows, present
+from tidegate.core.model import Collection, Late, Watermark
+from tidegate.core.time import MAX_NS, MIN_NS, UNSET
+from tidegate.errors import ConfigError
+from tidegate.testing.marbles import assert_marbles, draw
+
+
+def test_rows_wait_for_the_tolerance_and_leave_in_order() -> None:
+    assert_marbles(EventtimeWatermark("2 s"), """
+        in:         b   a   d    f    e   c   |
+        data:       .   .   ab   d    .   .   ef
+        late:       .   .   .    .    .   c   .
+        watermark:  0   .   b    d    .   .   .
+    """)  # fmt: skip
+
+
+def test_without_tolerance_everything_leaves_at_once_and_ties_are_late() -> None:
+    assert_marbles(EventtimeWatermark(0), """
+        in:         c   ca   d   dd   f   |
+        data:       c   .    d   .    f   .
+        late:       .   ca   .   dd   .   .
+        watermark:  c   .    d   .    f   .
+    """)  # fmt: skip
+
+
+def test_lateness_is_judged_before_the_collection_or_row_by_row() -> None:
+    assert_marbles(EventtimeWatermark("1 s"), """
+        in:    eac   |
+        data:  ac    e
+        late:  .     .
+    """)  # fmt: skip
+    assert_marbles(EventtimeWatermark("1 s", watermark_per="tuple"), """
+        in:    eac   |
+        data:  .     e
+        late:  ac    .
+    """)  # fmt: skip
+
+
+def test_late_rows_can_be_dropped_but_are_counted() -> None:
+    stage = EventtimeWatermark(0, late="drop")
+    assert "late" not in draw(stage, "c a b d |")
+    state = stage.open()
+    for times in ([30], [10, 20, 30], [40]):
+        rows = pa.record_batch({"id": ["x"] * len(times)})
+        stage.process(state, Collection.of(rows, np.array(times)))
+    metrics = stage.metrics(state)
+    assert metrics["late_dropped_count"] == 3
+    assert metrics["max_lateness"] == 20
+
+
+def test_an_idle_stream_lets_go_of_what_it_holds() -> None:
+    assert_marbles(EventtimeWatermark("9 s", idle_timeout="2 s"), """
+        in:    b   a   .   .   .    d   |
+        data:  .   .   .   .   ab   .   d
+    """)  # fmt: skip
+
+
+def test_equal_times_keep_their_order_of_arrival_also_across_collections() -> None:
+    stage = EventtimeWatermark(10)
+    state = stage.open()
+    for name in "abc":
+        rows = pa.record_batch({"id": [name, name.upper()]})
+        stage.process(state, Collection.of(rows, np.array([5, 5])))
+    (out,) = stage.flush(state)
+    assert out.rows.column("id").to_pylist() == ["a", "A", "b", "B", "c", "C"]  # type: ignore[union-attr]
+
+
+def test_the_slowest_source_that_is_not_idle_sets_the_pace() -> None:
+    stage = EventtimeWatermark(0, source="s", idle_timeout=100)
+    state = stage.open()
+
+    def push(source: str, time: int, wall: int) -> list[str]:
+        rows = pa.record_batch({"s": [source]})
+        out = stage.process(state, Collection.of(rows, np.array([time]), wall))
+        return [
+            f"w{int(o.time_ns[0])}" if isinstance(o, Watermark) else f"{o.kind}{len(o)}"
+            for o in out
+        ]
+
+    assert push("fast", 10, 0) == ["data1", "w10"]
+    assert push("slow", 20, 0) == []
+    assert push("fast", 50, 10) == ["data1", "w20"]
+    assert push("slow", 30, 20) == ["data1", "w30"]
+    assert push("fast", 60, 130) == ["data2", "w60"]  # slow has been silent for 110
+    assert push("slow", 40, 140) == ["late1"]
+    assert push("fast", 70, 150) == []  # and holds the others back again
+
+
+def test_metrics_by_the_names_of_the_specification() -> None:
+    stage = EventtimeWatermark(10, max_future_skew=1000)
+    state = stage.open()
+    assert stage.metrics(state)["current_watermark"] == UNSET
+    rows = pa.record_batch({"id": list("abcde")})
+    stage.process(state, Collection.of(rows, np.array([100, 95, 5000, 120, 101])))
+    stage.process(state, Collection.of(rows.slice(0, 1), np.array([90])))
+    assert stage.metrics(state) == {
+        "buffer_size": 1,
+        "late_dropped_count": 1,
+        "watermark_emitted_count": 1,
+        "max_timestamp_seen": 120,
+        "current_watermark": 110,
+        "max_lateness": 20,
+        "future_skew_count": 1,
+        "refused_source_count": 0,
+        "discarded_count": 0,
+    }
+
+
+def test_late_rows_say_how_late() -> None:
+    stage = EventtimeWatermark(0)
+    state = stage.open()
+    rows = pa.record_batch({"id": ["a"]})
+    stage.process(state, Collection.of(rows, np.array([50])))
+    (late,) = stage.process(state, Collection.of(rows, np.array([20])))
+    assert isinstance(late, Late)
+    assert late.table().to_pylist() == [{"id": "a", "time_ns": 20, "lateness_ns": 30}]
+
+
+def test_a_tolerance_larger_than_time_itself() -> None:
+    stage = EventtimeWatermark(MAX_NS)
+    state = stage.open()
+    rows = pa.record_batch({"id": ["a", "b"]})
+    out = stage.process(state, Collection.of(rows, np.array([5, MIN_NS])))
+    assert [o.kind for o in out] == ["data", "watermark"]
+    assert out[0].rows.column("id").to_pylist() == ["b"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"late_tolerance": "-1 s"}, "late_tolerance: got '-1 s', must be at least 0 ns"),
+        ({"late_tolerance": None}, "late_tolerance: got None"),
+        ({"late_tolerance": 1.5}, "late_tolerance: got 1.5"),
+        ({"late": "keep"}, "late: got 'keep', must be one of side_output, drop"),
+        ({"watermark_per": "row"}, "watermark_per: got 'row', must be one of collection, tuple"),
+        ({"skew_against": "x"}, "skew_against: got 'x', must be one of rows, clock"),
+        ({"max_future_skew": "soon"}, "max_future_skew: got 'soon'"),
+        ({"idle_timeout": 0}, "idle_timeout: got 0, must be at least 1 ns"),
+        ({"skew_confirm": 0}, "skew_confirm: got 0, must be a whole number of at least 1"),
+        ({"max_sources": True}, "max_sources: got True"),
+        ({"max_sources": 2.0}, "max_sources: got 2.0"),
+    ],
+)
+def test_settings_that_do_not_fit(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match="^" + says.replace("(", r"\(")):
+        EventtimeWatermark(**settings)
+
+
+def test_settings_are_frozen_read_once_and_compared_by_value() -> None:
+    stage = EventtimeWatermark(timedelta(milliseconds=200))
+    assert stage == EventtimeWatermark("200 ms") == EventtimeWatermark(200_000_000)
+    assert stage.identity() == EventtimeWatermark("200 ms").identity()
+    with pytest.raises(FrozenInstanceError):
+        stage.late_tolerance = 0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("settings", [{"interval": 0}, {"interval": "x"}, {"offset": None}])
+def test_ticker_settings_that_do_not_fit(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        ProcessTimeWatermark(**settings)
+
+
+def test_the_ticker_is_aligned_to_window_ends_and_needs_no_rows() -> None:
+    stage = ProcessTimeWatermark("10 s", offset="3 s")
+    state = stage.open(2)
+    rows = pa.record_batch({"id": ["a"]})
+    assert stage.wake_at(state) is None
+    assert stage.wake(state, 10**12) == []  # a lane nobody has seen has no time
+    out = stage.process(state, Collection.of(rows, np.array([0]), wall_ns=25 * 10**9))
+    assert out[0].time_ns.tolist() == [23 * 10**9 - 1]  # type: ignore[union-attr]
+    assert stage.wake_at(state) == 33 * 10**9
+    (tick,) = stage.wake(state, 54 * 10**9)
+    assert tick.time_ns.tolist() == [53 * 10**9 - 1]  # type: ignore[union-attr]
+    # The clock was set back: the row stands behind the watermark, not under it.
+    (data,) = stage.process(state, Collection.of(rows, np.array([0]), wall_ns=30 * 10**9))
+    assert data.time_ns.tolist() == [53 * 10**9]  # type: ignore[union-attr]
+    assert stage.metrics(state)["watermark_emitted_count"] == 2
+
+
+# -- the kernels alone ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_is_by_lane_time_and_arrival(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 6))
+    rows = int(rng.integers(0, 200))
+    span = int(rng.choice([1, 50, 10**6, 10**12, 2**62]))
+    lanes = rng.integers(0, count, rows).astype(np.int32)
+    times = rng.integers(-span, span, rows)
+    expected = np.lexsort((np.arange(rows), times, lanes))
+    assert order_rows(lanes, times, count).tolist() == expected.tolist()
+
+
+def test_order_from_the_first_to_the_last_nanosecond() -> None:
+    times = np.array([MAX_NS, 0, MIN_NS, -1, MAX_NS, MIN_NS])
+    assert order_rows(np.zeros(6, np.int32), times, 1).tolist() == [2, 5, 3, 1, 0, 4]
+
+
+def test_arrange_leaves_out_what_was_refused() -> None:
+    lanes = np.array([1, 0, 1, 0, 1], np.int32)
+    times = np.array([5, 9, 3, 2, 4])
+    codes = np.array([0, 0, 0, 0, 1], np.int8)
+    leaving, staying = arrange(lanes, times, codes, np.array([4, 5]), 2)
+    assert leaving.tolist() == [3, 2, 0]
+    assert staying.tolist() == [1]
+
+
+def test_present_lanes_and_long_spans() -> None:
+    assert present(np.array([4, 1, 4], np.int32), 6).tolist() == [1, 4]
+    assert beyond(MAX_NS, MIN_NS) == MAX_NS
+    assert beyond(5, -5) == 10
+    assert beyond(MAX_NS, 0) == MAX_NS
