@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from random import Random
 
 
 @dataclass
@@ -119,7 +120,8 @@ class Model:
                     times.append(queue[0][0])
                 else:
                     soonest = self.past[topic][-1][0] + self.bounds[topic]
-                    times.append(max(soonest, self.pivot_time))
+                    # Stamps end with int64; a bound that leads beyond is no later than that.
+                    times.append(max(min(soonest, 2**63 - 1), self.pivot_time))
             start, first, end, _ = self.bounds_of(times)
             age = self.aged(end - self.end)
             if age >= self.pivot_time - self.start:
@@ -131,3 +133,62 @@ class Model:
                 return
             self.to_past(first)
             moved.append(first)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A random input and settings for it."""
+
+    topics: int
+    queue_size: int
+    age_penalty: float
+    max_interval: int | None
+    bounds: list[int]
+    messages: list[tuple[int, int]]
+
+    def model(self) -> Model:
+        model = Model(
+            self.topics, self.queue_size, self.age_penalty, self.max_interval, self.bounds
+        )
+        return model.play(self.messages)
+
+
+def random_trace(rnd: Random, longest: int = 150) -> Trace:
+    """Ties, overflow, skewed topics, unequal rates, disorder, bounds, intervals: all of them."""
+    n = rnd.choice([2, 2, 3, 3, 4, 5, 9])
+    bounds = [rnd.choice([0, 0, 5, 20]) if rnd.random() < 0.5 else 0 for _ in range(n)]
+    count = rnd.randrange(5, longest)
+    kind = rnd.choice(["plain", "plain", "skewed", "disordered", "rates"])
+    raster = rnd.choice([1, 5, 50])
+    offsets = [rnd.choice([0, 0, 30, -200]) for _ in range(n)]
+    messages: list[tuple[int, int]] = []
+    if kind == "rates":
+        events = []
+        for topic in range(n):
+            period, t = 5 * rnd.choice([1, 1, 5, 20]), rnd.randrange(20)
+            while t < 3 * count:
+                events.append((t + rnd.randrange(4), topic, t))
+                t += period + rnd.randrange(-2, 3)
+        messages = [(topic, t) for _, topic, t in sorted(events)]
+    else:
+        now, newest = 0, [-(10**9)] * n
+        for _ in range(count):
+            now += rnd.randrange(8)
+            topic = rnd.randrange(n)
+            t = now
+            if kind == "skewed":
+                t += offsets[topic]
+            if kind == "disordered":
+                t += rnd.randrange(-30, 30)
+            t = t // raster * raster
+            if kind != "disordered":
+                t = newest[topic] = max(t, newest[topic])
+            messages.append((topic, t))
+    return Trace(
+        n,
+        rnd.choice([1, 2, 3, 5, 10, 30]),
+        rnd.choice([0.0, 0.1, 0.2, 0.5, 1.0, 3.7]),
+        rnd.choice([None, None, 0, 5, 20, 100]),
+        bounds,
+        messages,
+    )

@@ -52,7 +52,7 @@ _HIGHEST = 2**63 - 1
 # Per lane. Topic numbers are stored plus one, so that a lane of zeros is an empty lane.
 (PIVOT, WAIT, START, END, PIVOT_TIME, REACH, PRESENT, OPEN, NOW, MOMENT, FIRST) = range(11)
 (DEADLINE, REJECTED, REJECT_START, REJECT_END, REJECT_GAP) = range(11, 16)
-(EQUAL_STAMP, EQUAL_STREAK, STREAK, SEEN, SETS, STEPS, LANE_SIZE) = range(16, 23)
+(EQUAL_STAMP, EQUAL_STREAK, STREAK, HURRY, SEEN, SETS, STEPS, LANE_SIZE) = range(16, 24)
 # An emptied lane keeps what is counted: SEEN and behind, RECEIVED and behind; and its ring's place.
 
 # Per lane and topic: field f of topic j lies at LANE_SIZE + f * topics + j.
@@ -147,6 +147,7 @@ def _publish(cfg: Any, c: Any, g: Any, r: Any, sets: Any, cur: Any, lane: Any, i
     c[PIVOT] = 0
     c[SETS] += 1
     c[REJECTED] = 0
+    c[STREAK] = 0
     c[STEPS] += n
 
 
@@ -231,14 +232,16 @@ def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) ->
             _reject(c, first, last, _spread(end, start))
             _drop(cfg, c, g, r, drops, cur, first, np.int64(TOO_OLD), index, c[REJECT_GAP])
             continue
-        if flagged != 0 and not _forgiven(cfg, c, start, end):
+        hurry = cfg[C_PATIENCE] > 0 and c[STREAK] >= cfg[C_PATIENCE]
+        if flagged != 0 and not hurry and not _forgiven(c, start, end):
+            c[STREAK] += 1
             _reject(c, first, last, _spread(end, start))
             _drop(cfg, c, g, r, drops, cur, first, np.int64(UNPROVEN), index, c[REJECT_GAP])
             continue
-        c[STREAK] = 0
         c[PIVOT] = last + 1
         c[PIVOT_TIME] = end
         c[START], c[END], c[REACH] = start, end, end
+        c[HURRY] = 1 if hurry else 0
         for j in range(n):
             if c[LANE_SIZE + TAKES_PART * n + j] == 0:
                 c[LANE_SIZE + LOW * n + j] = _HIGHEST  # never passed: no part in the search
@@ -258,11 +261,8 @@ def _reject(c: Any, first: Any, last: Any, gap: Any) -> None:
 
 
 @kernel
-def _forgiven(cfg: Any, c: Any, start: Any, end: Any) -> bool:
+def _forgiven(c: Any, start: Any, end: Any) -> bool:
     """Whether the latest topic may be the pivot although it lost a message to overflow."""
-    c[STREAK] += 1
-    if cfg[C_PATIENCE] > 0 and c[STREAK] > cfg[C_PATIENCE]:
-        return True
     if start != end:
         c[EQUAL_STREAK] = 0
         return False
@@ -333,7 +333,7 @@ def search(
             return
         goal = apart(c[PIVOT_TIME], c[START])
         distance = scaled(apart(c[REACH], c[END]), cfg[C_NUMERATOR], cfg[C_SHIFT])
-        if distance >= goal:
+        if distance >= goal or c[HURRY] != 0:
             _publish(cfg, c, g, r, sets, cur, lane, index)
             continue
         limit = later(c[START], distance)

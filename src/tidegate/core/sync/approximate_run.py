@@ -52,6 +52,7 @@ from tidegate.core.sync.approximate_kernel import (
     RECEIVED,
     SEEN,
     STARTED,
+    STREAK,
     TAIL,
     TAKES_PART,
     TIME_JUMP,
@@ -245,7 +246,8 @@ def _arrive(
                     c[at + LOW * n] = max(c[at + LOW * n], t)
                 else:
                     c[at + NEXT * n] = t
-            if c[WAIT] == i + 1:
+            waited = c[WAIT] - 1
+            if waited == i or c[LANE_SIZE + ABSENT * n + waited] != 0:
                 search(cfg, c, g, r, sets, drops, cur, lane, index)
     elif was_empty and c[PRESENT] == n:
         search(cfg, c, g, r, sets, drops, cur, lane, index)
@@ -255,6 +257,7 @@ def _arrive(
         _drop(cfg, c, g, r, drops, cur, i, np.int64(OVERFLOW), index, np.int64(0))
         c[at + FLAG * n] = 1
         if cancelled:
+            c[STREAK] += 1
             search(cfg, c, g, r, sets, drops, cur, lane, index)
     return place
 

@@ -56,7 +56,8 @@ class SyncSettings:
     offsets: PerTopic = ()
     """Added to the stamps of a topic before matching, e.g. minus a known delay of its clock."""
     overflow_patience: int | None = None
-    """After this many sets refused in a row because the latest topic had overflowed, form one."""
+    """After overflow has undone or refused this many sets in a row, the next one is delivered as it
+    is. Without, topics further apart than their queues span give no sets at all."""
     codes: Int64s = field(init=False, repr=False, compare=False)
     shifts: Int64s = field(init=False, repr=False, compare=False)
 
