@@ -124,7 +124,8 @@ class EventtimeWatermark(Operator):
         return out + self._release(state, collection, codes, present, before)
 
     def uses_wall_time(self) -> bool:
-        return self.idle_timeout is not None
+        by_clock = self.max_future_skew is not None and self.skew_against == "clock"
+        return self.idle_timeout is not None or by_clock
 
     def warm(self) -> None:
         state = self.open()
