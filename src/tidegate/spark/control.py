@@ -2,17 +2,18 @@
 
 A control row has a `name`, a `value`, and the key columns: with a key it speaks to that key,
 without one to all. It travels like data, so it is part of the stream: after a restart it has
-happened, once.
+happened, once. One that cannot be followed is an error row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql import types as T  # noqa: N812
 
@@ -21,26 +22,35 @@ from tidegate.core.model import ControlSignal, End, Outcome, StreamError
 from tidegate.errors import ConfigError
 from tidegate.spark.pack import PACKED, PACKED_DDL, SHARD, from_blob, to_blob
 
-__all__ = ["apply_control", "control_schema", "pack_control"]
+__all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
+
+BROKEN = "_corrupt_record"
+"""Where Spark puts a line it cannot read. Without it a key of the wrong type would become null, and
+what was meant for one key would be told to all."""
 
 
 def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
     """The columns of control rows for a pipeline with these keys."""
-    text = [T.StructField("name", T.StringType()), T.StructField("value", T.StringType())]
-    return T.StructType(text + [T.StructField(key, rows[key].dataType) for key in keys])
+    text = [T.StructField(name, T.StringType()) for name in ("name", "value")]
+    own = [T.StructField(key, rows[key].dataType) for key in keys]
+    return T.StructType([*text, *own, T.StructField(BROKEN, T.StringType())])
 
 
-def pack_control(control: DataFrame, keys: Sequence[str], labels: tuple[int, ...]) -> DataFrame:
-    """Control rows as packed ones: to the shard of their key, or to every shard."""
+def pack_control(
+    control: DataFrame, keys: Sequence[str], shard: Column, labels: tuple[int, ...]
+) -> DataFrame:
+    """Control rows as packed ones: to the `shard` of their key, or to every shard."""
     missing = [name for name in ("name", "value", *keys) if name not in control.columns]
     if missing:
         raise ConfigError("control", control.columns, f"must have the columns {missing}")
-    everyone = F.sequence(F.lit(0), F.lit(len(labels) - 1))
-    shards = everyone
+    broken = F.col("name").isNull()
+    if BROKEN in control.columns:
+        broken = broken | F.col(BROKEN).isNotNull()
+    shards = F.when(broken, F.array(F.lit(0)))
     if keys:
         given = F.greatest(*(F.col(key).isNotNull() for key in keys), F.lit(False))
-        one = F.array(F.pmod(F.hash(*(F.col(key) for key in keys)), F.lit(len(labels))))
-        shards = F.when(given, one).otherwise(everyone)
+        shards = shards.when(given, F.array(shard))
+    shards = shards.otherwise(F.sequence(F.lit(0), F.lit(len(labels) - 1)))
     exploded = control.withColumn(SHARD, F.explode(shards))
     return exploded.mapInArrow(_Packer(labels), PACKED_DDL)
 
@@ -62,22 +72,37 @@ class _Packer:
 
 
 def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
-    """Hand one control row to the flow; one for a key that is not known is an error row."""
+    """Hand one control row to the flow; one that cannot be followed is an error row."""
     batch = from_blob(blob)
     row = batch.to_pylist()[0]
-    key = [row[name] for name in flow.keys]
+    if row["name"] is None or row.get(BROKEN) is not None:
+        return [_error(flow, batch, "control", row.get(BROKEN), "control row cannot be read")]
+    name, value = row["name"], row["value"]
+    key = [row[part] for part in flow.keys]
     lane = None
     if any(part is not None for part in key):
         number = flow.find_lane(*key)
         if number is None:
-            rows = batch.select(list(flow.keys))
             reason = "control row for a key that is not known"
-            column, value, why = (
-                pa.array([text], pa.string()) for text in (row["name"], row["value"], reason)
-            )
-            return [StreamError(rows, column, value, why, np.array([-1], np.int32))]
+            return [_error(flow, batch, name, value, reason)]
         lane = np.array([number], np.int32)
-    setting: object = row["value"]
-    if row["name"] == "end":
-        setting = End(row["value"] or "graceful")
-    return flow.control(ControlSignal(row["name"], setting, lane))
+    if name != "end":
+        return flow.control(ControlSignal(name, value, lane))
+    ways = [way.value for way in End]
+    if value is not None and value not in ways:
+        reason = f"an end must be one of {', '.join(ways)}"
+        return [_error(flow, batch, name, value, reason)]
+    how = End(value or End.GRACEFUL)
+    if how is End.QUICK and lane is not None:
+        # Stages discard all they hold or nothing: for one key it would take the others along.
+        return [_error(flow, batch, name, value, "a quick end speaks to all keys, not to one")]
+    return flow.control(ControlSignal(name, how, lane))
+
+
+def _error(flow: Flow, batch: pa.RecordBatch, column: str, value: Any, reason: str) -> StreamError:
+    """An error row: the key the control row had, and nothing else of it."""
+    where, what, why = (pa.array([text], pa.string()) for text in (column, value, reason))
+    rows = pa.record_batch({name: batch.column(name) for name in flow.keys})
+    if not flow.keys:
+        rows = pa.record_batch({"error_column": where})
+    return StreamError(rows, where, what, why, np.array([-1], np.int32))

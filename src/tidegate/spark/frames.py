@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from time import time_ns
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from tidegate.core.batching.operator import Batch
 from tidegate.core.deltas import Compact
@@ -99,6 +100,8 @@ class Frames:
     """Further streams with the same key, each with its own decoder."""
     control: DataFrame | None = None
     """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control`."""
+    partitions: int | None = None
+    """Shuffle partitions the shards are spread over. Unset: those of the session."""
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Under which a worker keeps its flows between micro-batches."""
 
@@ -223,18 +226,20 @@ class Frames:
     @cached_property
     def outcomes(self) -> DataFrame:
         """The packed results of the step: one row per shard, kind and call. For sinks."""
-        count = self.shards or self._default_shards()
-        shard_labels = labels(count, self._partitions())
-        keys = [F.col(name) for name in self.keys]
-        shard = F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)
+        count = self.shard_count
+        shard_labels = labels(count, self.partition_count)
+        # An int and a long that are equal have different hashes: streams must agree on the type.
+        keys = [F.col(name).cast(from_arrow_type(self._row_schema.field(name).type))
+                for name in self.keys]  # fmt: skip
+        shard = (F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)).cast("int")
         parts = [
-            df.withColumn(SHARD, shard.cast("int")).mapInArrow(
+            df.withColumn(SHARD, shard).mapInArrow(
                 Packer(decoder, shard_labels, number), PACKED_DDL
             )
             for number, (df, decoder) in enumerate(((self.df, self.decoder), *self.more))
         ]
         if self.control is not None:
-            parts.append(pack_control(self.control, self.keys, shard_labels))
+            parts.append(pack_control(self.control, self.keys, shard, shard_labels))
         packed = reduce(DataFrame.union, parts)
         stages, names, forget = self.stages, self.keys, self.forget
 
@@ -245,9 +250,9 @@ class Frames:
         for stage in self.stages:
             stage.warm()
         if not self.df.isStreaming:
-            return packed.groupBy("shard").applyInArrow(run_batch(step), STEP_DDL)
+            return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
         timers = self._needs_timers()
-        processor = ShardStep(step, self.flow_name, timers=timers)
+        processor = ShardStep(step, self.flow_name, timers=timers, shards=count)
         return packed.groupBy("shard").transformWithState(
             processor, STEP_DDL, "Append", "ProcessingTime" if timers else "None"
         )
@@ -276,6 +281,18 @@ class Frames:
                 levels.append(total.alias(f"{name}.{metric}"))
         return self.outcomes.observe("tidegate", *counts, *levels)
 
+    @property
+    def partition_count(self) -> int:
+        """The shuffle partitions that shards are spread over."""
+        told = self.partitions or self.df.sparkSession.conf.get("spark.sql.shuffle.partitions")
+        return int(told or 2)
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards the keys are spread over."""
+        each = 1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE
+        return self.shards or self.partition_count * each
+
     # -- inside ---------------------------------------------------------------------------------
 
     def _topic(self) -> str:
@@ -291,12 +308,6 @@ class Frames:
         except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
             text = f"streams of one pipeline must agree in the types of their columns: {error}"
             raise ConfigError("streams", "columns", text, message=text) from error
-
-    def _partitions(self) -> int:
-        return int(self.df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
-
-    def _default_shards(self) -> int:
-        return self._partitions() * (1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE)
 
     def _needs_timers(self) -> bool:
         """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""

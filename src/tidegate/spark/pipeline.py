@@ -15,6 +15,7 @@ from tidegate.pipeline.references import resolve
 from tidegate.spark.control import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
+from tidegate.spark.sink import filesystem
 
 __all__ = ["open_pipeline", "open_source"]
 
@@ -84,7 +85,8 @@ def open_pipeline(
     df = opened[first.stream]
     rows = None
     if streaming and control is not None:
-        Path(control).mkdir(parents=True, exist_ok=True)
+        fs, folder = filesystem(control)
+        fs.create_dir(folder)
         schema = control_schema(df.schema, made.key)
         rows = spark.readStream.schema(schema).json(control)
     frames = Frames(

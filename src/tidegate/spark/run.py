@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
+import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.spark.frames import Frames
-from tidegate.spark.sink import Commit, ParquetSink
+from tidegate.spark.sink import Commit, ParquetSink, filesystem
+from tidegate.spark.step import check_shards
 
 __all__ = ["Mode", "run_batch_job", "start"]
 
@@ -45,6 +49,8 @@ def start(
     """
     if not pipeline.df.isStreaming:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
+    checkpoint = checkpoint or f"{path}/_checkpoint"
+    pipeline = _with_shards_of(pipeline, checkpoint)
     sink = ParquetSink(path, pipeline.schemas)
 
     def write(outcomes: DataFrame, batch: int) -> None:
@@ -54,7 +60,7 @@ def start(
             on_commit(commit)
 
     writer = pipeline.observed.writeStream.foreachBatch(write)
-    writer = writer.option("checkpointLocation", checkpoint or f"{path}/_checkpoint")
+    writer = writer.option("checkpointLocation", checkpoint)
     if name:
         writer = writer.queryName(name)
     if mode == "available-now":
@@ -62,3 +68,29 @@ def start(
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
     return writer.start()
+
+
+def _with_shards_of(pipeline: Frames, checkpoint: str) -> Frames:
+    """The pipeline with as many shards as its checkpoint was made with, wherever it runs now.
+
+    Unset, their number follows the cores of the machine. On another machine keys would go to other
+    shards than their state, and what is held there would never come out.
+    """
+    fs, root = filesystem(checkpoint)
+    file = f"{root}/tidegate.json"
+    if fs.get_file_info(file).type != pafs.FileType.NotFound:
+        with fs.open_input_stream(file) as stream:
+            text = stream.read().decode(errors="replace")
+        try:
+            made = json.loads(text)
+            shards, partitions = int(made["shards"]), int(made["partitions"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
+        check_shards(shards, pipeline.shards or shards, f"the checkpoint {checkpoint}")
+        return replace(pipeline, shards=shards, partitions=partitions)
+    shards, partitions = pipeline.shard_count, pipeline.partition_count
+    fs.create_dir(root)
+    with fs.open_output_stream(f"{file}.tmp") as stream:
+        stream.write(json.dumps({"shards": shards, "partitions": partitions}).encode())
+    fs.move(f"{file}.tmp", file)
+    return replace(pipeline, shards=shards, partitions=partitions)

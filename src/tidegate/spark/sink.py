@@ -130,7 +130,11 @@ class ParquetSink:
         if self.fs.get_file_info(path).type == pafs.FileType.NotFound:
             return None
         with self.fs.open_input_stream(path) as stream:
-            return Commit.from_json(stream.read().decode())
+            text = stream.read().decode(errors="replace")
+        try:
+            return Commit.from_json(text)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(f"{path} is corrupt or newer than this version: {error}") from error
 
     def _remove(self, batch: int) -> None:
         """Whatever a run that died left of this batch."""

@@ -23,10 +23,11 @@ from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.state import concat
 from tidegate.core.time import UNSET
+from tidegate.errors import StateError
 from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, to_blob
 
-__all__ = ["STEP", "STEP_DDL", "ShardStep", "run_shard"]
+__all__ = ["STEP", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
 
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
@@ -56,11 +57,11 @@ def run_shard(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Run the packed rows of one shard through its flow; yields kind and rows."""
     parts = sorted(packed, key=lambda row: (row.part, row.seq))
-    errors = [from_blob(row.blob) for row in parts if row.kind == "error"]
-    for rows in errors:
-        flow.counters["rows_in"] += rows.num_rows
-        flow.counters["parse_error_count"] += rows.num_rows
-        yield "error", rows
+    errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
+    if errors is not None:
+        flow.counters["rows_in"] += errors.num_rows
+        flow.counters["parse_error_count"] += errors.num_rows
+        yield "error", in_arrival_order(errors, shard.arrival)
     rows = concat([from_blob(row.blob) for row in parts if row.kind == "data"])
     if rows is not None:
         yield from _run_rows(shard, flow, rows, wall_ns)
@@ -127,10 +128,11 @@ def packed_rows(
 class ShardStep(StatefulProcessor):
     """transformWithState: the pages of a flow in a map state, timers for its deadlines."""
 
-    def __init__(self, shard: Shard, query: str, *, timers: bool) -> None:
+    def __init__(self, shard: Shard, query: str, *, timers: bool, shards: int) -> None:
         self.shard = shard
         self.query = query
         self.timers = timers
+        self.shards = shards
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -175,13 +177,14 @@ class ShardStep(StatefulProcessor):
             return kept[1]
         flow = self.shard.make()
         if stored is not None:
+            check_shards(int(stored[0].partition(":")[0]), self.shards, "the state")
             flow.load({int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()})
         return flow
 
     def _save(self, shard: int, flow: Flow) -> None:
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
-        token = uuid.uuid4().hex
+        token = f"{self.shards}:{uuid.uuid4().hex}"
         self.token.update((token,))
         _FLOWS[self.query, shard] = (token, flow)
         while len(_FLOWS) > _FLOWS_KEPT:
@@ -194,15 +197,27 @@ class ShardStep(StatefulProcessor):
                 self.handle.registerTimer(due // 1_000_000 + 1)
 
 
-def run_batch(shard: Shard) -> Callable[[pa.Table], pa.Table]:
-    """applyInArrow: all packed rows of a shard of a backfill, from an empty state to the flush."""
+def check_shards(made_with: int, shards: int, what: str) -> None:
+    """Refuse to go on with another number of shards: keys would go where their state is not."""
+    if made_with != shards:
+        raise StateError(
+            f"{what} was made with {made_with} shards, now there are {shards}; "
+            "use the same number or a new checkpoint"
+        )
+
+
+def run_batch(shard: Shard, wall_ns: int) -> Callable[[pa.Table], pa.Table]:
+    """applyInArrow: all packed rows of a shard of a backfill, from an empty state to the flush.
+
+    `wall_ns` is when the job was planned: one clock for all shards, and for a task run again.
+    """
 
     def run(table: pa.Table) -> pa.Table:
         flow = shard.make()
         number = int(table.column("shard")[0].as_py())
 
         def made() -> Iterator[tuple[str, pa.RecordBatch]]:
-            yield from run_shard(shard, flow, _rows(table), 0)
+            yield from run_shard(shard, flow, _rows(table), wall_ns)
             yield from tables(flow.end())
 
         rows = list(packed_rows(number, made(), flow))
