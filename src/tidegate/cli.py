@@ -116,6 +116,40 @@ def demo(
     run_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
 
 
+@app.command()
+def view(
+    out: Annotated[str, typer.Argument(help="where a run wrote its tables")],
+    page: Annotated[
+        Path | None, typer.Option(help="the file to write; OUT/page.html if unset")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="the key column (several times for several)")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="the topic column")] = None,
+    arrival: Annotated[str | None, typer.Option(help="the column with the arrival time")] = None,
+    limit: Annotated[
+        int, typer.Option(help="most messages in the page; above, they are thinned", min=1)
+    ] = 1_000_000,
+    as_json: Json = False,
+) -> None:
+    """Make one page of a run: every message on a timeline, where it went and why; its health."""
+    from tidegate.look.columns import Roles
+    from tidegate.view.page import write_page
+
+    if page is None:
+        page = Path("page.html") if "://" in out else Path(out) / "page.html"
+    made = write_page(out, str(page), Roles(tuple(key or ()), topic, None, arrival), limit=limit)
+    if as_json:
+        print(json.dumps(made, indent=2))
+        return
+    thinned = "" if made["messages"] == made["of"] else f" of {made['of']:,}"
+    console.print(
+        f"[bold]{made['page']}[/] shows {made['messages']:,}{thinned} messages of "
+        f"{made['keys']:,} keys in {made['bytes'] / 1e6:.1f} MB; open it in a browser",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+
+
 def main() -> None:
     """The entry point: one sentence and exit code 2 for what a user can mend."""
     debug = "--debug" in sys.argv

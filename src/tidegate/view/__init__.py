@@ -1,0 +1,1 @@
+"""The page: what a run did, message by message, as one file that opens anywhere."""

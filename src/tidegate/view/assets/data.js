@@ -1,0 +1,69 @@
+// The columns of the run: unpacked once, then only read.
+
+/** int64 byte planes to Float64 (exact below 2^53 ns, 104 days from the origin). */
+async function unpack(packed) {
+  const n = packed.n;
+  const text = atob(packed.z);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const p = new Uint8Array(await new Response(stream).arrayBuffer());
+  const out = new Float64Array(n);
+  for (let i = 0; i < n; i++) {
+    const low = (p[i] | (p[n + i] << 8) | (p[2 * n + i] << 16) | (p[3 * n + i] << 24)) >>> 0;
+    const high = p[4 * n + i] | (p[5 * n + i] << 8) | (p[6 * n + i] << 16) | (p[7 * n + i] << 24);
+    out[i] = high * 4294967296 + low;
+  }
+  return out;
+}
+
+function summed(values) {
+  let total = 0;
+  for (let i = 0; i < values.length; i++) { total += values[i]; values[i] = total; }
+  return values;
+}
+
+/** The first index in [from, to) whose value is not below `wanted`. */
+function bisect(values, wanted, from, to) {
+  while (from < to) {
+    const middle = (from + to) >>> 1;
+    if (values[middle] < wanted) from = middle + 1; else to = middle;
+  }
+  return from;
+}
+
+/** Everything the page draws from. Messages are sorted by (stream, kind, time). */
+async function load() {
+  const run = JSON.parse(document.getElementById("facts").textContent);
+  const packed = JSON.parse(document.getElementById("columns").textContent);
+  const names = Object.keys(packed);
+  const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
+  document.getElementById("columns").textContent = "";
+  const c = {};
+  names.forEach((name, i) => { c[name] = arrays[i]; });
+  for (const name of ["stream", "time", "micro"]) summed(c[name]);
+  run.n = c.time.length;
+  run.c = c;
+  run.streams = Math.max(run.keys.length * Math.max(run.topics.length, 1), 1);
+  // where the messages of each stream and kind begin; one more entry closes the last
+  const kinds = run.kinds.length;
+  run.starts = new Uint32Array(run.streams * kinds + 1);
+  for (let i = 0; i < run.n; i++) run.starts[c.stream[i] * kinds + c.kind[i] + 1]++;
+  for (let i = 0; i < run.streams * kinds; i++) run.starts[i + 1] += run.starts[i];
+  run.stretch = (stream, kind) => [run.starts[stream * kinds + kind], run.starts[stream * kinds + kind + 1]];
+  run.groupsOf = run.groups ? groupsByKey(run) : null;
+  return run;
+}
+
+/** Per key, its sets, batches or windows in order of their start, and the longest span. */
+function groupsByKey(run) {
+  const { groupKey, groupStart, groupEnd } = run.c;
+  const lists = run.keys.map(() => []);
+  for (let g = 0; g < groupKey.length; g++) lists[groupKey[g]].push(g);
+  return lists.map((list) => {
+    list.sort((a, b) => groupStart[a] - groupStart[b] || a - b);
+    let longest = 0;
+    for (const g of list) longest = Math.max(longest, groupEnd[g] - groupStart[g]);
+    return { list: Uint32Array.from(list), starts: Float64Array.from(list, (g) => groupStart[g]), longest };
+  });
+}

@@ -1,0 +1,82 @@
+// Health: how streams and run fared, drawn with uPlot.
+
+function drawHealth(run, root) {
+  const css = getComputedStyle(document.documentElement);
+  const colour = (name) => css.getPropertyValue(`--${name}`).trim();
+  const palette = [colour("data"), colour("late"), colour("mark"), colour("dropped"), colour("error"), colour("set"), colour("ink")];
+  const axis = { stroke: colour("soft"), grid: { stroke: colour("row"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
+  const { health } = run;
+  root.innerHTML = `<div class="health"></div>`;
+  const grid = root.firstChild;
+
+  const card = (title, text, wide) => {
+    const made = document.createElement("section");
+    made.className = wide ? "card wide" : "card";
+    made.innerHTML = `<h2>${title}</h2><p>${text}</p>`;
+    grid.append(made);
+    return made;
+  };
+  const charts = []; // drawn once all cards stand: only then their width is known
+  const chart = (home, options, data) => charts.push(() => {
+    const width = Math.max(300, home.clientWidth - 30);
+    const { xAxis = {}, yAxis = {}, ...rest } = options;
+    return new uPlot({ width, height: 210, legend: { live: false }, cursor: { drag: { x: true, y: false } }, ...rest,
+      axes: [{ ...axis, ...xAxis }, { ...axis, size: 62, ...yAxis }] }, data, home);
+  });
+  const spanAxis = { values: (_, list) => list.map((v) => (v === null ? "" : span(v).replace(/\.0+(?= )/, ""))) };
+
+  const histogramCard = (title, text, edges, series) => {
+    if (!edges || edges.length < 2) return;
+    const home = card(title, text);
+    const labels = edges.slice(0, -1);
+    const numbers = labels.map((_, i) => i);
+    const bars = uPlot.paths.bars({ size: [0.9, 40], align: 1 });
+    const shown = series.filter(([, counts]) => counts);
+    chart(home, {
+      scales: { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: (_, low, high) => [0.6, Math.max(high * 1.5, 10)] } },
+      xAxis: { values: (_, list) => list.map((v) => (Number.isInteger(v) && edges[v] !== undefined ? span(edges[v]).replace(/\.\d+/, "") : "")), space: 70 },
+      yAxis: { values: (_, list) => list.map((v) => (v >= 1 && Math.log10(v) % 1 === 0 ? whole(v) : "")) },
+      series: [{}, ...shown.map(([name, , c]) => ({ label: name, stroke: colour(c), fill: colour(c), paths: bars, points: { show: false } }))],
+    }, [numbers, ...shown.map(([, counts]) => counts.map((n) => n || null))]);
+  };
+
+  const quantiles = (q) => `half within ${span(q.p50)}, 99 % within ${span(q.p99)}, all within ${span(q.max)}`;
+  if (health.delay) {
+    histogramCard("Delay", `from event time to arrival: ${quantiles(health.delay.quantiles)}`, health.delay.edges_ns,
+      [["in order", health.delay.data, "data"], ["late", health.delay.late, "late"], ["dropped", health.delay.dropped, "dropped"]]);
+  }
+  if (health.lateness) histogramCard("Lateness", `how far behind the watermark late rows came: ${quantiles(health.lateness.quantiles)}`, health.lateness.edges_ns, [["late", health.lateness.late, "late"]]);
+  if (health.decision) {
+    histogramCard("Decision delay", `from a set's newest member to the message that decided it: ${quantiles(health.decision.quantiles)}`, health.decision.edges_ns, [["sets", health.decision.counts, "mark"]]);
+    histogramCard("Spread of sets", `from the first to the last member: ${quantiles(health.decision.spread_quantiles)}`, health.decision.spread_edges_ns, [["sets", health.decision.spread_counts, "data"]]);
+  }
+  if (health.rate) {
+    const home = card("Rate", "messages per second and key, by event time");
+    const names = Object.keys(health.rate.per_key_hz);
+    const begin = health.rate.at_s[0];
+    chart(home, {
+      scales: { x: { time: false } },
+      xAxis: { values: (_, list) => list.map((v) => `${+v.toFixed(3)} s`), space: 70 },
+      yAxis: { values: (_, list) => list.map((v) => `${v} Hz`) },
+      series: [{}, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false } }))],
+    }, [health.rate.at_s.map((t) => t - begin), ...names.map((name) => health.rate.per_key_hz[name])]);
+  }
+  const { commits } = health;
+  const at = commits.map((commit) => commit.batch);
+  const perCommit = (title, text, series, yAxis) => {
+    if (!commits.some((commit) => series.some(([, of]) => of(commit)))) return;
+    chart(card(title, text), {
+      scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
+      xAxis: { values: (_, list) => list.map((v) => (Number.isInteger(v) ? v : "")) },
+      yAxis,
+      series: [{}, ...series.map(([label, , c]) => ({ label, stroke: colour(c), width: 2, points: { show: true, size: 6 } }))],
+    }, [at, ...series.map(([, of]) => commits.map(of))]);
+  };
+  perCommit("Watermark lag", "per micro-batch: the newest event time seen less the slowest watermark", [["lag", (c) => c.lag_ns, "mark"]], spanAxis);
+  perCommit("Rows per micro-batch", "what each commit delivered, and what was still held", [["in order", (c) => c.rows.data || 0, "data"], ["late", (c) => c.rows.late || 0, "late"], ["held", (c) => c.held, "set"]], { values: (_, list) => list.map(whole) });
+  perCommit("State", "bytes kept between micro-batches", [["bytes", (c) => c.state_bytes, "dropped"]], { values: (_, list) => list.map((v) => `${whole(Math.round(v / 1024))} K`) });
+  const streams = card("Streams", "period: the median step between neighbours; jitter: what a step is off whole periods; a gap is more than three periods", true);
+  const waiting = health.waiting ? `<p>Rows in order were held ${quantiles(health.waiting.quantiles)}, from their arrival to the last arrival of the micro-batch that delivered them.</p>` : "";
+  streams.innerHTML += `<table><tr>${["stream", "keys", "messages", "rate", "period", "jitter p50", "jitter p99", "gaps", "longest pause", "missing", "same time twice"].map((n) => `<th>${n}</th>`).join("")}</tr>${health.streams.map((s) => `<tr>${[escaped(s.topic || "messages"), whole(s.streams), whole(s.rows), s.rate_hz ? `${+s.rate_hz.toPrecision(4)} Hz` : "–", span(s.period_ns), span(s.jitter.p50), span(s.jitter.p99), whole(s.gaps), span(s.longest_gap_ns), whole(s.missing), whole(s.duplicates)].map((v) => `<td>${v}</td>`).join("")}</tr>`).join("")}</table>${waiting}`;
+  for (const make of charts) make();
+}

@@ -1,0 +1,46 @@
+// Times and spans in words. All times are nanoseconds from the run's origin.
+
+function span(ns) {
+  const size = Math.abs(ns);
+  const [unit, name] = size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const digits = unit === 1 ? 0 : size / unit >= 100 ? 1 : size / unit >= 10 ? 2 : 3;
+  return `${(ns / unit).toFixed(digits)} ${name}`;
+}
+
+function absolute(run, ns) {
+  const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
+  const second = total / 1000000000n - (total < 0n && total % 1000000000n !== 0n ? 1n : 0n);
+  const rest = total - second * 1000000000n;
+  const date = new Date(Number(second) * 1000);
+  const fraction = String(rest).padStart(9, "0");
+  if (Math.abs(Number(second)) < 3e7) return `${second}.${fraction} s`; // a recording that counts from zero
+  return `${date.toISOString().slice(0, 19).replace("T", " ")}.${fraction}Z`;
+}
+
+/** A tick's label: as many digits as the distance between ticks asks for. */
+function tickLabel(run, ns, step) {
+  const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
+  const digits = Math.min(9, Math.max(0, Math.ceil(9 - Math.log10(step) - 1e-9)));
+  const second = Number(total / 1000000000n);
+  const rest = String(total % 1000000000n).replace("-", "").padStart(9, "0").slice(0, digits);
+  if (Math.abs(second) < 3e7) return digits ? `${second}.${rest}` : `${second}`;
+  const clock = new Date(second * 1000).toISOString().slice(11, 19);
+  return digits ? `${clock}.${rest}` : clock;
+}
+
+/** Round distances between ticks: 1, 2 or 5 of a power of ten; whole minutes and hours above. */
+function tickStep(range, count) {
+  const rough = range / Math.max(count, 1);
+  for (const big of [60e9, 300e9, 900e9, 3600e9, 4 * 3600e9, 86400e9]) {
+    if (rough > 30e9 && rough <= big) return big;
+  }
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const factor = [1, 2, 5, 10].find((f) => f * power >= rough) || 10;
+  return Math.max(1, factor * power);
+}
+
+function whole(n) { return n.toLocaleString("en-US"); }
+
+function escaped(text) {
+  return String(text).replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]);
+}

@@ -1,0 +1,140 @@
+"""The tables of a run, as they lie under its output path: only what was committed, kind by kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import yaml
+
+from tidegate.errors import ConfigError, StateError
+from tidegate.look.columns import Roles
+
+__all__ = ["MICRO_BATCH", "StoredRun", "open_run"]
+
+MICRO_BATCH = "__micro_batch"
+"""The column that says by which commit a row was written."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run's commits and, on demand, its tables."""
+
+    path: str
+    fs: Any
+    root: str
+    commits: list[dict[str, Any]]
+
+    @property
+    def kinds(self) -> list[str]:
+        found = {file.split("/", 1)[0] for commit in self.commits for file in commit["files"]}
+        return sorted(found)
+
+    def rows(self, kind: str) -> int:
+        return sum(commit["rows"].get(kind, 0) for commit in self.commits)
+
+    def schema(self, kind: str) -> pa.Schema:
+        """The schema of a kind's table: that of its newest file."""
+        file = next(f for c in reversed(self.commits) for f in c["files"] if _is_of(f, kind))
+        return pq.read_schema(f"{self.root}/{file}", filesystem=self.fs)
+
+    def sample(self, kind: str) -> pa.Table:
+        """The first rows of a kind."""
+        file = next(f for c in self.commits for f in c["files"] if _is_of(f, kind))
+        opened = pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+        for batch in opened.iter_batches(batch_size=20_000):
+            return pa.Table.from_batches([batch])
+        return opened.schema_arrow.empty_table()
+
+    def table(self, kind: str, columns: Sequence[str]) -> pa.Table:
+        """These columns of a kind, in the order of the commits, and the commit of each row.
+
+        A file written before a column was there gives nulls for it."""
+        wanted = [name for name in columns if name in self.schema(kind).names]
+        parts = []
+        for commit in self.commits:
+            for file in commit["files"]:
+                if not _is_of(file, kind):
+                    continue
+                try:
+                    opened = pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+                except (OSError, pa.ArrowInvalid) as error:
+                    raise StateError(
+                        f"{self.path}: {file} is committed but unreadable: {error}"
+                    ) from error
+                own = [name for name in wanted if name in opened.schema_arrow.names]
+                part = opened.read(columns=own)
+                micro = np.full(part.num_rows, commit["batch"], np.int64)
+                parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
+        return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+
+    def declared_roles(self) -> Roles:
+        """What the pipeline's own file says, if it lies in the output or beside it."""
+        parent = self.root.rsplit("/", 1)[0]
+        for place in (f"{self.root}/pipeline.yaml", f"{parent}/pipeline.yaml"):
+            if self.fs.get_file_info(place).type != pafs.FileType.File:
+                continue
+            with self.fs.open_input_stream(place) as stream:
+                return _roles_of(stream.read())
+        return Roles()
+
+
+def open_run(path: str) -> StoredRun:
+    """The run whose tables lie under `path`, or under `path`/results as the demo leaves them."""
+    fs, root = _filesystem(path)
+    for place in (root, f"{root}/results"):
+        files = fs.get_file_info(pafs.FileSelector(f"{place}/_commits", allow_not_found=True))
+        names = sorted(f.path for f in files if f.base_name.endswith(".json"))
+        if names:
+            return StoredRun(path, fs, place, [_commit(fs, name) for name in names])
+    raise ConfigError(
+        "out", path, "",
+        message=f"{path}: holds no run (there is no _commits folder with a finished batch in it); "
+        "give the path that `tidegate run` wrote to",
+    )  # fmt: skip
+
+
+def _commit(fs: Any, name: str) -> dict[str, Any]:
+    try:
+        with fs.open_input_stream(name) as stream:
+            commit: dict[str, Any] = json.loads(stream.read())
+        if not {"batch", "rows", "files", "shards"} <= commit.keys():
+            raise ValueError("fields are missing")
+    except (ValueError, AttributeError) as error:
+        raise StateError(f"{name}: is not a commit of tidegate: {error}") from error
+    return commit
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    if "://" in path:
+        try:
+            fs, root = pafs.FileSystem.from_uri(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError("out", path, f"cannot be opened: {error}") from error
+        return fs, root.rstrip("/")
+    from pathlib import Path
+
+    return pafs.LocalFileSystem(), str(Path(path).absolute())
+
+
+def _roles_of(text: bytes) -> Roles:
+    """A file that is not ours, or broken, says nothing here: `tidegate explain` is for that."""
+    try:
+        streams = yaml.safe_load(text)["streams"]
+        stream = next(iter(streams.values()))
+        key, arrival = stream.get("key") or (), stream.get("arrival") or ()
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        first = arrival if isinstance(arrival, str) else next(iter(arrival), None)
+        return Roles(keys, stream.get("topic"), None, first)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, StopIteration):
+        return Roles()
+
+
+def _is_of(file: str, kind: str) -> bool:
+    return file.startswith(f"{kind}/")
