@@ -1,8 +1,8 @@
 """Batches that close when the last expected pulse of every gated stream is in.
 
-    period     how fast a stream beats               adaptive   a length that follows the load
-    grid       where its messages are expected       simple     fixed windows, without rates
-    batcher    in process: poll, process, flush      operator   the same as a stage of a pipeline
+period     how fast a stream beats               adaptive   a length that follows the load
+grid       where its messages are expected       simple     fixed windows, without rates
+batcher    in process: poll, process, flush      operator   the same as a stage of a pipeline
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ import numpy as np
 
 from tidegate.core import snapshot
 from tidegate.core.batching import columns as c
-from tidegate.core.batching.decide import Deciding, Decision, batch_layout
+from tidegate.core.batching.decide import Deciding, Decision, Waiting, batch_arrays
 from tidegate.core.batching.message import Message, MessageBatch, StreamReport
 from tidegate.core.batching.settings import checked_count, checked_length, checked_timeout, digest
 from tidegate.core.model import Int64s
-from tidegate.core.state import State
+from tidegate.core.state import Layout, State
 from tidegate.core.time import Duration
 from tidegate.errors import ContractError, StateError
 
@@ -35,7 +35,7 @@ __all__ = ["RateAwareBatcher"]
 _stream = attrgetter("stream")
 _time = attrgetter("time_ns")
 _gated = attrgetter("gated")
-_NO_ROWS = np.empty((0, c.ROW_COLUMNS), np.int64)
+_LANE = np.zeros(1, np.int64)
 
 
 class _Names(dict[str, int]):
@@ -88,50 +88,44 @@ class RateAwareBatcher:
         self._clock = clock
         self._max_streams = checked_count(max_streams, "max_streams", 4096)
         self._max_rows = checked_count(max_rows, "max_rows", 2**31)
-        self._state = State(batch_layout(max_streams))
-        self._state["lane"][0, c.LENGTH] = self._length
-        self._rows: Int64s = _NO_ROWS
-        self._held: list[Message] = []
         self._names = _Names()
+        self._start_anew(self._length, 0)
 
     # -- messages -------------------------------------------------------------------------------
 
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
         """Look at these messages together: one batch, or None. A further one that is due already
         comes out of the next call, which may be empty."""
-        rows, codes = self._pack(messages)
+        codes = self._add(messages)
         decision = self._deciding().as_one_call(
-            self._state, rows, codes, self._names.digests, self._wall()
+            self._state, self._waiting, codes, self._names.digests, self._wall()
         )
-        batches = self._take(decision, messages)
+        batches = self._take(decision)
         return batches[0] if batches else None
 
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
         """Every batch that is due after these messages, looked at one at a time."""
-        rows, codes = self._pack(messages)
+        codes = self._add(messages)
         decision = self._deciding().one_at_a_time(
-            self._state, rows, codes, self._names.digests, self._wall()
+            self._state, self._waiting, codes, self._names.digests, self._wall()
         )
-        return self._take(decision, messages)
+        return self._take(decision)
 
     def wake(self) -> list[MessageBatch]:
         """What is due without a new message: nothing closed for ten batch lengths of wall time."""
         decision = self._deciding().lanes(
-            self._state, self._rows, np.zeros(1, np.int64), self._wall(), everything=False
+            self._state, self._waiting, _LANE, self._wall(), everything=False
         )
-        return self._take(decision, ())
+        return self._take(decision)
 
     def flush(self) -> list[MessageBatch]:
         """Everything that still waits, window by window. The next message starts anew."""
         decision = self._deciding().lanes(
-            self._state, self._rows, np.zeros(1, np.int64), self._wall(), everything=True
+            self._state, self._waiting, _LANE, self._wall(), everything=True
         )
-        batches = self._take(decision, ())
+        batches = self._take(decision)
         lane = self._state["lane"][0]
-        length, ids = int(lane[c.LENGTH]), int(lane[c.BATCHES])
-        self._state = State(batch_layout(self._max_streams))
-        self._state["lane"][0, c.LENGTH] = length
-        self._state["lane"][0, c.BATCHES] = ids
+        self._start_anew(int(lane[c.LENGTH]), int(lane[c.BATCHES]))
         return batches
 
     # -- settings -------------------------------------------------------------------------------
@@ -152,7 +146,7 @@ class RateAwareBatcher:
     @property
     def waiting(self) -> int:
         """Messages that have come and not left."""
-        return len(self._held)
+        return int(self._state["lane"][0, c.ROWS])
 
     def set_batch_length(self, batch_length: Duration) -> None:
         """Applies at the next close; the last value set before it wins. Grids keep their origin."""
@@ -171,15 +165,16 @@ class RateAwareBatcher:
 
     def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
         """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
+        self._compact()
         held = [
             [m.stream, m.time_ns, m.gated, _plain(encode(m.payload) if encode else m.payload)]
-            for m in self._held
+            for m in self._messages
         ]
         extra = {
             "timeout": repr(self._timeout),
             "names": list(self._names),
             "held": held,
-            "rows": b64encode(np.ascontiguousarray(self._rows).tobytes()).decode(),
+            "rows": b64encode(np.ascontiguousarray(self._waiting.rows).tobytes()).decode(),
         }
         return snapshot.encode([(self._identity(), self._state)], extra)
 
@@ -202,16 +197,17 @@ class RateAwareBatcher:
             max_streams=config["max_streams"],
             max_rows=config["max_rows"],
         )
-        layout = batch_layout(batcher._max_streams)
+        layout = Layout(batch_arrays(batcher._max_streams))
         (batcher._state,), extra = snapshot.decode(blob, [(batcher._identity(), layout)])
         batcher._timeout = float(extra["timeout"])
         for name in extra["names"]:
             batcher._names[name]
         rows = np.frombuffer(b64decode(extra["rows"]), np.int64)
-        batcher._rows = rows.reshape(-1, c.ROW_COLUMNS).copy()
+        held = rows.reshape(-1, c.ROW_COLUMNS).copy()
+        batcher._waiting = Waiting(batcher._state, held)
         for stream, time_ns, gated, payload in extra["held"]:
             value = _unplain(payload)
-            batcher._held.append(
+            batcher._messages.append(
                 Message(stream, time_ns, decode(value) if decode else value, gated)
             )
         return batcher
@@ -232,21 +228,33 @@ class RateAwareBatcher:
     def _deciding(self) -> Deciding:
         return Deciding(self._length, self._timeout, self._max_rows)
 
-    def _pack(self, messages: Sequence[Message]) -> tuple[Int64s, Int64s]:
+    def _start_anew(self, length_ns: int, batches: int) -> None:
+        self._state = State(Layout(batch_arrays(self._max_streams)))
+        self._state["lane"][0, [c.LENGTH, c.BATCHES]] = length_ns, batches
+        self._waiting = Waiting(self._state)
+        self._messages: list[Message] = []  # by row number; rows that left stay until compacted
+
+    def _add(self, messages: Sequence[Message]) -> Int64s:
         n = len(messages)
         codes = np.fromiter(map(self._names.__getitem__, map(_stream, messages)), np.int64, n)
         time_ns = np.fromiter(map(_time, messages), np.int64, n)
         gated = np.fromiter(map(_gated, messages), np.bool_, n)
-        return self._deciding().pack(self._rows, 0, time_ns, gated), codes
+        self._waiting.add(0, time_ns, gated)
+        self._messages += messages
+        return codes
 
-    def _take(self, decision: Decision, messages: Sequence[Message]) -> list[MessageBatch]:
-        """Batches from row numbers; what stays is kept for the next call."""
-        all_messages = [*self._held, *messages]
-        self._rows = decision.held()
-        self._held = [all_messages[i] for i in decision.kept.tolist()]
+    def _compact(self) -> None:
+        messages = self._messages
+        self._messages = [messages[i] for i in self._waiting.compact().tolist()]
+
+    def _take(self, decision: Decision) -> list[MessageBatch]:
+        """Batches from row numbers."""
         if not len(decision.batches):
             return []
-        leaving = [all_messages[i] for i in decision.order.tolist()]
+        messages = self._messages
+        leaving = [messages[i] for i in decision.order.tolist()]
+        if 2 * self.waiting <= self._waiting.used:
+            self._compact()
         return [
             MessageBatch(
                 id=batch[c.B_ID],

@@ -499,6 +499,10 @@ def close(
         if streams[n, s, TRACKED] != 0 and streams[n, s, ABSENT] >= EVICT_CLOSES:
             streams[n, s, TRACKED] = 0
             streams[n, s, DIFFS] = 0
+    for s in range(lanes[n, STREAMS]):
+        if work[1 + s, WAS_SLOTS] > 0 and streams[n, s, PERIOD] == 0:
+            while lists[n, HEAP] >= 0:  # a grid is gone: its overflow must be looked at again
+                append(rows, lists, n, OVER, pop_heap(rows, lists, n))
     over = take_list(lists, n, OVER)
     held = take_list(lists, n, HELD)
     open_window(lanes, streams, n, end, timeout)

@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
 """Calling the engine: packs rows, makes room for what comes out, keeps what still waits.
 
 The one way into the kernel, for the in-process classes and for the pipeline operator alike.
@@ -15,9 +16,9 @@ from tidegate.core.batching import columns as c
 from tidegate.core.batching.engine import load, run, run_call, settle_lanes
 from tidegate.core.batching.period import RING
 from tidegate.core.model import Int64s
-from tidegate.core.state import Column, Layout, State
+from tidegate.core.state import Column, State
 
-__all__ = ["Deciding", "Decision", "batch_arrays", "clip_times"]
+__all__ = ["Deciding", "Decision", "Waiting", "batch_arrays", "clip_times"]
 
 _REACH = 2**62 - 2**58
 """Times are decided on as if they lay within about 137 years of 1970: distances between any two of
@@ -49,11 +50,50 @@ class Decision:
     parts: Int64s
     part_floats: NDArray[np.float64]
     named: Int64s
-    kept: Int64s
 
-    def held(self) -> Int64s:
-        """The packed rows that still wait, for the next call."""
-        return self.rows[self.kept]
+    def kept(self) -> Int64s:
+        """The numbers of the rows that still wait, in order of arrival."""
+        return np.flatnonzero(self.rows[:, c.WHERE] != c.GONE)
+
+
+class Waiting:
+    """The rows of a call: those that waited before, then the new ones.
+
+    An operator makes one per call from its state. An in-process batcher keeps its own between
+    calls, so that a call costs what it brings and not what waits.
+    """
+
+    def __init__(self, state: State, held: Int64s | None = None) -> None:
+        self._rows = np.empty((256, c.ROW_COLUMNS), np.int64) if held is None else held
+        self.used = 0 if held is None else len(held)
+        self.lists = np.full((state.lanes, c.LIST_COLUMNS), -1, np.int64)
+        load(self._rows, self.used, self.lists)
+
+    @property
+    def rows(self) -> Int64s:
+        return self._rows[: self.used]
+
+    def add(self, lane: Any, time_ns: Int64s, gated: Any) -> None:
+        """New rows, in order of arrival."""
+        first, self.used = self.used, self.used + len(time_ns)
+        if self.used > len(self._rows):
+            rows = np.empty((max(self.used, 2 * first), c.ROW_COLUMNS), np.int64)
+            rows[:first] = self._rows[:first]
+            self._rows = rows
+        new = self._rows[first : self.used]
+        new[:, c.TIME] = clip_times(time_ns)
+        new[:, c.LANE] = lane
+        new[:, c.GATED] = gated
+        new[:, c.WHERE] = c.GONE
+
+    def compact(self) -> Int64s:
+        """Forget rows that have left. The rest is renumbered: gives back its old numbers."""
+        kept = np.flatnonzero(self.rows[:, c.WHERE] != c.GONE)
+        self._rows[: len(kept)] = self.rows[kept]
+        self.used = len(kept)
+        self.lists[:] = -1
+        load(self._rows, self.used, self.lists)
+        return kept
 
 
 @dataclass(frozen=True)
@@ -64,52 +104,44 @@ class Deciding:
     timeout: float
     max_rows: int
 
-    def pack(self, held: Int64s, lane: Any, time_ns: Int64s, gated: Any) -> Int64s:
-        """Held rows, then new ones."""
-        n = len(held)
-        rows = np.empty((n + len(time_ns), c.ROW_COLUMNS), np.int64)
-        rows[:n] = held
-        rows[n:, c.TIME] = clip_times(time_ns)
-        rows[n:, c.LANE] = lane
-        rows[n:, c.GATED] = gated
-        rows[n:, c.WHERE] = c.GONE
-        return rows
-
     def one_at_a_time(
-        self, state: State, rows: Int64s, codes: Int64s, names: Int64s, wall_ns: int
+        self, state: State, waiting: Waiting, codes: Int64s, names: Int64s, wall_ns: int
     ) -> Decision:
         """Every batch that the new rows (the last `len(codes)`) imply."""
+        rows = waiting.rows
         room = _Room(state, rows, len(codes), len(codes) // 4 + 8)
         first, again = len(rows) - len(codes), False
         while first < len(rows):
             first, again = run(
-                rows, first, again, codes, names, room.lists, *room.state, room.named, *room.out,
-                self.length_ns, self.timeout, self.max_rows, wall_ns,
+                rows, first, again, codes, names, waiting.lists, *room.state, room.named,
+                *room.out, self.length_ns, self.timeout, self.max_rows, wall_ns,
             )  # fmt: skip
             if first < len(rows):
                 room.grow()
         return room.decision(rows)
 
     def as_one_call(
-        self, state: State, rows: Int64s, codes: Int64s, names: Int64s, wall_ns: int
+        self, state: State, waiting: Waiting, codes: Int64s, names: Int64s, wall_ns: int
     ) -> Decision:
         """At most one batch, with all new rows looked at together."""
+        rows = waiting.rows
         room = _Room(state, rows, len(codes), 1)
         run_call(
-            rows, codes, names, room.lists, *room.state, room.named, *room.out,
+            rows, codes, names, waiting.lists, *room.state, room.named, *room.out,
             self.length_ns, self.timeout, wall_ns,
         )  # fmt: skip
         return room.decision(rows)
 
     def lanes(
-        self, state: State, rows: Int64s, numbers: Int64s, wall_ns: int, *, everything: bool
+        self, state: State, waiting: Waiting, numbers: Int64s, wall_ns: int, *, everything: bool
     ) -> Decision:
         """What is due in these lanes now, or everything they hold."""
+        rows = waiting.rows
         room = _Room(state, rows, 0, len(rows) // 4 + 8)
         done = 0
         while done < len(numbers):
             done = settle_lanes(
-                numbers, done, everything, rows, room.lists, *room.state[:3], *room.out,
+                numbers, done, everything, rows, waiting.lists, *room.state[:3], *room.out,
                 self.timeout, self.max_rows, wall_ns,
             )  # fmt: skip
             if done < len(numbers):
@@ -123,23 +155,23 @@ class _Room:
     def __init__(self, state: State, rows: Int64s, n_new: int, batches: int) -> None:
         self.state = (state["lane"], state["stream"], state["ring"], state["find"])
         streams = state["stream"].shape[1]
-        self.lists = np.full((state.lanes, c.LIST_COLUMNS), -1, np.int64)
+        parts = batches * min(streams, 4) + streams
         self.named = np.empty(n_new, np.int64)
         self.out = (
             np.empty(len(rows), np.int64),
             np.empty(len(rows), np.int64),
             np.empty((batches, c.BATCH_COLUMNS), np.int64),
-            np.empty((batches * min(streams, 4) + streams, c.PART_COLUMNS), np.int64),
-            np.empty((batches * min(streams, 4) + streams, c.PART_FLOATS), np.float64),
+            np.empty((parts, c.PART_COLUMNS), np.int64),
+            np.empty((parts, c.PART_FLOATS), np.float64),
             np.zeros((1 + streams, c.WORK_COLUMNS), np.int64),
             np.empty(64 + 2 * streams, np.float64),
         )
-        load(rows, len(rows) - n_new, self.lists)
 
     def grow(self) -> None:
         """Twice the room for batches and parts, keeping what is written."""
-        numbers, spare, batches, parts, floats, *rest = self.out
-        self.out = (numbers, spare, _doubled(batches), _doubled(parts), _doubled(floats), *rest)
+        numbers, spare, batches, parts, floats, work, scratch = self.out
+        twice = (_doubled(batches), _doubled(parts), _doubled(floats))
+        self.out = (numbers, spare, *twice, work, scratch)
 
     def decision(self, rows: Int64s) -> Decision:
         numbers, _, batches, parts, floats, work, _ = self.out
@@ -150,7 +182,6 @@ class _Room:
             parts[: work[0, c.N_PARTS]],
             floats[: work[0, c.N_PARTS]],
             self.named[: work[0, c.N_NAMED]],
-            np.flatnonzero(rows[:, c.WHERE] != c.GONE),
         )
 
 
@@ -158,7 +189,3 @@ def _doubled(array: NDArray[Any]) -> NDArray[Any]:
     out = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out
-
-
-def batch_layout(max_streams: int, tables: tuple[str, ...] = ()) -> Layout:
-    return Layout(batch_arrays(max_streams), tables)

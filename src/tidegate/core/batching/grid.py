@@ -77,7 +77,7 @@ def refresh(streams, rings, n, s, start, length, any_time, after_time, scratch):
             # Slower than 1 Hz now: a grid of its old rate would gate for ever.
             streams[n, s, PERIOD] = 0
         return
-    if rate * (length + 1) < 1_000_000_000:
+    if rate * (length + 1.0) < 1e9:
         # No whole pulse per batch: rides along. The +1 is the nanosecond that a length such as
         # 1/7 s loses when it is written in whole ones.
         streams[n, s, PERIOD] = 0

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.batching import columns as c
-from tidegate.core.batching.decide import Deciding, Decision, batch_arrays
+from tidegate.core.batching.decide import Deciding, Decision, Waiting, batch_arrays
 from tidegate.core.batching.engine import STALL_LENGTHS
 from tidegate.core.batching.settings import checked_count, checked_length, checked_timeout, digest
 from tidegate.core.batching.summary import (
@@ -136,12 +136,12 @@ class Batch(Operator):
         labels: list[str] = encoded.dictionary.to_pylist()
         codes = encoded.indices.to_numpy().astype(np.int64)
         names = np.array([_digest(label) for label in labels], np.int64)
-        held = _held_rows(state)
-        deciding = self._deciding()
         gates = np.array([self._gates(label) for label in labels], np.bool_)
-        rows = deciding.pack(held, collection.lane, collection.time_ns, gates[codes])
-        decision = deciding.one_at_a_time(state, rows, codes, names, collection.wall_ns)
-        self._remember(state, decision, encoded, len(held))
+        waiting = Waiting(state, _held_rows(state))
+        n_held = waiting.used
+        waiting.add(collection.lane, collection.time_ns, gates[codes])
+        decision = self._deciding().one_at_a_time(state, waiting, codes, names, collection.wall_ns)
+        self._remember(state, decision, encoded, n_held)
         known = dict(zip(names.tolist(), labels, strict=True))
         return out + self._let_out(state, decision, collection, known)
 
@@ -165,8 +165,9 @@ class Batch(Operator):
         return self._lanes(state, lanes, wall_ns, everything=False)
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
-        chosen = np.arange(state.lanes) if lanes is None else np.unique(lanes)
-        chosen = chosen[chosen < state.lanes]
+        chosen = np.arange(state.lanes, dtype=np.int64)
+        if lanes is not None:
+            chosen = chosen[np.isin(chosen, lanes)]
         out = self._lanes(state, chosen, 0, everything=True)
         self._forget(state, chosen)
         return out
@@ -222,8 +223,8 @@ class Batch(Operator):
         if not len(lanes):
             return []
         state.touch(lanes)
-        rows = self._deciding().pack(_held_rows(state), 0, np.empty(0, np.int64), False)
-        decision = self._deciding().lanes(state, rows, lanes, wall_ns, everything=everything)
+        waiting = Waiting(state, _held_rows(state))
+        decision = self._deciding().lanes(state, waiting, lanes, wall_ns, everything=everything)
         return self._let_out(state, decision, None, {}, wall_ns)
 
     def _let_out(
@@ -247,8 +248,7 @@ class Batch(Operator):
             wall_ns = collection.wall_ns
         if payload is None:
             return self._hand_on(state)
-        kept = decision.kept
-        state.tables["held"] = _held_table(payload, kept, decision, held_times)
+        state.tables["held"] = _held_table(payload, decision, held_times)
         out: list[Outcome] = []
         lanes = decision.batches[:, c.B_LANE].astype(np.int32)
         if len(decision.order):
@@ -282,15 +282,14 @@ class Batch(Operator):
         name = np.array([_digest(text) for text in label.to_pylist()], np.int64)
         new = pa.record_batch({LANE: lane, "digest": name, "name": label.cast(pa.string())})
         table = concat([state.tables["names"], new])
+        assert table is not None
         if table.num_rows > 4 * state.lanes * self.max_streams:  # names of streams long replaced
             at = table.column(LANE).to_numpy()
             have = state["stream"][at, :, c.NAME] == table.column("digest").to_numpy()[:, None]
             table = table.filter(pa.array(have.any(axis=1)))
         state.tables["names"] = table
 
-    def _all_names(
-        self, state: State, decision: Decision, names: dict[int, str]
-    ) -> dict[int, str]:
+    def _all_names(self, state: State, decision: Decision, names: dict[int, str]) -> dict[int, str]:
         """`names`, and those of streams that sent nothing in this collection but were expected."""
         unknown = set(np.unique(decision.parts[:, c.P_NAME]).tolist()) - set(names)
         table = state.tables["names"]
@@ -320,7 +319,7 @@ class Batch(Operator):
         return [Watermark(reach[lanes], lanes)]
 
     def _forget(self, state: State, lanes: Int64s) -> None:
-        """Everything about these lanes but the running number of their batches and the watermark."""
+        """Everything about these lanes but the number of their next batch and the watermark."""
         kept = {name: state[name][lanes].copy() for name in ("watermark", "handed")}
         ids = state["lane"][lanes, c.BATCHES].copy()
         state.free(lanes)
@@ -367,9 +366,8 @@ def _held_rows(state: State) -> Int64s:
     return rows
 
 
-def _held_table(
-    payload: pa.RecordBatch, kept: Int64s, decision: Decision, time_ns: Int64s
-) -> pa.RecordBatch:
+def _held_table(payload: pa.RecordBatch, decision: Decision, time_ns: Int64s) -> pa.RecordBatch:
+    kept = decision.kept()
     rows = take_rows(payload, kept)
     packed = decision.rows[kept]
     names = [*rows.schema.names, LANE]

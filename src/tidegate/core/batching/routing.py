@@ -153,7 +153,7 @@ def route(rows, row, lists, lanes, streams, rings, n, stalled):
             streams[n, s, REACHED] = slots - 1
             lanes[n, WAITING] -= 1
         return
-    rows[row, SLOT] = max(slot, NO_SLOT + 1)
+    rows[row, SLOT] = min(max(slot, NO_SLOT + 1), -NO_SLOT - 1)  # an int32 column
     if slot > streams[n, s, REACHED]:
         if slot == slots - 1:
             lanes[n, WAITING] -= 1

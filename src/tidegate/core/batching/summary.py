@@ -115,7 +115,9 @@ def _parts(decision: Decision, names: Mapping[int, str]) -> pa.StructArray:
     labels = pa.array([names.get(name) for name in digests.tolist()], pa.string())
     no_grid = parts[:, c.P_EXPECTED] < 0
     columns = [
-        pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), labels).dictionary_decode(),
+        pa.DictionaryArray.from_arrays(
+            pa.array(which.astype(np.int32)), labels
+        ).dictionary_decode(),
         pa.array(parts[:, c.P_ROWS]),
         pa.array(parts[:, c.P_EXPECTED], mask=no_grid),
         pa.array(parts[:, c.P_MISSING], mask=no_grid),
