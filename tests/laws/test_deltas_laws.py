@@ -215,8 +215,7 @@ def test_compaction_changes_nothing(
         chain.append(delta)
         now = set(chain.checkpoint.covered if chain.checkpoint else ())
         now |= {name for d in chain.pending for name in d.ids}
-        for name in now - known:
-            plain.append(held.get(name, delta) if name != delta.delta_id else delta)
+        plain += [held.get(n, delta) for n in now - known]
         what = data.draw(st.sampled_from(["go on", "compact", "restart", "dry run"]))
         before = composed(chain)
         assert before == compose(plain, dims)
@@ -355,8 +354,8 @@ def test_stage_conserves_and_stays_bounded(stream: Any, strategy: Any) -> None:
         out += operator.process(state, piece)
         held = state.tables["pending"]
         if held is not None and held.num_rows:
-            per = Counter(zip(held.column("__lane").to_pylist(), held.column("vector_id").to_pylist(),
-                              strict=True))  # fmt: skip
+            lanes, ids = held.column("__lane").to_pylist(), held.column("vector_id").to_pylist()
+            per = Counter(zip(lanes, ids, strict=True))
             assert max(per.values()) <= operator.max_chain_length
     out += operator.flush(state)
     assert all(state.rows(name) == 0 for name in ("chains", "pending", "waiting"))

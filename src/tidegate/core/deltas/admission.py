@@ -24,12 +24,14 @@ from tidegate.core.time import MIN_NS
 
 __all__ = [
     "ACCEPTED",
+    "BEHIND",
     "CROWDED",
     "DUPLICATE",
     "LATE",
     "OPEN",
     "ORPHAN",
     "REFUSED",
+    "SEALED",
     "WAITING",
     "Ids",
     "admit",
@@ -38,6 +40,9 @@ __all__ = [
 
 OPEN, ACCEPTED, DUPLICATE, LATE, WAITING, ORPHAN, CROWDED, REFUSED = range(8)
 """What became of a row. OPEN: its chain was full, it must be offered again."""
+
+FREE, BEHIND, HELD, SEALED = range(4)
+"""Where an id is: nowhere; in its chain, behind the seal; waiting; folded, merged or before that."""
 
 Codes = NDArray[np.int8]
 
@@ -62,8 +67,9 @@ def admit(
     """Offer `rows` in this order; fills `status`, `decided` (the row that settled it) and
     `accepted` (row numbers in the order of admission), and gives the number accepted.
 
-    `room[v]` is how many more chain v takes now; `known[id]` is 1 for an id in its chain, 2 for one
-    that waits; `tied` rows have the time of the seal and stand before it.
+    `room[v]` is how many more chain v takes now; `known[id]` says where an id is (FREE if nowhere);
+    `tied` rows have the time of the seal and stand before it. A child whose parent stands behind
+    the seal comes behind it too, whatever its own clock says.
     """
     vectors = len(sealed_ns)
     first = np.full(vectors, -1, np.int64)
@@ -86,7 +92,7 @@ def admit(
             if time_ns[r] >= MIN_NS + wait_ns and time_ns[w] < time_ns[r] - wait_ns:
                 status[w] = ORPHAN
                 decided[w] = now
-                known[ident[w]] = 0
+                known[ident[w]] = FREE
                 held[v] -= 1
                 if before < 0:
                     first[v] = after
@@ -97,15 +103,15 @@ def admit(
             else:
                 before = w
             w = after
-        if known[ident[r]] != 0:
+        if known[ident[r]] != FREE:
             status[r] = DUPLICATE
             continue
-        if parent[r] >= 0 and known[parent[r]] != 1:
+        if parent[r] >= 0 and (known[parent[r]] == FREE or known[parent[r]] == HELD):
             if held[v] >= max_waiting:
                 status[r] = CROWDED
                 continue
             status[r] = WAITING
-            known[ident[r]] = 2
+            known[ident[r]] = HELD
             held[v] += 1
             if first[v] < 0:
                 first[v] = r
@@ -116,12 +122,13 @@ def admit(
         joins = r
         while joins >= 0:
             decided[joins] = now
-            if time_ns[joins] < sealed_ns[v] or tied[joins]:
+            early = time_ns[joins] < sealed_ns[v] or tied[joins]
+            if early and (parent[joins] < 0 or known[parent[joins]] != BEHIND):
                 status[joins] = LATE
-                known[ident[joins]] = 0
+                known[ident[joins]] = FREE
             else:
                 status[joins] = ACCEPTED
-                known[ident[joins]] = 1
+                known[ident[joins]] = BEHIND
                 accepted[count] = joins
                 count += 1
                 room[v] -= 1
@@ -129,7 +136,7 @@ def admit(
             before = -1
             w = first[v]
             while w >= 0:
-                if known[parent[w]] == 1:
+                if known[parent[w]] == BEHIND or known[parent[w]] == SEALED:
                     if room[v] <= 0:
                         decided[w] = now  # offered again once there is room
                         break

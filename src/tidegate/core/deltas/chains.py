@@ -188,7 +188,7 @@ class Chains:
     def nbytes(self) -> Int64s:
         """Measured bytes per vector: checkpoint, covered ids, pending rows; uncompressed."""
         each = np.concatenate([[0], np.cumsum(row_bytes(self.rows))])
-        out = each[self.start[1:]] - each[self.start[:-1]]
+        out: Int64s = each[self.start[1:]] - each[self.start[:-1]]
         at = pc.fill_null(pc.binary_length(self.at), 0).to_numpy()
         out += np.where(self.has, 8 * self.dims + FIXED_BYTES + at, 0)
         if len(self.covered.vec):

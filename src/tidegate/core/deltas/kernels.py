@@ -186,6 +186,7 @@ def _scaled(f: float, a: float) -> tuple[float, bool]:
 @kernel
 def merge_runs(
     dims: int,
+    room: int,
     run_start: Ints,
     run_stop: Ints,
     op: Codes,
@@ -197,7 +198,6 @@ def merge_runs(
     values: Floats,
     astart: Ints,
     factors: Floats,
-    room: int,
 ) -> tuple[Any, ...]:
     """Fold the rows of each run [run_start[k], run_stop[k]) into one row, without a base.
 

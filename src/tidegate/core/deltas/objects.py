@@ -18,10 +18,10 @@ from tidegate.core.deltas.operations import (
     Operation,
     Scale,
     Sparse,
+    Unknown,
     VectorDelta,
 )
 from tidegate.core.deltas.rows import DELTAS
-from tidegate.errors import StateError
 
 __all__ = ["deltas_of", "rows_from"]
 
@@ -119,4 +119,4 @@ def _operation(row: dict[str, Any]) -> Operation:
                 row["factor"], row["amount"], row["indices"], row["factors"], row["values"]
             )
         case other:
-            raise StateError(f"a stored delta has the unknown operation {other!r}")
+            return Unknown(other)

@@ -52,18 +52,34 @@ class Offer:
         """How far a late row lies behind the seal of its chain."""
         self.decided = np.arange(len(vec), dtype=np.int64)
         ids, parents = rows.column("delta_id"), rows.column("parent")
-        self.ident, self.parent, numbering = Ids.of(vec, ids, parents, len(chains))
-        self.known: NDArray[np.int8] = np.zeros(len(numbering), np.int8)
-        self._note(numbering, chains.vec, chains.rows.column("delta_id"))
-        self._note(numbering, chains.covered.vec, chains.covered.ids)
-        covers = chains.rows.column("covers")
-        if covers.null_count < len(covers):
-            sizes = pc.fill_null(covers.value_lengths(), 0).to_numpy()
-            self._note(numbering, np.repeat(chains.vec, sizes), covers.flatten())
+        self.ident, self.parent, self.numbering = Ids.of(vec, ids, parents, len(chains))
+        self.known: NDArray[np.int8] = np.zeros(len(self.numbering), np.int8)
+        self._names = np.arange(len(chains))
+        self.learn(chains)
 
-    def _note(self, numbering: Ids, vec: Int64s, ids: pa.Array) -> None:
+    def learn(self, chains: Chains) -> None:
+        """Look up where the ids on offer are by now: after a compaction, for instance."""
+        self.known[:] = admission.FREE
+        covers = chains.rows.column("covers")
+        behind = np.ones(len(chains.vec), np.bool_)
+        if covers.null_count < len(covers):
+            merged = np.flatnonzero(covers.is_valid().to_numpy(zero_copy_only=False))
+            last = np.full(len(chains), -1, np.int64)
+            last[chains.vec[merged]] = merged
+            behind = np.arange(len(behind)) > last[chains.vec]
+            sizes = pc.fill_null(covers.value_lengths(), 0).to_numpy()
+            self._note(np.repeat(chains.vec, sizes), covers.flatten(), admission.SEALED)
+        self._note(chains.covered.vec, chains.covered.ids, admission.SEALED)
+        ids = chains.rows.column("delta_id")
+        if behind.all():
+            self._note(chains.vec, ids, admission.BEHIND)
+        else:
+            self._note(chains.vec[~behind], ids.filter(pa.array(~behind)), admission.SEALED)
+            self._note(chains.vec[behind], ids.filter(pa.array(behind)), admission.BEHIND)
+
+    def _note(self, vec: Int64s, ids: pa.Array, where: int) -> None:
         if len(vec):
-            self.known[numbering.find(vec, ids)] = 1
+            self.known[self.numbering.find(self._names[vec], ids)] = where
 
     @property
     def open(self) -> bool:
@@ -74,7 +90,7 @@ class Offer:
         """Admit what there is room for: the new chains, and the rows admitted, in that order."""
         asked = (self.status == admission.OPEN) | (self.status == admission.WAITING)
         rows = np.flatnonzero(asked & (self.vec >= 0)).astype(np.int64)
-        self.known[self.ident[rows[self.status[rows] == admission.WAITING]]] = 0
+        self.known[self.ident[rows[self.status[rows] == admission.WAITING]]] = admission.FREE
         accepted = np.empty(len(rows), np.int64)
         if room is None:
             room = np.full(len(chains), NO_LIMIT, np.int64)
@@ -115,6 +131,7 @@ class Offer:
         new = np.full(vectors, -1, np.int64)
         new[which] = np.arange(len(which))
         self.vec = new[self.vec]
+        self._names = self._names[which]
 
     def _before_seal(self, chains: Chains, rows: Int64s) -> NDArray[np.bool_]:
         """Rows with exactly the time of the seal that (origin, id) puts before it."""

@@ -27,6 +27,7 @@ __all__ = [
     "Operation",
     "Scale",
     "Sparse",
+    "Unknown",
     "VectorDelta",
 ]
 
@@ -116,6 +117,14 @@ class Affine(Operation):
     factors: Numbers = ()
     values: Numbers = ()
     op: ClassVar[str] = "affine"
+
+
+@dataclass(frozen=True, eq=False)
+class Unknown(Operation):
+    """What a row called an operation and is none: never applied, only handed back."""
+
+    said: str | None
+    op: ClassVar[str] = "unknown"
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,8 @@ class Residents:
                 made += rows
             if not offer.open:
                 break
+            if full.any():
+                offer.learn(chains)
             still = np.unique(offer.vec[offer.status == 0])
             if 2 * len(still) < len(active):
                 out = np.setdiff1d(np.arange(len(active)), still)

@@ -130,6 +130,12 @@ def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[
     return start, np.ascontiguousarray(flat.to_numpy(), dtype)
 
 
+Floats = NDArray[np.float64]
+Ragged = tuple[
+    NDArray[np.int8], Floats, Floats, Int64s, NDArray[np.int32], Int64s, Floats, Int64s, Floats
+]
+
+
 @dataclass(frozen=True)
 class Block:
     """Rows of deltas as the kernels take them. The rows keep their order."""
@@ -189,7 +195,7 @@ class Block:
         return len(self.op)
 
     @cached_property
-    def ragged(self) -> Any:
+    def ragged(self) -> Ragged:
         """The columns in the order all kernels take them."""
         return (
             self.op,
@@ -227,8 +233,8 @@ class Block:
     def merge(self, run_start: Int64s, run_stop: Int64s, dims: int) -> Merged:
         """One folded row for each run of rows [run_start[k], run_stop[k])."""
         room = np.minimum(self.vstart[run_stop] - self.vstart[run_start], dims)
-        runs = frozen(run_start), frozen(run_stop)
-        made = kernels.merge_runs(dims, *runs, *self.ragged, int(room.sum()))
+        start, stop = frozen(run_start), frozen(run_stop)
+        made = kernels.merge_runs(dims, int(room.sum()), start, stop, *self.ragged)
         return Merged(*made)
 
 

@@ -1,0 +1,260 @@
+"""Figures of deltas and compaction, measured side by side in one run.
+
+    python benchmarks/deltas.py [compose] [engine] [stage] [storage] [spark] [--rows N]
+
+Contestants take turns and the median counts. Without names, everything but `spark` runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.deltas import (
+    Adaptive,
+    Checkpoint,
+    Compact,
+    Compactor,
+    DeltaChain,
+    FullMerge,
+    Sparse,
+    TieredMerge,
+    VectorDelta,
+)
+from tidegate.core.deltas.chains import Chains
+from tidegate.core.deltas.offer import Limits, Offer
+from tidegate.core.deltas.rows import DELTAS, normalise
+from tidegate.core.model import Collection
+from tidegate.deltastore import DeltaTable, compact_table
+
+RNG = np.random.default_rng(7)
+
+
+def medians(contestants: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+    """Seconds per call, the contestants taking turns; the first round only warms up."""
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for turn in range(rounds + 1):
+        for name, call in contestants.items():
+            start = time.perf_counter()
+            call()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def sparse_rows(n: int, vectors: int, dims: int, wide: int) -> pa.RecordBatch:
+    """`n` sparse deltas of `wide` dims in time order, spread over the vectors at random."""
+    vector = RNG.integers(vectors, size=n)
+    ids = pa.array(np.char.add("d", np.arange(n).astype("U10")))
+    # `wide` different places: a random start and a stride that never meets itself
+    start, stride = RNG.integers(dims, size=(n, 1)), 2 * RNG.integers(dims // 2, size=(n, 1)) + 1
+    places = ((start + stride * np.arange(wide)) % dims).astype(np.int32)
+    offsets = pa.array(np.arange(0, n * wide + 1, wide, dtype=np.int32))
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "delta_id": ids,
+            "vector_id": pa.array(np.char.add("vec-", vector.astype("U7"))),
+            "op": pa.array(["sparse"] * n),
+            "time_ns": np.arange(n) * 1_000_000,
+            "origin": pa.array(["bench"] * n),
+            "indices": pa.ListArray.from_arrays(offsets, pa.array(places.reshape(-1))),
+            "values": pa.ListArray.from_arrays(offsets, pa.array(RNG.standard_normal(n * wide))),
+        }
+    )
+    return normalise(rows)
+
+
+def compose() -> None:
+    """100 sparse deltas (16 of 768 dims) on a checkpoint, against the numpy assignments alone."""
+    dims, base = 768, RNG.standard_normal(768)
+    parts = [(RNG.choice(dims, 16, replace=False), RNG.standard_normal(16)) for _ in range(100)]
+    deltas = [VectorDelta(f"d{n}", "v", Sparse(i, v), n) for n, (i, v) in enumerate(parts)]
+    chain = DeltaChain("v", checkpoint=Checkpoint(base))
+    chain.extend(deltas)
+
+    def numpy_alone() -> np.ndarray:
+        x = base.copy()
+        for i, v in parts:
+            x[i] = v
+        return x
+
+    def ours() -> object:
+        return chain.compose()
+
+    def cold() -> object:
+        assert chain.chains is not None
+        return Chains(*(getattr(chain.chains, f) for f in Chains.__dataclass_fields__)).compose()
+
+    assert np.array_equal(numpy_alone(), chain.compose())
+    took = medians({"numpy": numpy_alone, "chain": ours, "cold": cold}, 301)
+    print(f"compose 100 sparse deltas, 16 of 768 dims: numpy {took['numpy'] * 1e6:.0f} us, "
+          f"chain {took['chain'] * 1e6:.0f} us = {took['chain'] / took['numpy']:.2f}x numpy, "
+          f"first time after an append {took['cold'] * 1e6:.0f} us "
+          f"= {took['cold'] / took['numpy']:.2f}x (wanted: at most 3x)")  # fmt: skip
+
+
+def admitted(rows: pa.RecordBatch, dims: int) -> tuple[Chains, pa.RecordBatch, np.ndarray]:
+    words = rows.column("vector_id").dictionary_encode()
+    vec = words.indices.to_numpy().astype(np.int64)
+    empty = Chains.of(dims, words.dictionary)
+    offer = Offer(empty, rows, vec, Limits(10**10, 1000))
+    return offer.round(empty)[0], rows, vec
+
+
+def engine(rows: int = 1_000_000) -> None:
+    """The columnar engine on 100,000 vectors x 128 dims."""
+    dims, vectors, wide = 128, 100_000, 8
+    batch = sparse_rows(rows, vectors, dims, wide)
+    chains, _, vec = admitted(batch, dims)
+    full, tiered = Compactor(FullMerge()), Compactor(TieredMerge(3), delta_threshold=4)
+
+    def fresh() -> Chains:
+        return Chains(*(getattr(chains, f) for f in Chains.__dataclass_fields__))
+
+    def run_compose() -> None:
+        fresh().compose()
+
+    def run_full() -> None:
+        c = fresh()
+        full.fold(c, full.plan(c))
+
+    def run_tiered() -> None:
+        c = fresh()
+        tiered.fold(c, tiered.plan(c))
+
+    def run_merge() -> None:
+        c = fresh()
+        runs = c.start[:-1][c.pending > 0], c.start[1:][c.pending > 0]
+        c.block.merge(*runs, dims)
+
+    def run_admit() -> None:
+        empty = Chains.of(dims, chains.ids)
+        Offer(empty, batch, vec, Limits(10**10, 1000)).round(empty)
+
+    out = np.zeros((len(chains), dims))
+    flat_index = (chains.vec.repeat(wide), chains.block.indices)
+
+    def numpy_scatter() -> None:
+        out[flat_index] = chains.block.values
+
+    took = medians(
+        {"compose": run_compose, "full merge": run_full, "tiered merge": run_tiered,
+         "merge without base": run_merge, "admit (check, dedup, order)": run_admit,
+         "one numpy scatter of all values": numpy_scatter}, 3)  # fmt: skip
+    print(f"engine, {rows:,} sparse deltas ({wide} of {dims}) over {vectors:,} vectors:")
+    for name, seconds in took.items():
+        print(f"  {name:34} {rows / seconds / 1e6:6.2f} M deltas/s")
+
+
+def stage(rows: int = 300_000) -> None:
+    """The pipeline stage, collections of 50,000 rows."""
+    dims, vectors = 128, 2_000
+    batch = sparse_rows(rows, vectors, dims, 8)
+    stage_ = Compact(dims)
+
+    def run() -> None:
+        state = stage_.open()
+        for first in range(0, rows, 50_000):
+            part = batch.slice(first, 50_000)
+            stage_.process(state, Collection.of(part, part.column("time_ns").to_numpy()))
+
+    took = medians({"stage": run}, 2)
+    print(f"stage: {rows / took['stage'] / 1e6:.2f} M deltas/s, {vectors:,} vectors in one lane")
+
+
+def storage(rows: int = 300_000) -> None:
+    """Bytes on disk. Workload: sparse updates of 16 of 128 dims, 1,000 vectors, random values."""
+    dims, vectors = 128, 1_000
+    batch = sparse_rows(rows, vectors, dims, 16)
+    print(f"storage, {rows:,} sparse updates (16 of {dims} dims) of {vectors:,} vectors, zstd:")
+    with tempfile.TemporaryDirectory() as folder:
+        for strategy in (TieredMerge(10), FullMerge(), Adaptive(10)):
+            table = DeltaTable.create(Path(folder) / strategy.name, dims, buckets=4)
+            table.append(batch)
+            before = table.bytes
+            compact_table(table.root, Compactor(strategy))
+            print(f"  {strategy.name:14} {before / 1e6:7.1f} MB -> {table.bytes / 1e6:6.1f} MB "
+                  f"= {before / table.bytes:.1f}x smaller")  # fmt: skip
+        # few updates of wide vectors: a checkpoint would be larger than the deltas
+        rare = sparse_rows(20_000, 1_000, 768, 2)
+        for strategy in (TieredMerge(1), Adaptive(1)):
+            table = DeltaTable.create(Path(folder) / f"rare-{strategy.name}", 768, buckets=4)
+            table.append(rare)
+            before = table.bytes
+            compact_table(table.root, Compactor(strategy, delta_threshold=5))
+            print(f"  rare updates (2 of 768 dims, 20 each), {strategy.name:13} "
+                  f"{before / 1e6:5.2f} MB -> {table.bytes / 1e6:5.2f} MB")  # fmt: skip
+
+
+def spark(rows: int = 2_000_000, vectors: int = 100_000, dims: int = 128) -> None:
+    """The batch job against a Spark groupBy-applyInArrow that only concatenates."""
+    from tidegate.spark import session
+    from tidegate.spark.compaction import compact_table as compact_on_spark
+
+    engine_ = session(settings={"spark.driver.memory": "6g"})
+    with tempfile.TemporaryDirectory() as folder:
+        table = DeltaTable.create(Path(folder) / "t", dims, buckets=16)
+        for first in range(0, rows, 500_000):
+            table.append(sparse_rows(min(500_000, rows - first), vectors, dims, 4),
+                         batch=str(first))  # fmt: skip
+        # ids repeat between pieces: make them different
+        files = [str(table.root / f.path) for f in table.log.latest().files]
+        print(f"spark, {rows:,} deltas (4 of {dims} dims) over {vectors:,} vectors, "
+              f"{table.bytes / 1e6:.0f} MB in {len(files)} files:")  # fmt: skip
+        frame = engine_.read.parquet(*files)
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def same(part: pa.Table) -> pa.Table:
+            return pa.concat_tables([part]).drop(["bucket"])
+
+        def concatenate() -> float:
+            start = time.perf_counter()
+            keyed = frame.withColumn("bucket", F.pmod(F.hash("vector_id"), F.lit(16)))
+            made = keyed.groupBy("bucket").applyInArrow(same, frame.schema)
+            made.write.mode("overwrite").parquet(f"{folder}/concatenated")
+            return time.perf_counter() - start
+
+        def compacting() -> float:
+            start = time.perf_counter()
+            report = compact_on_spark(
+                table.root, Compactor(FullMerge(), delta_threshold=2), spark=engine_
+            )
+            assert report.vectors, report
+            return time.perf_counter() - start
+
+        ours, theirs = [], []
+        base = table.log.latest()
+        keep = {f.path: (table.root / f.path).read_bytes() for f in base.files}
+        for turn in range(3):
+            theirs.append(concatenate())
+            ours.append(compacting())
+            if turn < 2:  # back to the uncompacted table
+                for path, content in keep.items():
+                    (table.root / path).write_bytes(content)
+                newest = table.log.latest()
+                table.log.commit(table.log.following(newest, files=base.files))
+        a, b = statistics.median(ours[1:]), statistics.median(theirs[1:])
+        print(f"  compaction {rows / a / 1e6:.2f} M rows/s, groupBy-applyInArrow that only "
+              f"concatenates {rows / b / 1e6:.2f} M rows/s: {b / a:.2f} of it (wanted 0.6)")  # fmt: skip
+
+
+ALL = {"compose": compose, "engine": engine, "stage": stage, "storage": storage, "spark": spark}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(ALL))
+    parser.add_argument("--rows", type=int, help="rows of engine, stage, storage and spark")
+    options = parser.parse_args()
+    assert DELTAS.names[0] == "delta_id"
+    for name in options.names or [n for n in ALL if n != "spark"]:
+        if options.rows and name != "compose":
+            ALL[name](options.rows)  # type: ignore[call-arg]
+        else:
+            ALL[name]()
