@@ -1,0 +1,63 @@
+"""What the README shows is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.testing.fleet import fleet
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def block(language: str, containing: str) -> str:
+    found = [text for name, text in BLOCKS if name == language and containing in text]
+    assert len(found) == 1, f"one {language} block with {containing!r}, found {len(found)}"
+    return found[0]
+
+
+def test_in_process(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(block("python", "ApproximateTime"), {})
+    assert "10000000" in capsys.readouterr().out
+
+
+def test_on_dataframes(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recording").mkdir()
+    pq.write_table(fleet(vehicles=2, seconds=3), tmp_path / "recording" / "0.parquet")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block("python", "frames(spark").replace("recording/", f"{tmp_path}/recording/"), names)
+    assert names["aligned"].data.count() > 20
+    assert names["aligned"].errors.count() > 0
+
+
+def test_the_pipeline_file_plans() -> None:
+    text = block("yaml", "synchronize")
+    names = [node.name for node in plan(PipelineDefinition.from_yaml(text)).nodes]
+    assert names == [
+        "PhysicalDataSource",
+        "PhysicalDecoder",
+        "PhysicalEventtimeWatermark",
+        "PhysicalSynchronize",
+        "PhysicalSink",
+    ]
+
+
+def test_the_commands_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = re.findall(r"^make (\w+)", "".join(text for _, text in BLOCKS), re.MULTILINE)
+    assert used
+    assert set(used) <= targets
+    help_text = subprocess.run(
+        [sys.executable, "-m", "tidegate", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for command in re.findall(r"^tidegate ([\w-]+)", block("", "tidegate run"), re.MULTILINE):
+        assert command in help_text
