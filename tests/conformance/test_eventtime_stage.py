@@ -105,6 +105,7 @@ def flow_of(config: dict[str, Any]) -> Flow:
             "options": {
                 "eventtime": {
                     "enabled": True,
+                    "watermarkPer": "collection",
                     "lateTolerance": f"{config['late_tolerance_ms']} ms",
                 }
             },

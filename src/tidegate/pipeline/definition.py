@@ -179,8 +179,9 @@ class EventtimeOptions(_Model):
     late_tolerance: Span = 0
     """How far behind the newest time a row may arrive and still be put in order."""
     late: Literal["side_output", "drop"] = "side_output"
-    watermark_per: Literal["collection", "tuple"] = "collection"
-    """`tuple` makes results independent of how the input was cut into collections."""
+    watermark_per: Literal["collection", "tuple"] = "tuple"
+    """`tuple` judges every row by those before it, so how rows fall into micro-batches changes
+    nothing; `collection` judges a whole collection by the watermark before it."""
     max_future_skew: Span | None = None
     """A row further ahead than this is reported and does not move time."""
     skew_against: Literal["rows", "clock"] = "rows"
@@ -328,6 +329,10 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
             raise config_error(error, cls, source) from None
         made._document = source
         return made
+
+    def __eq__(self, other: object) -> bool:
+        """The same pipeline, wherever it was written down."""
+        return isinstance(other, PipelineDefinition) and self.model_dump() == other.model_dump()
 
     def where(self, *path: str | int) -> str:
         """The file and line of a field, for errors; empty if this was made in Python."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from pydantic.alias_generators import to_camel
 
 from tidegate.errors import ConfigError
 
@@ -31,7 +32,8 @@ class Document:
 
     def line(self, path: Path) -> int:
         while path not in self.lines and path:
-            path = path[:-1]
+            camel = (*path[:-1], to_camel(str(path[-1])))  # the file may have the other spelling
+            path = camel if camel in self.lines else path[:-1]
         return self.lines.get(path, 1)
 
 

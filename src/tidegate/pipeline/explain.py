@@ -26,7 +26,7 @@ def explain(plan: Plan) -> str:
       2 PhysicalDecoder             stream=fleet, eventtime.column=t, \
 eventtime.type=unixtimestamp_ms, eventtime.index=1
       3 PhysicalEventtimeWatermark  mode=event_time, late_tolerance_ms=5000, late_tolerance=5 s, \
-late=side_output, watermark_per=collection
+late=side_output, watermark_per=tuple
     """
     facts = explain_json(plan)
     time = "event time" if facts["options"]["eventtime_enabled"] else "processing time"
@@ -42,7 +42,6 @@ late=side_output, watermark_per=collection
 def explain_json(plan: Plan) -> dict[str, Any]:
     """The same as plain JSON values: name, options, nodes (operator, facts, info) and notes."""
     options = plan.definition.options
-    tolerance, rest = divmod(options.eventtime.late_tolerance, 10**6)
     made = {
         "name": plan.definition.name,
         "options": {
@@ -52,7 +51,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
             "shards": options.shards,
             "forget_ns": options.forget,
             "eventtime_enabled": options.eventtime.enabled,
-            "eventtime_late_tolerance_ms": tolerance if rest == 0 else tolerance + rest / 10**6,
+            "eventtime_late_tolerance_ms": nodes.milliseconds(options.eventtime.late_tolerance),
         },
         "nodes": [
             {"operator": node.name, "facts": node.facts(), "info": _info(node)}

@@ -20,6 +20,7 @@ __all__ = [
     "PhysicalProcessTimeWatermark",
     "PhysicalSink",
     "PhysicalStage",
+    "milliseconds",
 ]
 
 _DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "offset")
@@ -100,14 +101,13 @@ class PhysicalEventtimeWatermark(Node):
 
     def facts(self) -> dict[str, Any]:
         settings = self.watermark.settings()
-        ms, rest = divmod(settings["late_tolerance"], 10**6)
         if self.watermark.max_future_skew is None:
             del settings["skew_against"], settings["skew_confirm"]
         if self.watermark.source is None:
             del settings["max_sources"]
         return {
             "mode": "event_time",
-            "late_tolerance_ms": ms if rest == 0 else ms + rest / 10**6,
+            "late_tolerance_ms": milliseconds(settings["late_tolerance"]),
             **_readable(settings),
         }
 
@@ -157,6 +157,11 @@ class PhysicalSink(Node):
             "path": self.sink.path,
             **_options(self.sink.options),
         }
+
+
+def milliseconds(ns: int) -> int | float:
+    """For showing only: whole where it is, else with its fraction."""
+    return ns // 10**6 if ns % 10**6 == 0 else ns / 10**6
 
 
 def _options(options: Mapping[str, object]) -> dict[str, Any]:

@@ -38,6 +38,10 @@ DEFAULT_TICK_NS = 10**9
 """The ticker of processing time where no window says how often it is needed: one second."""
 
 
+RESERVED = frozenset({"time_ns", "__lane", "__time"})
+"""Columns that results and states have beside those of the rows."""
+
+
 @dataclass(frozen=True)
 class Input:
     """One stream of a plan: where its rows are and how they get their times."""
@@ -168,11 +172,46 @@ def _input(
         for field, column in wanted:
             if column not in columns:
                 raise _no_column(definition, name, field, column, columns)
+        _check_names(definition, name, stream, columns)
+    if isinstance(known, pa.Schema):
+        _check_keys(definition, name, stream, known)
     times = _times(definition, name, stream, columns, types)
     source = nodes.PhysicalDataSource(
         name, stream.source, columns, tuple(stream.key), stream.topic, tuple(stream.arrival)
     )
     return Input(source, Decoder(times, types))
+
+
+def _check_names(
+    definition: PipelineDefinition, name: str, stream: StreamDefinition, columns: Sequence[str]
+) -> None:
+    """Columns of ours must not meet columns of the input under the same name."""
+    own = set() if stream.eventtime is None else {stream.eventtime.column}
+    for column in columns:
+        if column in RESERVED - own:
+            expected = "is a name Tidegate keeps for itself; rename the column"
+            raise ConfigError(
+                f"streams.{name}.columns",
+                column,
+                expected,
+                message=f"column `{column}` of stream `{name}` {expected}"
+                + definition.where("streams", name),
+            )
+
+
+def _check_keys(
+    definition: PipelineDefinition, name: str, stream: StreamDefinition, schema: pa.Schema
+) -> None:
+    for column in stream.key:
+        kind = schema.field(column).type
+        if pa.types.is_nested(kind):
+            raise ConfigError(
+                f"streams.{name}.key",
+                column,
+                "must be a column of plain values",
+                message=f"key `{column}` of stream `{name}` must be a column of plain values, "
+                f"is {kind}" + definition.where("streams", name, "key"),
+            )
 
 
 def _times(
@@ -259,6 +298,7 @@ def _stages(
         except ConfigError as error:
             raise _inside(error, definition, number, wanted.name) from error
         except TypeError as error:
+            # A value of a kind its operator did not expect: its own words, and where it stands.
             message = f"{path}.{wanted.name}: {error}{definition.where('stages', number)}"
             raise ConfigError(path, wanted.settings, str(error), message=message) from error
         if stage.needs_time and first_with_time is None:
@@ -291,15 +331,34 @@ def _tick(definition: PipelineDefinition, steps: Sequence[nodes.Node]) -> int:
     if told is not None:
         return told
     for step in steps:
-        every = getattr(step.operator, "tick_ns", None)
-        if isinstance(every, int) and every > 0:
-            return every
+        window = getattr(step.operator, "window", None)
+        for span in ("step", "size", "interval"):
+            every = getattr(window, span, None)
+            if isinstance(every, int):
+                return every
     return DEFAULT_TICK_NS
 
 
 def _check_schemas(made: Plan, schemas: Mapping[str, pa.Schema | Sequence[str]]) -> None:
     """Let every stage look at the schema it will get, so that it complains before anything runs."""
-    for known in schemas.values():
-        if isinstance(known, pa.Schema):
-            made.schema(known)
-            made.sides(known)
+    known = [schema for schema in schemas.values() if isinstance(schema, pa.Schema)]
+    if len(known) < len(made.inputs):
+        return
+    try:
+        rows = pa.unify_schemas(known, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        text = f"streams of one pipeline must agree in the types of their columns: {error}"
+        raise ConfigError("streams", "columns", text, message=text) from error
+    number = 0
+    for node in made.nodes:
+        if node.operator is None:
+            continue
+        try:
+            node.operator.sides(rows)
+            rows = node.operator.schema(rows)
+        except ConfigError as error:
+            if not isinstance(node, nodes.PhysicalStage):
+                raise
+            name = made.definition.stages[number].name
+            raise _inside(error, made.definition, number, name) from error
+        number += isinstance(node, nodes.PhysicalStage)

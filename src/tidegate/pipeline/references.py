@@ -17,6 +17,8 @@ __all__ = ["is_reference", "resolve", "shown"]
 
 _REFERENCE = re.compile(r"\$\{([a-z]+):([^}]+)\}")
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|api.?key|access.?key|jaas", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"(://[^/@:\s]*:)(?!\$\{)[^/@\s]+@")
+"""`scheme://user:password@host`"""
 
 HIDDEN = "***"
 
@@ -64,6 +66,6 @@ def shown(name: str, value: object) -> object:
     >>> shown("password", "hunter2"), shown("password", "${env:P}"), shown("path", "out/")
     ('***', '${env:P}', 'out/')
     """
-    if is_reference(value) or not _SECRET_NAME.search(name):
-        return value
-    return HIDDEN
+    if _SECRET_NAME.search(name):
+        return value if is_reference(value) else HIDDEN
+    return _IN_ADDRESS.sub(rf"\1{HIDDEN}@", value) if isinstance(value, str) else value

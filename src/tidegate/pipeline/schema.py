@@ -54,19 +54,17 @@ def _both_spellings(model: dict[str, Any]) -> None:
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
-    """The arguments of a stage's operator; anything goes where they cannot be known."""
+    """The settings of a stage; anything goes where they cannot be known."""
     try:
-        target = stage.load()
+        names, target = stage.settings(), stage.load()
     except ConfigError:
+        names = None
+    if names is None:
         return {"type": ["object", "null"]}
-    if not isinstance(target, type):
-        return {"type": ["object", "null"]}
-    arguments: dict[str, Any] = {name: {} for name in stage.arguments(target)}
-    camel: dict[str, Any] = {to_camel(name): {} for name in arguments}
     text = (target.__doc__ or "").strip().split("\n\n")[0]
     return {
         "type": ["object", "null"],
         "description": " ".join(text.split()),
         "additionalProperties": False,
-        "properties": {**camel, **arguments},
+        "properties": {spelt: {} for name in names for spelt in (to_camel(name), name)},
     }

@@ -42,6 +42,8 @@ class Stage:
     needs_time: bool = True
     fill: tuple[tuple[str, str], ...] = ()
     """(argument, field of the context): arguments filled in when the settings leave them out."""
+    defaults: tuple[tuple[str, Any], ...] = ()
+    """(argument, value): what a pipeline starts with where the operator itself asks."""
 
     @property
     def node(self) -> str:
@@ -79,11 +81,20 @@ class Stage:
             filled = getattr(context, field)
             if argument in arguments and argument not in given and filled is not None:
                 given[argument] = filled
+        given = {**dict(self.defaults), **given}
         for name, parameter in arguments.items():
             if parameter.default is inspect.Parameter.empty and name not in given:
                 raise ConfigError(name, None, "is required and missing")
         operator: Operator = target(**given)
         return operator
+
+    def settings(self) -> list[str] | None:
+        """The names of its settings; None where a factory does not say (`factory.settings`)."""
+        target = self.load()
+        if isinstance(target, type):
+            return list(self.arguments(target))
+        named = getattr(target, "settings", None)
+        return None if named is None else list(named)
 
     @staticmethod
     def arguments(target: type[Operator]) -> dict[str, inspect.Parameter]:
@@ -115,6 +126,7 @@ class Stages:
         *,
         needs_time: bool = True,
         fill: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> None:
         """Add a stage. Refuses to replace one unless told to."""
@@ -122,7 +134,13 @@ class Stages:
             raise ConfigError(
                 "stages", name, "is registered already; pass replace=True to replace it"
             )
-        self._stages[name] = Stage(name, target, needs_time, tuple((fill or {}).items()))
+        self._stages[name] = Stage(
+            name,
+            target,
+            needs_time,
+            tuple((fill or {}).items()),
+            tuple((defaults or {}).items()),
+        )
 
     def resolve(self, name: str) -> Stage:
         """The stage of this name; an unknown one says which are known."""
@@ -152,9 +170,13 @@ STAGES = Stages()
 """What a definition may use. Add your own with `STAGES.register(name, Operator)`."""
 
 STAGES.register(
-    "synchronize", "tidegate.core.sync:Synchronize", fill={"topic": "topic", "keys": "key"}
+    "synchronize",
+    "tidegate.core.sync:Synchronize",
+    fill={"topic": "topic", "keys": "key"},
+    defaults={"queue_size": 10},
 )
 STAGES.register(
     "batch", "tidegate.core.batching.operator:Batch", fill={"stream": "topic", "keys": "key"}
 )
+STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
 STAGES.register("compact", "tidegate.core.deltas:Compact", fill={"key": "key"})

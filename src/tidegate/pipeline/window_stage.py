@@ -1,0 +1,221 @@
+"""The `window` stage as a definition writes it.
+
+    - window:
+        tumbling: 10 s                      # one kind of window: a value, or its settings
+        trigger: {any: [{count: 100}, {time: 50 ms}]}
+        late: {reemit: {maxLateness: 5 s}}
+        aggregates: {n: count, speed: [mean, value], p99: [quantile, value, 0.99]}
+        groupBy: [topic]
+
+Kinds, triggers and late policies are the small values of `tidegate.core.windows`, by name. A single
+value is the first setting of its class; a mapping names them; nothing takes the defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import reduce
+from operator import and_, or_
+from typing import Any
+
+from tidegate.core.operator import Operator
+from tidegate.core.windows import (
+    Accumulation,
+    Adaptive,
+    Aggregate,
+    AtWatermark,
+    Count,
+    CountWindow,
+    Discard,
+    Everything,
+    Fixed,
+    LookBack,
+    Memory,
+    MemoryPressure,
+    NextWindow,
+    RateChange,
+    Reemit,
+    Session,
+    SideOutput,
+    Size,
+    Sliding,
+    StateWindow,
+    Time,
+    Trigger,
+    Tumbling,
+    When,
+    Window,
+)
+from tidegate.errors import ConfigError
+from tidegate.pipeline.problems import unknown
+from tidegate.pipeline.stages import StageContext, snake
+
+__all__ = ["KINDS", "LATE", "SETTINGS", "TRIGGERS", "build_window"]
+
+KINDS: dict[str, type[Any]] = {
+    "adaptive": Adaptive,
+    "count": CountWindow,
+    "everything": Everything,
+    "fixed": Fixed,
+    "look_back": LookBack,
+    "session": Session,
+    "sliding": Sliding,
+    "state": StateWindow,
+    "tumbling": Tumbling,
+}
+TRIGGERS: dict[str, type[Trigger]] = {
+    "count": Count,
+    "memory_pressure": MemoryPressure,
+    "rate_change": RateChange,
+    "size": Size,
+    "time": Time,
+}
+LATE: dict[str, type[Any]] = {
+    "discard": Discard,
+    "next_window": NextWindow,
+    "reemit": Reemit,
+    "side_output": SideOutput,
+}
+SETTINGS = tuple(
+    field.name for field in fields(Window) if field.init and field.name not in ("window", "keys")
+)
+"""What stands beside the kind of window."""
+
+
+def build_window(settings: Mapping[str, Any], context: StageContext) -> Operator:
+    """A `Window` from plain values.
+
+    >>> stage = build_window({"tumbling": "1 s", "trigger": {"any": [{"count": 3}, "time 1"]}},
+    ...                      StageContext())
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ConfigError: trigger.any: got 'time 1', is not known here; did you mean time? \
+allowed are all, any, count, memory_pressure, rate_change, size, time, watermark
+    >>> build_window({"tumbling": "1 s"}, StageContext()).window
+    Tumbling(size=1000000000, offset=0)
+    """
+    given = {snake(name): value for name, value in settings.items()}
+    kinds = [name for name in given if name in KINDS]
+    for written in settings:
+        if snake(written) not in (*KINDS, *SETTINGS):
+            text = unknown(written, (*KINDS, *SETTINGS))
+            raise ConfigError(written, settings[written], text)
+    if len(kinds) > 1:
+        raise ConfigError(
+            kinds[1], given[kinds[1]], f"one kind of window only; {kinds[0]} is given"
+        )
+    made: dict[str, Any] = {name: value for name, value in given.items() if name not in KINDS}
+    if kinds:
+        made["window"] = _kind(kinds[0], given[kinds[0]])
+    readers: dict[str, Callable[[Any], Any]] = {
+        "trigger": lambda value: _trigger(value, "trigger"),
+        "late": lambda value: _named(LATE, value, "late"),
+        "aggregates": _aggregates,
+        "memory": lambda value: _make(Memory, value, "memory"),
+        "accumulation": _accumulation,
+        "group_by": lambda value: (value,) if isinstance(value, str) else tuple(value),
+    }
+    for name, read in readers.items():
+        if made.get(name) is not None:
+            made[name] = read(made[name])
+    made.setdefault("in_order", context.event_time)
+    return Window(keys=context.key, **made)
+
+
+build_window.settings = (*KINDS, *SETTINGS)  # type: ignore[attr-defined]
+
+
+def _kind(name: str, value: Any) -> Any:
+    if name == "state" and isinstance(value, Mapping):
+        conditions = ("open", "emit")
+        value = {
+            part: _make(When, inner, f"state.{part}")
+            if part in conditions and isinstance(inner, Mapping)
+            else inner
+            for part, inner in value.items()
+        }
+    return _make(KINDS[name], value, name)
+
+
+def _trigger(value: Any, path: str) -> Trigger:
+    name, inner = _single(value, path, (*TRIGGERS, "all", "any", "watermark"))
+    if name in ("all", "any"):
+        if not isinstance(inner, list) or not inner:
+            raise ConfigError(f"{path}.{name}", inner, "must be a list of triggers")
+        parts = [_trigger(part, f"{path}.{name}") for part in inner]
+        return reduce(or_ if name == "any" else and_, parts)
+    if name == "watermark":
+        parts_of = {} if inner is None else inner
+        if not isinstance(parts_of, Mapping):
+            raise ConfigError(f"{path}.watermark", inner, "must be a mapping: early, late")
+        moments = {
+            which: _trigger(part, f"{path}.watermark.{which}")
+            for which, part in parts_of.items()
+            if part is not None
+        }
+        firing: Trigger = _make(AtWatermark, moments, f"{path}.watermark")
+        return firing
+    made: Trigger = _make(TRIGGERS[name], inner, f"{path}.{name}")
+    return made
+
+
+def _named(known: Mapping[str, type[Any]], value: Any, path: str) -> Any:
+    name, inner = _single(value, path, known)
+    return _make(known[name], inner, f"{path}.{name}")
+
+
+def _single(value: Any, path: str, known: Any) -> tuple[str, Any]:
+    """`"discard"` or `{"reemit": ...}`: one name, and what stands with it."""
+    name, inner = value, None
+    if isinstance(value, Mapping):
+        if len(value) != 1:
+            raise ConfigError(path, dict(value), "must be one name with its settings")
+        name, inner = next(iter(value.items()))
+    if not isinstance(name, str) or snake(name) not in known:
+        raise ConfigError(path, name, unknown(str(name), known))
+    return snake(name), inner
+
+
+def _make(target: type[Any], value: Any, path: str) -> Any:
+    """An instance from nothing, a single value or a mapping of its settings."""
+    allowed = [field.name for field in fields(target) if field.init]
+    given: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        for written, inner in value.items():
+            if snake(written) not in allowed:
+                raise ConfigError(f"{path}.{written}", inner, unknown(written, allowed))
+            given[snake(written)] = inner
+    elif value is not None and value is not True:
+        if not allowed:
+            raise ConfigError(path, value, "has no settings")
+        given[allowed[0]] = value
+    try:
+        return target(**given)
+    except ConfigError as error:
+        field = path if error.field.startswith(path) else f"{path}.{error.field}"
+        raise ConfigError(field, error.value, error.expected) from error
+    except TypeError:
+        missing = [name for name in allowed if name not in given]
+        text = f"must be given: {', '.join(missing)}"
+        raise ConfigError(path, value, text) from None
+
+
+def _aggregates(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ConfigError("aggregates", value, "must be like {n: count, speed: [mean, value]}")
+    out: dict[str, Any] = {}
+    for name, what in value.items():
+        if isinstance(what, Mapping):
+            out[name] = _make(Aggregate, what, f"aggregates.{name}")
+        else:
+            out[name] = tuple(what) if isinstance(what, list) else what
+    return out
+
+
+def _accumulation(value: Any) -> Accumulation:
+    try:
+        return Accumulation(value)
+    except ValueError:
+        known = ", ".join(mode.value for mode in Accumulation)
+        raise ConfigError("accumulation", value, f"must be one of {known}") from None
