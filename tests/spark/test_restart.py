@@ -1,0 +1,133 @@
+"""Workers and drivers that die: nothing is lost and nothing comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from spark.outcomes import add_file, assert_same, count, in_process, run_now, written
+from spark.recordings import Recording, ordered, stream_of
+from spark.trouble import FailWhile, KillOnce
+from tidegate.pipeline import PipelineDefinition
+from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.sink import ParquetSink
+
+
+def middle(recording: Recording) -> int:
+    """An event time in the second of the four files."""
+    times = recording.slices[1]["log_time"].to_pylist()
+    return int(times[len(times) // 2])
+
+
+def test_a_worker_killed_in_mid_batch(
+    spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+    plain = ordered(stream_of(spark, recording.folder))
+    pipeline = plain.then(KillOnce(str(marker), "car-00001", middle(recording)))
+    run_now(pipeline, tmp_path / "out")
+    assert int(marker.read_text()) != os.getpid()
+    expected = in_process(plain, recording.slices, end=False)
+    assert_same(written(tmp_path / "out", pipeline), expected)
+
+
+def test_a_batch_that_failed_leaves_nothing_in_flows_that_workers_keep(
+    spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    """One shard fails while the other has run and was kept; the same frames are started again."""
+    marker, out = tmp_path / "failing", tmp_path / "out"
+    marker.touch()
+    plain = ordered(stream_of(spark, recording.folder))
+    pipeline = plain.then(FailWhile(str(marker), "car-00002", middle(recording)))
+    with pytest.raises(StreamingQueryException, match="failing as long as the marker is there"):
+        run_now(pipeline, out)
+    assert [commit.batch for commit in ParquetSink(str(out), {}).commits()] == [0]
+    marker.unlink()
+    run_now(pipeline, out)
+    assert_same(written(out, pipeline), in_process(plain, recording.slices, end=False))
+
+
+PIPELINE = """
+name: killed
+streams:
+  fleet:
+    source: {{format: parquet, path: {folder}, options: {{maxFilesPerTrigger: 1}}}}
+    key: vehicle
+    arrival: log_time
+    eventtime: {{column: stamp, type: unixtimestamp_ns}}
+options:
+  mode: streaming
+  trigger: available_now
+  eventtime: {{enabled: true, lateTolerance: 200 ms, maxFutureSkew: 1 h, watermarkPer: tuple}}
+sink: {{path: {out}}}
+"""
+
+
+@pytest.mark.slow
+def test_a_driver_killed_again_and_again(
+    spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    """SIGKILL while a batch is written, and between our commit and Spark's; then to the end."""
+    folder, out, file = tmp_path / "in", tmp_path / "out", tmp_path / "pipeline.yaml"
+    for number, part in enumerate(recording.slices):
+        add_file(part, folder, number)
+    file.write_text(PIPELINE.format(folder=folder, out=out))
+
+    def staged() -> bool:
+        return any((out / "_staging" / "00000001").rglob("*.parquet"))
+
+    def committed() -> bool:
+        return (out / "_commits" / "00000002.json").exists()
+
+    for died in (staged, committed):
+        run_and_kill(file, died)
+        assert not (out / "_commits" / "00000003.json").exists()
+    done = run_cli(file)
+    assert done.returncode == 0, done.stderr
+    definition = PipelineDefinition.load(file)
+    _, pipeline = open_pipeline(spark, definition, streaming=True)
+    expected = in_process(pipeline, recording.slices, end=False)
+    assert count(expected["data"]) > 3000
+    assert_same(written(out, pipeline), expected)
+    assert len(list(out.glob("data/*"))) == 4
+    assert not list((out / "_staging").iterdir())
+
+
+def quick() -> dict[str, str]:
+    """The environment of a short run: no thorough compiler."""
+    return {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def run_cli(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidegate", "run", str(file), "--json"]
+    return subprocess.run(command, capture_output=True, text=True, env=quick(), timeout=200)
+
+
+def run_and_kill(file: Path, when: Callable[[], bool]) -> None:
+    """Run a pipeline, and kill its driver (and the Java it started) as soon as `when` holds."""
+    command = [sys.executable, "-m", "tidegate", "run", str(file)]
+    running = subprocess.Popen(
+        command,
+        env=quick(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not when():
+            assert running.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline, "the run never got there"
+            time.sleep(0.002)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()

@@ -1,0 +1,162 @@
+"""Columns: what `schemas` promises is what comes out; hostile stamps; a schema that changes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.outcomes import add_file, arranged, assert_same, count, in_process, run_now, written
+from spark.recordings import Recording, ordered
+from spark.trouble import DropEven
+from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition
+from tidegate.spark import frames
+from tidegate.spark.pack import from_blob
+from tidegate.spark.pipeline import open_pipeline
+
+WIDE = """
+string(vehicle) vehicle, stamp, log_time, seq, cast(seq as byte) tiny, cast(seq as short) small,
+cast(seq as int) whole, cast(value as float) single, value, cast(value as decimal(20,6)) exact,
+payload, topic, seq % 2 = 0 even, timestamp_micros(log_time div 1000) at,
+to_date(timestamp_micros(log_time div 1000)) day, timestamp_ntz '2026-01-01 00:00:00' wall,
+array(seq, seq + 1) pair, map('a', value) named, struct(seq as inner, topic as name) nested,
+interval '1' second took, cast(null as string) nothing
+"""
+
+
+def test_schemas_are_what_really_comes_out(spark: SparkSession, recording: Recording) -> None:
+    rows = spark.read.parquet(str(recording.folder)).selectExpr(*_fields(WIDE))
+    pipeline = ordered(rows).then(DropEven())
+    seen: dict[str, pa.Schema] = {}
+    for row in pipeline.outcomes.where("blob is not null").collect():
+        seen[row.kind] = from_blob(row.blob).schema
+    assert set(seen) == {"data", "late", "error", "dropped"} == set(pipeline.schemas)
+    for kind, schema in seen.items():
+        promised = {field.name: field.type for field in pipeline.schemas[kind]}
+        assert {field.name: field.type for field in schema} == promised, kind
+    # and as a user gets them, in the promised order
+    for kind in ("data", "late", "error", "dropped"):
+        table = pipeline.table(kind)
+        assert table.columns == pipeline.schemas[kind].names
+        assert table.limit(3).count() == 3, kind
+    with pytest.raises(ConfigError, match="kind: got 'lost', must be one of data, late"):
+        pipeline.table("lost")
+
+
+def _fields(text: str) -> list[str]:
+    """Split at commas outside parentheses."""
+    out, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            out.append("")
+        else:
+            out[-1] += sign
+    return [part.strip() for part in out]
+
+
+HOSTILE: dict[str, tuple[str, str, list[Any]]] = {
+    "text": (
+        "string", "unixtimestamp_ns",
+        ["1", None, "", " 7 ", "NaN", "-1", "1e3", "true", "0x10", "9223372036854775807",
+         "9223372036854775808", "-9223372036854775809", "٣", "1_000", "١", "\x00"],
+    ),
+    "numbers": (
+        "long", "unixtimestamp_s",
+        [0, 1, None, -1, 9_223_372_036, 9_223_372_037, 2**63 - 1, -(2**63)],
+    ),
+    "floats": (
+        "double", "unixtimestamp_ms",
+        [1.0, None, float("nan"), float("inf"), float("-inf"), 1.5, -0.0, 1e300, -5.0],
+    ),
+    "decimals": (
+        "decimal(38,3)", "unixtimestamp_s",
+        [Decimal("1.000"), Decimal("1.001"), Decimal("9" * 35), None],
+    ),
+    "booleans": ("boolean", "unixtimestamp_s", [True, False, None]),
+    "iso": (
+        "string", "iso8601",
+        ["2026-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "2600-01-01T00:00:00Z", "2026-13-01",
+         "yesterday", None, "2026-01-01T00:00:00+25:00"],
+    ),
+    "structs": ("struct<a: int>", "unixtimestamp_s", [(1,), None]),
+}  # fmt: skip
+
+
+def test_hostile_stamps_are_error_rows_and_counted(spark: SparkSession) -> None:
+    """Each column of bad values gives on Spark what it gives in process; no row goes missing."""
+    for name, (type_, time_type, values) in HOSTILE.items():
+        rows = spark.createDataFrame(
+            [(f"v{n % 2}", value, n) for n, value in enumerate(values)],
+            f"vehicle string, stamp {type_}, n long",
+        )
+        pipeline = frames(rows, key="vehicle", time="stamp", arrival="n").event_time(
+            time_type, "100000 d"
+        )
+        expected = in_process(pipeline, [rows.toArrow()])
+        table = pipeline.outcomes.where("blob is not null").collect()
+        found = arranged(
+            [(row.kind, pa.Table.from_batches([from_blob(row.blob)])) for row in table],
+            ["vehicle"],
+        )
+        total = sum(count(part) for part in found.values())
+        assert total == len(values), name
+        for row in (row for part in found.get("error", {}).values() for row in part):
+            assert row["error_column"] == "stamp"
+            assert row["error_reason"], row
+            assert (row["error_value"] is None) == (row["stamp"] is None), row
+        # NaN is not equal to itself
+        assert_same(_printable(found), _printable(expected))
+
+
+def _printable(tables: Any) -> Any:
+    return {
+        kind: {
+            key: [{name: repr(value) for name, value in row.items()} for row in rows]
+            for key, rows in part.items()
+        }
+        for kind, part in tables.items()
+    }
+
+
+CHANGING = """
+streams:
+  s:
+    source: {{format: parquet, path: {folder}, options: {{mergeSchema: true}}}}
+    key: vehicle
+    arrival: n
+    eventtime: {{column: stamp, type: unixtimestamp_s}}
+options:
+  mode: streaming
+  eventtime: {{enabled: true, lateTolerance: 10 s, watermarkPer: tuple}}
+"""
+
+
+def test_a_column_that_is_new_one_that_goes_and_one_that_grows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Rows held from before the change come out after it, with null for what they never had."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    first = {"vehicle": ["a", "a"], "stamp": [100, 99], "n": [0, 1], "old": [1, 2]}
+    table = pa.table({**first, "grows": pa.array([5, 6], pa.int32())})
+    add_file(table, folder, 0)
+    definition = PipelineDefinition.from_yaml(CHANGING.format(folder=folder))
+
+    def opened() -> Any:
+        return open_pipeline(spark, definition, streaming=True)[1]
+
+    run_now(opened(), out)
+    assert "data" not in written(out, opened())
+    later = {"vehicle": ["a", "a"], "stamp": [101, 150], "n": [2, 3], "new": ["x", "y"]}
+    add_file(pa.table({**later, "grows": pa.array([2**40, None], pa.int64())}), folder, 1)
+    pipeline = opened()
+    assert {"old", "new", "grows"} < set(pipeline.schemas["data"].names)
+    run_now(pipeline, out)
+    rows = written(out, pipeline)["data"][("a",)]
+    shown = [[row[name] for name in ("stamp", "old", "new", "grows")] for row in rows]
+    assert shown == [[99, 2, None, 6], [100, 1, None, 5], [101, None, "x", 2**40]]

@@ -1,0 +1,78 @@
+"""Quiet keys in a running stream: a timer releases what they hold, and frees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from spark.outcomes import add_file, count, say, written
+from spark.recordings import stream_of, with_control
+from tidegate.spark import frames
+from tidegate.spark.run import start
+from tidegate.spark.sink import Commit, ParquetSink
+
+
+def rows(vehicle: str, *milliseconds: int) -> pa.Table:
+    return pa.table(
+        {
+            "vehicle": [vehicle] * len(milliseconds),
+            "stamp": pa.array(milliseconds, pa.int64()),
+            "log_time": pa.array(range(len(milliseconds)), pa.int64()),
+        }
+    )
+
+
+def eventually(what: str, holds: Callable[[], Any], query: Any, seconds: float = 90) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := holds():
+            return found
+        assert query.isActive, query.exception()
+        time.sleep(0.05)
+    raise AssertionError(f"never happened: {what}")
+
+
+def test_a_quiet_key_is_released_then_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """No row comes any more: only the clock can bring these rows out, and free the key."""
+    folder, out, control = (tmp_path / name for name in ("in", "out", "control"))
+    add_file(rows("a", 3000, 1000, 2000), folder, 0)
+    pipeline = frames(
+        stream_of(spark, folder), key="vehicle", time="stamp", arrival="log_time", forget="4 s"
+    ).event_time("unixtimestamp_ms", "1 h", idle_timeout="1 s")
+    pipeline = with_control(spark, pipeline, control)
+    sink = ParquetSink(str(out), pipeline.schemas)
+
+    def last(metric: str) -> int | None:
+        commits: list[Commit] = sink.commits()
+        shards = {n: metrics for c in commits for n, metrics in c.shards.items()}
+        return sum(metrics[metric] for metrics in shards.values()) if shards else None
+
+    def released() -> list[int]:
+        data = written(out, pipeline).get("data", {})
+        return [row["stamp"] for row in data.get(("a",), [])]
+
+    query = start(pipeline, str(out), mode="continuous")
+    try:
+        eventually("rows are held", lambda: sink.commits(), query)
+        eventually("idle rows come out", released, query)
+        assert released() == [1000, 2000, 3000]
+        assert sink.commits()[0].rows == {}, "they came out at once: nothing was held"
+        eventually("the key is forgotten", lambda: last("keys") == 0, query)
+        assert last("eventtime_watermark.buffer_size") == 0
+
+        # a key that was forgotten is not known; when it comes back it starts anew, behind nothing
+        say(control, "end", "graceful", vehicle="a")
+        eventually("an error row", lambda: written(out, pipeline).get("error"), query)
+        errors = [row for part in written(out, pipeline)["error"].values() for row in part]
+        assert [(row["vehicle"], row["error_column"]) for row in errors] == [("a", "end")]
+        add_file(rows("a", 500), folder, 1)
+        eventually("the key comes back", lambda: len(released()) == 4, query)
+        assert released() == [1000, 2000, 3000, 500]
+        assert count(written(out, pipeline).get("late", {})) == 0
+    finally:
+        query.stop()

@@ -1,0 +1,226 @@
+"""The command line, through its real entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+QUICK = {
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "COLUMNS": "60",
+    "NO_COLOR": "1",
+}
+
+
+def tidegate(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **QUICK, **environment},
+    )
+
+
+PIPELINE = """\
+name: cars
+streams:
+  cars:
+    source: {{format: parquet, path: {root}/in}}
+    key: car
+    arrival: n
+    eventtime: {{column: t, type: unixtimestamp_s}}
+options:
+  eventtime: {{enabled: true, lateTolerance: 2 s, watermarkPer: tuple}}
+sink: {{path: {root}/out}}
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    rows = pa.table({"car": ["a"] * 5, "t": [3, 9, 8, 1, None], "n": [0, 1, 2, 3, 4]})
+    pq.write_table(rows, tmp_path / "in" / "0.parquet")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(PIPELINE.format(root=tmp_path))
+    return file
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> str:
+    """Exit code 2 and one line on standard error, with these words and no stack."""
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("tidegate: ")
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in lines[0], (word, lines[0])
+    assert done.stdout == ""
+    return lines[0]
+
+
+def test_help_needs_none_of_the_heavy_ones() -> None:
+    """The shell's completion and a typing error must not wait for Spark."""
+    code = (
+        "import sys, tidegate.cli; "
+        "print([m for m in ('pyspark', 'numba', 'pyarrow', 'numpy', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+    shown = tidegate("--help")
+    assert shown.returncode == 0
+    for command in ("explain", "schema", "dry-run", "run", "demo"):
+        assert command in shown.stdout
+        assert tidegate(command, "--help").returncode == 0
+
+
+def test_version_and_script_are_installed() -> None:
+    script = Path(sys.executable).with_name("tidegate")
+    assert subprocess.run([script, "--help"], capture_output=True, timeout=60).returncode == 0
+
+
+def test_explain_as_text_and_json(pipeline: Path) -> None:
+    text = tidegate("explain", str(pipeline))
+    assert text.returncode == 0, text.stderr
+    assert "PhysicalEventtimeWatermark" in text.stdout
+    made = tidegate("explain", str(pipeline), "--json")
+    assert "PhysicalEventtimeWatermark" in json.dumps(json.loads(made.stdout))
+
+
+def test_schema_is_json_schema() -> None:
+    schema = json.loads(tidegate("schema").stdout)
+    assert {"streams", "options", "stages", "sink"} <= set(schema["properties"])
+
+
+WRONG = {
+    "a field that does not exist": (
+        ("key: car", "kee: car"),
+        ["kee", "did you mean key?", "line 5"],
+    ),
+    "a type that is not registered": (
+        ("unixtimestamp_s", "unixtimestamp_m"),
+        ["unixtimestamp_m", "unixtimestamp_ms", "stream `cars`", "line 7"],
+    ),
+    "a duration that is none": (
+        ("lateTolerance: 2 s", "lateTolerance: two"),
+        ["lateTolerance", "'two'", "line 9"],
+    ),
+    "an unknown stage": (
+        ("sink:", "stages: [{synchronise: {}}]\nsink:"),
+        ["synchronise", "did you mean synchronize?", "line 10"],
+    ),
+    "words in brackets": (
+        ("lateTolerance: 2 s", 'lateTolerance: "[bold]x[/nothing]"'),
+        ["[bold]x[/nothing]"],
+    ),
+    "no YAML": (("name: cars", "name: [cars"), ["pipeline.yaml"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_definition_is_one_sentence(pipeline: Path, case: str) -> None:
+    (old, new), words = WRONG[case]
+    text = pipeline.read_text()
+    assert old in text
+    pipeline.write_text(text.replace(old, new))
+    refused(tidegate("explain", str(pipeline)), *words)
+
+
+def test_a_missing_file_is_one_sentence_and_debug_shows_the_stack(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.yaml")
+    refused(tidegate("run", missing), missing, "cannot be read")
+    shown = tidegate("--debug", "run", missing)
+    assert shown.returncode != 0
+    assert "Traceback" in shown.stderr
+    assert "ConfigError" in shown.stderr
+
+
+def test_a_wrong_option_is_told_by_the_parser() -> None:
+    done = tidegate("run", "--nothing")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "--nothing" in done.stderr
+    assert tidegate().returncode in (0, 2)
+
+
+def run_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None:
+    out = pipeline.parent / "out"
+    summary = run_json(tidegate("run", str(pipeline), "--json"))
+    assert summary["rows"] == {"data": 3, "late": 1, "error": 1}
+    assert summary["rows_in"] == 5
+    assert summary["out"] == str(out)
+    table = pq.read_table(out / "data")
+    assert table["t"].to_pylist() == [3, 8, 9]
+    assert pq.read_table(out / "late")["t"].to_pylist() == [1]
+    refused(tidegate("run", str(pipeline)), "sink.path", "must be empty")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_dry_run_shows_the_tables_and_writes_nothing(pipeline: Path) -> None:
+    done = tidegate("dry-run", str(pipeline), "--json")
+    made = run_json(done)
+    assert "time_ns: int64" in made["tables"]["data"]
+    assert "lateness_ns: int64" in made["tables"]["late"]
+    assert {path.name for path in pipeline.parent.iterdir()} == {"in", "pipeline.yaml"}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
+    """Ctrl-C is no error: one sentence, exit code 130, and the next run goes on."""
+    text = pipeline.read_text().replace("options:", "options:\n  mode: streaming\n  trigger: 1 s")
+    pipeline.write_text(text)
+    out = pipeline.parent / "out"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "run", str(pipeline)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **QUICK},
+    )
+    try:
+        deadline = time.monotonic() + 150
+        while not (out / "_commits" / "00000000.json").exists():
+            assert running.poll() is None, running.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, stderr = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 130, stderr
+    assert stderr.strip().splitlines()[-1] == "stopped; run it again to go on from the last commit"
+    assert "Traceback" not in stderr
+    assert pq.read_table(out / "data")["t"].to_pylist() == [3]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_only_spark_can_see_is_one_sentence_too(pipeline: Path) -> None:
+    """A source that is not there, a column that is not there: found before any job runs."""
+    text = pipeline.read_text()
+    pipeline.write_text(text.replace("column: t", "column: time"))
+    done = refused(tidegate("run", str(pipeline)), "`time`", "stream `cars`", "car, t, n")
+    assert "line 7" in done
+    pipeline.write_text(text.replace("/in}", "/nowhere}"))
+    refused(tidegate("dry-run", str(pipeline)), "streams.cars.source.path", "does not exist")
+    assert not (pipeline.parent / "out").exists()
