@@ -8,7 +8,8 @@ import numpy as np
 
 from tidegate.core.model import Int64s
 from tidegate.look.measure import Spread, histogram, stream_looks
-from tidegate.view.messages import KINDS, NONE, Messages
+from tidegate.view.cells import NONE
+from tidegate.view.messages import KINDS, Messages
 from tidegate.view.stored import StoredRun
 
 __all__ = ["health_of"]

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from tidegate.core.model import Int64s
 from tidegate.look.columns import Roles
+from tidegate.view.cells import NONE
+from tidegate.view.groups import Groups
 from tidegate.view.health import health_of
-from tidegate.view.messages import KINDS, NONE, Groups, Messages, gather
+from tidegate.view.messages import KINDS, Messages, gather
 from tidegate.view.stored import StoredRun, open_run
 
 __all__ = ["DEFAULT_LIMIT", "page_of", "write_page"]
@@ -28,7 +30,10 @@ __all__ = ["DEFAULT_LIMIT", "page_of", "write_page"]
 DEFAULT_LIMIT = 1_000_000
 """Messages in a page: more make a file that browsers open slowly."""
 
-SCRIPTS = ("data.js", "text.js", "timeline.js", "details.js", "health.js", "page.js")
+SCRIPTS = (
+    "data.js", "text.js", "lanes.js", "groups.js", "timeline.js", "details.js", "health.js",
+    "page.js",
+)  # fmt: skip
 
 FIT_SHARE = (0.0005, 0.9995)
 """The page opens on the span that holds this share: one wrong clock must not hide all others."""

@@ -66,19 +66,40 @@ class Details {
       rows.push(["first member", absolute(run, c.groupStart[g])], ["decided", `${span(c.group_decided[g] - c.groupEnd[g])} after its newest member (event time)`]);
       return `<h2>Set ${g}</h2><p id="set">Spread <b>${span(c.group_spread_ns[g])}</b> from the first to the last of its members.</p>${table(rows)}`;
     }
-    rows.push(["from", absolute(run, c.groupStart[g])], ["to", absolute(run, c.groupEnd[g])], ["length", span(c.groupEnd[g] - c.groupStart[g])], ["messages", whole(c.group_rows[g])]);
+    rows.push(["from", absolute(run, c.groupStart[g])], ["to", absolute(run, c.groupEnd[g])], ["length", span(c.groupEnd[g] - c.groupStart[g])], [groups.what === "window" && groups.report ? "rows out" : "messages", whole(c.group_rows[g])]);
     if (groups.what === "batch") {
       const reason = groups.reason ? groups.reason[g] : "";
       return `<h2>Batch ${c.group_id[g]}</h2><p id="batch">${BATCH_REASONS[reason] || escaped(reason)}</p>${table(rows)}${this.report(g)}`;
     }
     rows.push(["pane", c.group_pane[g]], ["revision", c.group_revision[g]]);
-    return `<h2>Window</h2><p id="window">Emitted by <b>${escaped(groups.trigger ? groups.trigger[g] : "?")}</b>${c.group_revision[g] > 0 ? `, revision ${c.group_revision[g]}: late rows changed it` : ""}.</p>${table(rows)}`;
+    return `<h2>Window</h2><p id="window">Emitted by <b>${escaped(groups.trigger ? groups.trigger[g] : "?")}</b>${c.group_revision[g] > 0 ? `, revision ${c.group_revision[g]}: late rows changed it` : ""}.</p>${table(rows)}${this.report(g)}`;
   }
 
+  /** What the batch or window says of itself: one table, and one line per stream. */
   report(g) {
     const reports = this.run.groups.report ? this.run.groups.report[g] : [];
-    return reports.map((one) => table(Object.entries(one).map(([k, v]) => [k.replace(/_ns$/, ""), k.endsWith("_ns") && typeof v === "number" && Math.abs(v) < 1e17 ? span(v) : typeof v === "object" ? JSON.stringify(v) : v]))).join("<br>");
+    return reports.map((one) => {
+      const plain = Object.entries(one).filter(([, v]) => !Array.isArray(v));
+      const lists = Object.values(one).filter((v) => Array.isArray(v) && v.length && typeof v[0] === "object");
+      return `<br>${table(plain.map(([k, v]) => [k.replace(/_ns$/, ""), shown(k, v)]))}${lists.map(grid).join("")}`;
+    }).join("");
   }
+}
+
+function shown(name, value) {
+  if (value === null || value === undefined) return "–";
+  if (name.endsWith("_ns") && typeof value === "number" && Math.abs(value) < 1e17) return span(value);
+  if (name.endsWith("_hz")) return `${+value.toPrecision(4)} Hz`;
+  return typeof value === "object" ? JSON.stringify(value) : typeof value === "number" && !Number.isInteger(value) ? +value.toPrecision(6) : value;
+}
+
+/** A list of records: one block per record, because the panel is narrow. */
+function grid(records) {
+  return records.map((record) => {
+    const [[, name], ...rest] = Object.entries(record);
+    const filled = rest.filter(([, v]) => v !== null && v !== 0);
+    return `<h3>${escaped(name)}</h3>${table(filled.map(([k, v]) => [k.replace(/_(ns|hz)$/, ""), shown(k, v)]))}`;
+  }).join("");
 }
 
 const BATCH_REASONS = {

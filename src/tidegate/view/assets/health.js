@@ -23,7 +23,7 @@ function drawHealth(run, root) {
     return new uPlot({ width, height: 210, legend: { live: false }, cursor: { drag: { x: true, y: false } }, ...rest,
       axes: [{ ...axis, ...xAxis }, { ...axis, size: 62, ...yAxis }] }, data, home);
   });
-  const spanAxis = { values: (_, list) => list.map((v) => (v === null ? "" : span(v).replace(/\.0+(?= )/, ""))) };
+  const spanAxis = { values: (_, list) => list.map((v) => (v === null ? "" : brief(v))) };
 
   const histogramCard = (title, text, edges, series) => {
     if (!edges || edges.length < 2) return;
@@ -34,7 +34,7 @@ function drawHealth(run, root) {
     const shown = series.filter(([, counts]) => counts);
     chart(home, {
       scales: { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: (_, low, high) => [0.6, Math.max(high * 1.5, 10)] } },
-      xAxis: { values: (_, list) => list.map((v) => (Number.isInteger(v) && edges[v] !== undefined ? span(edges[v]).replace(/\.\d+/, "") : "")), space: 70 },
+      xAxis: { values: (_, list) => list.map((v) => (Number.isInteger(v) && edges[v] !== undefined ? brief(edges[v]) : "")), space: 70 },
       yAxis: { values: (_, list) => list.map((v) => (v >= 1 && Math.log10(v) % 1 === 0 ? whole(v) : "")) },
       series: [{}, ...shown.map(([name, , c]) => ({ label: name, stroke: colour(c), fill: colour(c), paths: bars, points: { show: false } }))],
     }, [numbers, ...shown.map(([, counts]) => counts.map((n) => n || null))]);

@@ -7,6 +7,12 @@ function span(ns) {
   return `${(ns / unit).toFixed(digits)} ${name}`;
 }
 
+/** The same in three digits, for axes. */
+function brief(ns) {
+  const [number, unit] = span(ns).split(" ");
+  return `${+(+number).toPrecision(3)} ${unit}`;
+}
+
 function absolute(run, ns) {
   const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
   const second = total / 1000000000n - (total < 0n && total % 1000000000n !== 0n ? 1n : 0n);

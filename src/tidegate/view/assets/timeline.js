@@ -1,10 +1,8 @@
-// The timeline: a lane per stream; below, event time; above, arrival; a line joins the two.
-// Zoomed out, a lane shows how many messages lie under each pixel, found by bisection.
+// The timeline as a thing to move in: zoom, pan, pick.
 
-const GUTTER = 128, AXIS = 26, LANE = 56, TALLEST = 104, STRIP = 30, SINGLE = 900;
-
-class Timeline {
+class Timeline extends LanesWithGroups {
   constructor(run, canvas, overview, scroller, onPick) {
+    super();
     Object.assign(this, { run, canvas, overview, scroller, onPick });
     [this.a, this.b] = run.fit;
     this.key = 0;
@@ -13,36 +11,7 @@ class Timeline {
     this.listen();
   }
 
-  // -- what is shown -----------------------------------------------------------------------------
-
   show(key) { this.key = key; this.layOut(); this.draw(); }
-
-  layOut() {
-    const { run } = this;
-    const rows = [];
-    const keys = this.key < 0 ? run.keys.map((_, k) => k) : [this.key];
-    for (const key of keys) {
-      if (run.groups && run.groupsOf[key] && run.groupsOf[key].list.length) {
-        rows.push({ strip: true, key, h: this.stripHeight() });
-      }
-      for (let t = 0; t < run.topics.length; t++) {
-        const stream = key * run.topics.length + t;
-        const kinds = run.kinds.length;
-        if (run.starts[stream * kinds] < run.starts[(stream + 1) * kinds]) rows.push({ key, topic: t, stream, h: LANE });
-      }
-    }
-    // few lanes share the height there is; many keep theirs and scroll
-    const lanes = rows.filter((row) => !row.strip);
-    const rest = this.scroller.clientHeight - AXIS - 24 - rows.filter((row) => row.strip).length * STRIP;
-    const each = Math.min(TALLEST, Math.max(LANE, Math.floor(rest / Math.max(lanes.length, 1))));
-    for (const row of lanes) row.h = each;
-    let y = AXIS;
-    for (const row of rows) { row.y = y; y += row.h; }
-    this.rows = rows;
-    this.height = y + 8;
-  }
-
-  stripHeight() { return this.run.groups.what === "window" ? STRIP + 30 : STRIP; }
 
   resize() {
     const ratio = window.devicePixelRatio || 1;
@@ -62,11 +31,6 @@ class Timeline {
       this.colour[name] = css.getPropertyValue(`--${name}`).trim();
     }
   }
-
-  x(t) { return GUTTER + ((t - this.a) / (this.b - this.a)) * (this.w - GUTTER); }
-  t(x) { return this.a + ((x - GUTTER) / (this.w - GUTTER)) * (this.b - this.a); }
-
-  // -- drawing -----------------------------------------------------------------------------------
 
   request() {
     if (this.pending) return;
@@ -100,341 +64,6 @@ class Timeline {
     document.getElementById("span").textContent = `${span(this.b - this.a)} from ${absolute(this.run, this.a).replace(/(\.\d{3})\d+/, "$1")}`;
   }
 
-  clip(g, paint) {
-    g.save();
-    g.beginPath();
-    g.rect(GUTTER, AXIS, this.w - GUTTER, this.h - AXIS);
-    g.clip();
-    paint();
-    g.restore();
-  }
-
-  drawBand(g, row) {
-    const y = row.y - this.top;
-    g.fillStyle = this.colour.row;
-    if (row.strip) g.fillRect(0, y, this.w, row.h);
-    g.fillStyle = this.colour.line;
-    g.fillRect(0, y + row.h - 1, this.w, 1);
-  }
-
-  drawLabel(g, row) {
-    const y = row.y - this.top;
-    g.save();
-    g.beginPath();
-    g.rect(0, AXIS, GUTTER - 6, this.h - AXIS);
-    g.clip();
-    g.fillStyle = row.strip ? this.colour.row : this.colour.panel;
-    g.fillRect(0, y, GUTTER, row.h - 1);
-    const name = row.strip ? { set: "sets", batch: "batches", window: "windows" }[this.run.groups.what] : this.run.topics[row.topic] || "messages";
-    g.fillStyle = this.colour.ink;
-    const small = this.key < 0 ? this.run.keys[row.key] : row.strip ? "" : `${whole(this.count(row.stream))} rows`;
-    g.fillText(fitted(g, name, GUTTER - 20), 10, y + (small ? row.h / 2 - 8 : row.h / 2));
-    if (small) {
-      g.fillStyle = this.colour.soft;
-      g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
-      g.fillText(fitted(g, small, GUTTER - 20), 10, y + row.h / 2 + 9);
-    }
-    g.restore();
-  }
-
-  count(stream) {
-    const kinds = this.run.kinds.length;
-    return this.run.starts[(stream + 1) * kinds] - this.run.starts[stream * kinds];
-  }
-
-  ticks() {
-    const step = tickStep(this.b - this.a, (this.w - GUTTER) / 110);
-    const shift = Number(BigInt(this.run.origin_ns) % BigInt(Math.round(step)));
-    const out = [];
-    for (let t = Math.ceil((this.a + shift) / step) * step - shift; t <= this.b; t += step) out.push(t);
-    return [out, step];
-  }
-
-  drawGrid(g) {
-    g.fillStyle = this.colour.line;
-    g.globalAlpha = 0.6;
-    for (const t of this.ticks()[0]) g.fillRect(Math.round(this.x(t)), AXIS, 1, this.h);
-    g.globalAlpha = 1;
-  }
-
-  drawAxis(g) {
-    const [ticks, step] = this.ticks();
-    g.fillStyle = this.colour.panel;
-    g.fillRect(0, 0, this.w, AXIS);
-    g.fillStyle = this.colour.line;
-    g.fillRect(0, AXIS - 1, this.w, 1);
-    g.fillRect(GUTTER - 1, 0, 1, this.h);
-    g.fillStyle = this.colour.soft;
-    g.fillText("event time", 10, AXIS / 2);
-    g.textAlign = "center";
-    for (const t of ticks) {
-      const label = tickLabel(this.run, t, step);
-      const half = g.measureText(label).width / 2;
-      const x = this.x(t);
-      if (x - half > GUTTER && x + half < this.w - 4) g.fillText(label, x, AXIS / 2);
-    }
-    g.textAlign = "left";
-  }
-
-  /** The most messages under one pixel, over the lanes shown: their common scale. */
-  densest(shown) {
-    let most = 1;
-    for (const row of shown) {
-      if (row.strip) continue;
-      row.bars = this.bars(row.stream, 0);
-      if (row.bars) for (const n of row.bars) if (n > most) most = n;
-    }
-    return most;
-  }
-
-  /** Messages per pixel, or null where so few are in view that each is drawn on its own. */
-  bars(stream, kind) {
-    const { time } = this.run.c;
-    const [from, to] = this.run.stretch(stream, kind);
-    const low = bisect(time, this.a, from, to);
-    const high = bisect(time, this.b, low, to);
-    if (high - low <= SINGLE) return null;
-    const width = Math.round(this.w - GUTTER);
-    const bars = new Uint32Array(width);
-    let before = low;
-    for (let p = 0; p < width; p++) {
-      const next = bisect(time, this.a + ((p + 1) / width) * (this.b - this.a), before, high);
-      bars[p] = next - before;
-      before = next;
-    }
-    return bars;
-  }
-
-  drawLane(g, row, dense) {
-    const y = row.y - this.top;
-    const floor = y + row.h - 12, roof = y + 11;
-    if (row.bars) {
-      g.fillStyle = this.colour.data;
-      const room = row.h - 20;
-      for (let p = 0; p < row.bars.length; p++) {
-        const n = row.bars[p];
-        if (n) { const h = Math.max(2, (n / dense) * room); g.fillRect(GUTTER + p, floor + 4 - h, 1, h); }
-      }
-    } else this.drawEach(g, row.stream, 0, floor, roof, this.colour.data);
-    for (let kind = 1; kind < this.run.kinds.length; kind++) {
-      this.drawEach(g, row.stream, kind, floor, roof, this.colour[this.run.kinds[kind]]);
-    }
-  }
-
-  drawEach(g, stream, kind, floor, roof, colour) {
-    const { time, delay, known } = this.run.c;
-    const [from, to] = this.run.stretch(stream, kind);
-    // a late message may stand left of the view and arrive inside it
-    const low = bisect(time, this.a - (this.b - this.a), from, to);
-    const high = bisect(time, this.b, low, to);
-    const stride = Math.max(1, Math.ceil((high - low) / (4 * SINGLE)));
-    const size = high - low < 250 ? 3.2 : 2.2;
-    g.strokeStyle = colour;
-    g.fillStyle = colour;
-    g.lineWidth = kind ? 1.4 : 1;
-    g.globalAlpha = kind ? 0.75 : 0.38;
-    g.beginPath();
-    for (let i = low; i < high; i += stride) {
-      if (!known[i] || kind === 3) continue;
-      g.moveTo(this.x(time[i]), floor);
-      g.lineTo(this.x(time[i] + delay[i]), roof);
-    }
-    g.stroke();
-    g.globalAlpha = 1;
-    g.beginPath();
-    for (let i = low; i < high; i += stride) {
-      const x = this.x(time[i]);
-      if (kind === 3) { const m = (floor + roof) / 2; cross(g, x, m, 4.5); continue; }
-      if (kind === 1) diamond(g, x, floor, size + 1.6); else disc(g, x, floor, kind ? size + 0.6 : size);
-      if (known[i]) disc(g, this.x(time[i] + delay[i]), roof, size - 1);
-    }
-    if (kind === 3) { g.lineWidth = 2; g.stroke(); } else g.fill();
-  }
-
-  drawStrip(g, row) {
-    const { run } = this;
-    const { groupStart, groupEnd } = run.c;
-    const of = run.groupsOf[row.key];
-    const first = bisect(of.starts, this.a - of.longest, 0, of.list.length);
-    const last = bisect(of.starts, this.b, first, of.list.length);
-    const y = row.y - this.top;
-    const stride = Math.max(1, Math.ceil((last - first) / 4000));
-    const levels = run.groups.what === "window" ? 3 : 1;
-    const ends = new Array(levels).fill(-Infinity);
-    const h = (row.h - 8) / levels;
-    for (let n = first; n < last; n += stride) {
-      const group = of.list[n];
-      const left = this.x(groupStart[group]);
-      const right = Math.max(this.x(groupEnd[group]), left + 2);
-      let level = ends.findIndex((end) => end <= groupStart[group]);
-      if (level < 0) level = ends.indexOf(Math.min(...ends));
-      ends[level] = groupEnd[group];
-      g.fillStyle = this.groupColour(group);
-      g.globalAlpha = this.picked && this.picked.group === group ? 0.85 : 0.35;
-      g.fillRect(left, y + 4 + level * h, Math.max(right - left - 1, 1.5), h - 2);
-      g.globalAlpha = 1;
-      const label = this.groupLabel(group);
-      if (right - left > 40) {
-        g.fillStyle = this.colour.ink;
-        const visible = Math.max(left, GUTTER);
-        const room = Math.min(right, this.w) - visible - 10;
-        if (room > 30) g.fillText(fitted(g, label, room), visible + 5, y + 4 + level * h + (h - 2) / 2 + 0.5);
-      }
-    }
-  }
-
-  groupColour(group) {
-    const { groups, c } = this.run;
-    if (groups.what === "set") return this.colour.set;
-    if (groups.what === "window") return c.group_revision && c.group_revision[group] > 0 ? this.colour.late : this.colour.mark;
-    const reason = groups.reason && groups.reason[group];
-    return { gate: this.colour.mark, timeout: this.colour.late, gap: this.colour.dropped, stall: this.colour.error, limit: this.colour.error }[reason] || this.colour.set;
-  }
-
-  groupLabel(group) {
-    const { groups, c } = this.run;
-    if (groups.what === "set") return span(c.group_spread_ns[group]);
-    if (groups.what === "batch") return `${c.group_id[group]} ${groups.reason ? groups.reason[group] : ""}`;
-    const revision = c.group_revision && c.group_revision[group] > 0 ? ` r${c.group_revision[group]}` : "";
-    return `${groups.trigger ? groups.trigger[group] : ""}${revision}`;
-  }
-
-  /** Sets as lines through their members, where few enough are in view to be told apart. */
-  drawLinks(g, shown) {
-    const { run } = this;
-    if (!run.groups || run.groups.what !== "set") return;
-    const { members, time } = run.c;
-    const width = run.groups.topics.length;
-    const place = new Map(shown.filter((row) => !row.strip).map((row) => [row.stream, row.y - this.top + row.h - 12]));
-    for (const key of new Set(shown.map((row) => row.key))) {
-      const of = run.groupsOf[key];
-      const first = bisect(of.starts, this.a - of.longest, 0, of.list.length);
-      const last = bisect(of.starts, this.b, first, of.list.length);
-      if (last - first > SINGLE) continue;
-      g.strokeStyle = this.colour.mark;
-      g.globalAlpha = 0.65;
-      g.lineWidth = 1.2;
-      g.beginPath();
-      for (let n = first; n < last; n++) this.link(g, of.list[n], width, members, time, place);
-      g.stroke();
-      g.globalAlpha = 1;
-    }
-  }
-
-  link(g, group, width, members, time, place) {
-    const points = [];
-    for (let m = 0; m < width; m++) {
-      const i = members[group * width + m];
-      if (i < 0) continue;
-      const y = place.get(this.run.c.stream[i]);
-      if (y !== undefined) points.push([this.x(time[i]), y]);
-    }
-    points.sort((p, q) => p[1] - q[1]);
-    points.forEach(([x, y], n) => (n ? g.lineTo(x, y) : g.moveTo(x, y)));
-  }
-
-  drawWatermarks(g) {
-    let free = -Infinity;
-    g.strokeStyle = this.colour.mark;
-    g.fillStyle = this.colour.mark;
-    g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
-    for (const commit of this.run.health.commits) {
-      if (commit.watermark_ns === null) continue;
-      const x = this.x(Number(BigInt(commit.watermark_ns) - BigInt(this.run.origin_ns)));
-      if (x < GUTTER || x > this.w || x < free - 60) continue;
-      g.setLineDash([5, 4]);
-      g.lineWidth = 1.3;
-      g.beginPath();
-      g.moveTo(x, AXIS);
-      g.lineTo(x, this.h);
-      g.stroke();
-      g.setLineDash([]);
-      const label = `watermark ${commit.batch}`;
-      const width = g.measureText(label).width + 8;
-      if (x - width > free && x - width > GUTTER) {
-        g.globalAlpha = 0.9;
-        g.fillStyle = this.colour.panel;
-        g.fillRect(x - width - 2, this.h - 19, width, 15);
-        g.globalAlpha = 1;
-        g.fillStyle = this.colour.mark;
-        g.fillText(label, x - width + 2, this.h - 11);
-        free = x;
-      }
-    }
-  }
-
-  drawPicked(g) {
-    const { picked, run } = this;
-    if (!picked) return;
-    const { time, delay, known, stream } = run.c;
-    const width = run.groups ? run.groups.topics.length : 0;
-    const list = picked.message !== undefined ? [picked.message] : [];
-    g.strokeStyle = this.colour.pick;
-    g.lineWidth = 2;
-    if (picked.group >= 0 && run.groups && run.groups.what === "set") {
-      const place = new Map(this.rows.filter((row) => !row.strip).map((row) => [row.stream, row.y - this.top + row.h - 12]));
-      g.beginPath();
-      this.link(g, picked.group, width, run.c.members, time, place);
-      g.stroke();
-      for (let m = 0; m < width; m++) if (run.c.members[picked.group * width + m] >= 0) list.push(run.c.members[picked.group * width + m]);
-    }
-    for (const i of list) {
-      const row = this.rows.find((r) => r.stream === stream[i]);
-      if (!row) continue;
-      const floor = row.y - this.top + row.h - 12, roof = row.y - this.top + 11;
-      g.beginPath();
-      if (run.c.kind[i] === 3) disc(g, this.x(time[i]), (floor + roof) / 2, 8);
-      else {
-        disc(g, this.x(time[i]), floor, 6.5);
-        if (known[i]) { g.moveTo(this.x(time[i]), floor); g.lineTo(this.x(time[i] + delay[i]), roof); }
-      }
-      g.stroke();
-    }
-  }
-
-  /** The whole run: how many messages, and where the exceptions are. */
-  drawOverview() {
-    const { run } = this;
-    const canvas = this.overview;
-    const w = canvas.clientWidth, h = 36;
-    const g = canvas.getContext("2d");
-    g.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    g.clearRect(0, 0, w, h);
-    const [a, b] = run.fit;
-    if (!this.totals || this.totals.width !== w) this.totals = this.sumUp(w, a, b);
-    const { data, marks, most } = this.totals;
-    g.fillStyle = this.colour.data;
-    g.globalAlpha = 0.7;
-    for (let p = 0; p < w; p++) { const n = (data[p] / most) * (h - 10); if (n) g.fillRect(p, h - n, 1, n); }
-    g.globalAlpha = 1;
-    marks.forEach((mark, kind) => {
-      g.fillStyle = this.colour[run.kinds[kind]];
-      for (let p = 0; p < w; p++) if (mark[p]) g.fillRect(p, 1 + (kind - 1) * 3, 2, 3);
-    });
-    const left = ((this.a - a) / (b - a)) * w, right = ((this.b - a) / (b - a)) * w;
-    g.fillStyle = this.colour.brush;
-    g.fillRect(left, 0, Math.max(right - left, 2), h);
-    g.strokeStyle = this.colour.accent;
-    g.lineWidth = 1.5;
-    g.strokeRect(left, 0.5, Math.max(right - left, 2), h - 1);
-  }
-
-  sumUp(width, a, b) {
-    const { time, kind } = this.run.c;
-    const data = new Uint32Array(width);
-    const marks = this.run.kinds.map(() => new Uint8Array(width));
-    for (let i = 0; i < time.length; i++) {
-      const p = Math.floor(((time[i] - a) / (b - a)) * width);
-      if (p < 0 || p >= width) continue;
-      if (kind[i]) marks[kind[i]][p] = 1; else data[p]++;
-    }
-    let most = 1;
-    for (const n of data) if (n > most) most = n;
-    return { data, marks, most, width };
-  }
-
-  // -- moving ------------------------------------------------------------------------------------
-
   zoom(factor, at = (this.a + this.b) / 2) {
     const span = Math.min(Math.max((this.b - this.a) * factor, 1000), 4e18);
     const share = (at - this.a) / (this.b - this.a);
@@ -444,6 +73,7 @@ class Timeline {
   }
 
   pan(ns) { this.a += ns; this.b += ns; this.request(); }
+
   fit() { [this.a, this.b] = this.run.fit; this.request(); }
 
   /** Bring a message into view with its neighbours. */
@@ -503,8 +133,6 @@ class Timeline {
     new ResizeObserver(() => { this.layOut(); this.request(); }).observe(scroller);
   }
 
-  // -- picking -----------------------------------------------------------------------------------
-
   pick(x, y) {
     const row = this.rows.find((r) => y + this.top >= r.y && y + this.top < r.y + r.h);
     if (!row || y < AXIS || x < GUTTER) return;
@@ -524,7 +152,7 @@ class Timeline {
       const [from, to] = this.run.stretch(row.stream, kind);
       const low = bisect(time, this.a - (this.b - this.a), from, to);
       const high = bisect(time, this.b, low, to);
-      if (high - low <= 4 * SINGLE) {
+      if (high - low <= MARKS) {
         for (let i = low; i < high; i++) {
           const at = upper && known[i] && kind !== 3 ? time[i] + delay[i] : time[i];
           const off = Math.abs(this.x(at) - x) - (kind ? 2 : 0);
@@ -557,15 +185,4 @@ class Timeline {
     }
     return best < 0 ? null : { group: best };
   }
-}
-
-function disc(g, x, y, r) { g.moveTo(x + r, y); g.arc(x, y, r, 0, 6.2832); }
-function diamond(g, x, y, r) { g.moveTo(x, y - r); g.lineTo(x + r, y); g.lineTo(x, y + r); g.lineTo(x - r, y); g.closePath(); }
-function cross(g, x, y, r) { g.moveTo(x - r, y - r); g.lineTo(x + r, y + r); g.moveTo(x + r, y - r); g.lineTo(x - r, y + r); }
-
-function fitted(g, text, room) {
-  if (g.measureText(text).width <= room) return text;
-  let cut = text.length;
-  while (cut > 1 && g.measureText(`${text.slice(0, cut)}…`).width > room) cut--;
-  return `${text.slice(0, cut)}…`;
 }
