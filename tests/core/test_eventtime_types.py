@@ -1,0 +1,209 @@
+"""The registry, the built-in parsers and the decoder."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.eventtime import Decoder, EventtimeTypes, Parsed, TimeColumn
+from tidegate.core.time import MAX_NS
+from tidegate.errors import ConfigError
+
+TYPES = EventtimeTypes()
+FACTORS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+# -- the registry ---------------------------------------------------------------------------------
+
+
+def test_names_are_sorted_and_an_unknown_one_lists_them() -> None:
+    assert TYPES.list() == sorted(TYPES.list())
+    with pytest.raises(
+        ConfigError, match=r"`x` not registered \(available: iso8601, timestamp, un"
+    ):
+        TYPES.resolve("x")
+
+
+def test_a_registry_refuses_to_replace_unless_told() -> None:
+    types = EventtimeTypes()
+    types.register("mine", lambda column: column)
+    with pytest.raises(ConfigError, match="is registered already; pass replace=True"):
+        types.register("mine", lambda column: column)
+    with pytest.raises(ConfigError, match="unixtimestamp_s"):
+        types.register("unixtimestamp_s", lambda column: column)
+    types.register("mine", lambda column: pc.add(column, 1), replace=True)
+    assert types.parse("mine", pa.array([1])).time_ns.tolist() == [2]
+    assert "mine" not in EventtimeTypes().list()
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_a_name_must_be_one(name: object) -> None:
+    with pytest.raises(ConfigError, match=r"eventtime\.type"):
+        EventtimeTypes().register(name, lambda column: column)  # type: ignore[arg-type]
+
+
+def test_a_parser_must_be_callable() -> None:
+    with pytest.raises(ConfigError, match="parser of mine"):
+        EventtimeTypes().register("mine", 5)  # type: ignore[arg-type]
+
+
+def test_a_parser_of_ones_own_returns_times_with_nulls_or_reasons() -> None:
+    types = EventtimeTypes()
+    types.register("plain", lambda column: column)
+    parsed = types.parse("plain", pa.array([5, None, 7], pa.int32()))
+    assert parsed.time_ns[parsed.ok].tolist() == [5, 7]
+    assert parsed.reason.to_pylist() == [None, "not a plain", None]
+    types.register("chunked", lambda column: pa.chunked_array([column]))
+    assert types.parse("chunked", pa.array([5])).time_ns.tolist() == [5]
+    own = Parsed(np.array([1, 0]), pa.array([None, "because"]))
+    types.register("full", lambda column: own)
+    assert types.parse("full", pa.array([1, 2])) is own
+
+
+# -- the built-in types ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", FACTORS)
+@pytest.mark.parametrize(
+    "kind", [pa.int8(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.string(),
+             pa.large_string()],
+)  # fmt: skip
+def test_integers_and_digits_of_every_width(unit: str, kind: pa.DataType) -> None:
+    values = [0, 1, 127]
+    column = pa.array([str(v) for v in values] if "string" in str(kind) else values, kind)
+    parsed = TYPES.parse(f"unixtimestamp_{unit}", column)
+    assert parsed.ok.all()
+    assert parsed.time_ns.tolist() == [value * FACTORS[unit] for value in values]
+
+
+@given(unit=st.sampled_from(sorted(FACTORS)), data=st.data())
+def test_the_last_time_of_each_unit_and_the_first_beyond(unit: str, data: st.DataObject) -> None:
+    last = MAX_NS // FACTORS[unit]
+    value = data.draw(st.integers(0, last))
+    column = pa.array([value, last, last + 1], pa.uint64())
+    for each in (column, column.cast(pa.string())):
+        parsed = TYPES.parse(f"unixtimestamp_{unit}", each)
+        assert parsed.ok.tolist() == [True, True, False]
+        assert parsed.time_ns[:2].tolist() == [value * FACTORS[unit], last * FACTORS[unit]]
+        assert "overflow" in parsed.reason[2].as_py()
+
+
+def test_digits_may_have_a_plus_and_zeros() -> None:
+    parsed = TYPES.parse("unixtimestamp_ns", pa.array(["+5", "005", "0" * 30 + "7", "-0"]))
+    assert parsed.time_ns.tolist() == [5, 5, 7, 0]
+    assert parsed.ok.all()
+
+
+def test_dictionaries_and_slices() -> None:
+    encoded = pa.array(["5", "x", None, "5"]).dictionary_encode()
+    parsed = TYPES.parse("unixtimestamp_ns", encoded)
+    assert parsed.ok.tolist() == [True, False, False, True]
+    parsed = TYPES.parse("unixtimestamp_ns", pa.array([9, 1, None, 3]).slice(1))
+    assert parsed.ok.tolist() == [True, False, True]
+    assert parsed.time_ns[[0, 2]].tolist() == [1, 3]
+
+
+@given(st.datetimes(datetime(1678, 1, 1), datetime(2262, 4, 11)), st.integers(0, 999))
+def test_iso_times_to_the_nanosecond(moment: datetime, nanos: int) -> None:
+    text = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}{nanos:03d}Z"
+    text = text.rjust(30, "0")
+    expected = int(np.datetime64(moment, "us").astype(np.int64)) * 1000 + nanos
+    parsed = TYPES.parse("iso8601", pa.array([text]))
+    assert parsed.ok.all(), parsed.reason
+    assert parsed.time_ns.tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1970-01-01", 0), ("1970-01-01T00:00Z", 0), ("1970-01-01 00:00:01", 10**9),
+        ("1970-01-01t00:00:00z", 0), ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T01:30:00+0130", 0), ("1969-12-31T19:00:00-05", 0),
+        ("1970-01-01T00:00:00.1Z", 10**8), ("1970-01-01T00:00:00,000000001Z", 1),
+        ("2000-02-29T00:00:00Z", 951782400 * 10**9),
+        ("1969-12-31T23:59:59.999999999Z", -1),
+        ("2262-04-11T23:47:16.854775807Z", MAX_NS),
+        ("1677-09-21T00:12:43.145224193Z", -MAX_NS),
+    ],
+)  # fmt: skip
+def test_iso_forms(text: str, ns: int) -> None:
+    parsed = TYPES.parse("iso8601", pa.array([text]))
+    assert parsed.reason.to_pylist() == [None]
+    assert parsed.time_ns.tolist() == [ns]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1970-13-01", "not a date"), ("1970-02-30", "not a date"), ("1970-01-00", "not a date"),
+        ("1900-02-29", "not a date"), ("1970-01-01T24:00:00Z", "not a date"),
+        ("1970-01-01T00:60:00Z", "not a date"), ("1970-01-01T00:00:60Z", "not a date"),
+        ("70-01-01", "not ISO 8601"), ("1970-1-1", "not ISO 8601"), ("now", "not ISO 8601"),
+        ("1970-01-01T00:00:00.1234567890Z", "not ISO 8601"), ("1970-01-01T00:00:00Z ", "not ISO"),
+        ("2262-04-11T23:47:16.854775808Z", "overflow"), ("2600-01-01", "overflow"),
+        ("1677-09-21T00:12:43.145224192Z", "overflow"), ("0001-01-01", "overflow"),
+        ("2262-04-11T23:47:17-00:01", "overflow"),
+    ],
+)  # fmt: skip
+def test_what_is_not_iso(text: str, reason: str) -> None:
+    parsed = TYPES.parse("iso8601", pa.array([text, "1970-01-01"]))
+    assert parsed.ok.tolist() == [False, True]
+    assert reason in parsed.reason[0].as_py()
+
+
+@pytest.mark.parametrize("unit", FACTORS)
+def test_timestamp_columns_of_every_unit(unit: str) -> None:
+    for zone in (None, "UTC", "Europe/Berlin"):
+        column = pa.array([0, 5, -5, None], pa.timestamp(unit, zone))
+        parsed = TYPES.parse("timestamp", column)
+        assert parsed.ok.tolist() == [True, True, True, False]
+        assert parsed.time_ns[:3].tolist() == [0, 5 * FACTORS[unit], -5 * FACTORS[unit]]
+
+
+def test_dates_are_midnight() -> None:
+    parsed = TYPES.parse("timestamp", pa.array([date(1970, 1, 2)]))
+    assert parsed.time_ns.tolist() == [86400 * 10**9]
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    parsed = TYPES.parse("timestamp", pa.array([moment]))
+    assert parsed.time_ns.tolist() == [int(moment.timestamp()) * 10**9]
+
+
+# -- the decoder ----------------------------------------------------------------------------------
+
+
+def test_without_a_declaration_it_is_processing_time() -> None:
+    collection, errors = Decoder().decode(pa.record_batch({"v": [1, 2]}), wall_ns=7)
+    assert errors is None
+    assert collection.time_ns.tolist() == [7, 7]
+    assert collection.wall_ns == 7
+
+
+def test_lanes_go_with_their_rows() -> None:
+    decoder = Decoder((TimeColumn("t", "unixtimestamp_ns"),))
+    rows = pa.record_batch({"t": ["1", "x", "3"]})
+    collection, errors = decoder.decode(rows, np.array([4, 5, 6], np.int32))
+    assert collection.lane.tolist() == [4, 6]
+    assert errors is not None
+    assert errors.lane.tolist() == [5]
+    assert errors.table().to_pylist() == [
+        {"t": "x", "error_column": "t", "error_value": "x", "error_reason": "not an integer"}
+    ]
+
+
+def test_a_good_collection_is_not_copied() -> None:
+    rows = pa.record_batch({"t": [1, 2]})
+    collection, _ = Decoder((TimeColumn("t", "unixtimestamp_ns"),)).decode(rows)
+    assert collection.rows is rows
+
+
+def test_a_decoder_knows_its_types_at_once() -> None:
+    with pytest.raises(ConfigError, match="`nope` not registered"):
+        Decoder((TimeColumn("t", "nope"),))
+    with pytest.raises(ConfigError, match="must name the message"):
+        Decoder((TimeColumn("t", "iso8601"), TimeColumn("u", "iso8601", "m")))
