@@ -159,6 +159,7 @@ def assign_aligned(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
+    behind: Int64s,
 ) -> Int:
     """Tumbling, sliding and fixed windows: the starts are multiples of a step."""
     n = len(times)
@@ -292,6 +293,7 @@ def assign_aligned(
             s += step
         if not placed:
             status[i] = DISCARDED if cfg[C_POLICY] == POLICY_DISCARD else ASIDE
+            behind[i] = wm - t
         i += 1
     return i
 
@@ -316,6 +318,7 @@ def assign_sessions(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
+    behind: Int64s,
 ) -> Int:
     """Sessions. Those of a lane never touch; their chain is in descending order of start."""
     n = len(times)
@@ -368,6 +371,7 @@ def assign_sessions(
             expired = cfg[C_LATENESS] == 0 or wm - cfg[C_LATENESS] > t + gap
             if expired and cfg[C_POLICY] != POLICY_NEXT:
                 status[i] = DISCARDED if cfg[C_POLICY] == POLICY_DISCARD else ASIDE
+                behind[i] = wm - t
                 i += 1
                 continue
         bytes_ = sizes[i] if sized else np.int64(0)
@@ -520,6 +524,7 @@ def assign_sequential(
     steps: Matrix,
     fires: Int64s,
     status: NDArray[np.int8],
+    behind: Int64s,
 ) -> Int:
     """Windows that follow one another: everything, count, state, adaptive."""
     n = len(times)
@@ -543,6 +548,7 @@ def assign_sequential(
         if kind == KIND_ADAPTIVE and t <= watermark[lane]:
             if cfg[C_POLICY] != POLICY_NEXT:
                 status[i] = DISCARDED if cfg[C_POLICY] == POLICY_DISCARD else ASIDE
+                behind[i] = watermark[lane] - t
                 continue
             status[i] = PLACED_LATE
         e = lookup(table, entries, E_PART, lane, part)

@@ -109,7 +109,10 @@ def open_call(
         np.full(size, -1, np.int64),
     )
     if link:
-        link_all(entries, n, call.head, call.table, column)
+        order = np.arange(n)
+        if column < 0:  # sessions are chained by start, the latest first
+            order = np.argsort(entries[:n, E_START], kind="stable")
+        link_all(entries, order, call.head, call.table, column)
     return call
 
 

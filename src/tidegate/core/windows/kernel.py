@@ -174,9 +174,10 @@ def enter(table: Int64s, entries: Matrix, column: Int, e: Int) -> None:
 
 
 @kernel
-def link_all(entries: Matrix, n: Int, head: Int64s, table: Int64s, column: Int) -> None:
-    """Chain and index the entries the state held, in their order."""
-    for e in range(n):
+def link_all(entries: Matrix, order: Int64s, head: Int64s, table: Int64s, column: Int) -> None:
+    """Chain and index the entries the state held: the last of a lane becomes its head."""
+    for j in range(len(order)):
+        e = order[j]
         lane = entries[e, E_LANE]
         entries[e, E_NEXT] = head[lane]
         head[lane] = e

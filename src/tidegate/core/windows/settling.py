@@ -105,11 +105,14 @@ def settle(
     else:
         made = _move_slots(state, plan, call, rows, times, windows)
     _save(op, state, plan, call, extra)
+    retracting = op.mode is Accumulation.RETRACTING
     if made is None:
+        if retracting:
+            _forget(state, call)
         return []
     emits, out, emit, when = made
     count(state, "windows_emitted", emits.lane)
-    if op.mode is Accumulation.RETRACTING:
+    if retracting:
         out, emit, when = retract(plan, state, emits, out, emit, when)
         _forget(state, call)
     lanes = emits.lane[emit].astype(np.int32)

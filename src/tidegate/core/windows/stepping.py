@@ -56,7 +56,7 @@ class Stepping:
         if self.looking is not None:
             status = self._out_of_range(collection)
             if status.any():
-                out += self._turned_away(state, collection, status)
+                out += self._turned_away(state, collection, status, status)
                 collection = collection.take(np.flatnonzero(status == k.PLACED))
             return out + self.looking.process(state, plan, collection)
         if plan.group_by and len(collection) > GROUPED_ROWS:
@@ -86,14 +86,15 @@ class Stepping:
         masks = self._masks(rows)
         cfg = op.config(plan, wall)
         status = np.zeros(len(collection), np.int8)
+        behind = np.empty(len(collection), np.int64)
         first = 0
         while first < len(collection):
             call, extra, first = self._assign(
-                state, plan, cfg, first, collection, times, sizes, masks, status
+                state, plan, cfg, first, collection, times, sizes, masks, status, behind
             )
             late = status if plan.buffered and (status == k.PLACED_LATE).any() else None
             out += settle(op, state, plan, call, rows, collection.time_ns, late, extra)
-        return out + self._turned_away(state, collection, status)
+        return out + self._turned_away(state, collection, status, behind)
 
     def _assign(
         self,
@@ -106,6 +107,7 @@ class Stepping:
         sizes: NDArray[Any],
         masks: NDArray[Any],
         status: NDArray[np.int8],
+        behind: Int64s,
     ) -> tuple[Call, dict[str, pa.Array], int]:
         """Let the kernel of this kind of window decide rows from `first` on."""
         op = self.op
@@ -120,7 +122,7 @@ class Stepping:
                 first, lanes, times, sizes, masks, early, late, cfg,
                 state["watermark"], state["serial"], rates,
                 call.entries, call.counts, call.head, call.due_at, call.table,
-                call.steps, call.fires, status,
+                call.steps, call.fires, status, behind,
             )  # fmt: skip
             return call, {}, int(done)
         if op.kind == k.KIND_SESSION:
@@ -129,7 +131,7 @@ class Stepping:
                 first, lanes, times, sizes, masks, early, late, cfg,
                 state["watermark"], state["serial"], rates,
                 call.entries, call.counts, call.head, call.due_at,
-                call.steps, call.fires, status,
+                call.steps, call.fires, status, behind,
             )  # fmt: skip
             return call, {}, int(done)
         parts, held = self._parts(state, collection.rows)
@@ -144,7 +146,7 @@ class Stepping:
             early, cfg, state["watermark"], state["serial"], rates,
             state.arrays.get("ring", nothing), state.arrays.get("ring_head", nothing),
             state.arrays.get("duration", np.zeros(1)),
-            call.entries, call.counts, call.head, call.table, call.steps, call.fires, status,
+            call.entries, call.counts, call.head, call.table, call.steps, call.fires, status, behind,
         )  # fmt: skip
         return call, self._part_columns(state, collection.rows, call), int(done)
 
@@ -193,7 +195,11 @@ class Stepping:
         return out
 
     def _turned_away(
-        self, state: State, collection: Collection, status: NDArray[np.int8]
+        self,
+        state: State,
+        collection: Collection,
+        status: NDArray[np.int8],
+        behind: NDArray[Any],
     ) -> list[Outcome]:
         """Rows that joined no window: late ones, and dropped ones with their reason."""
         if not status.any():
@@ -203,7 +209,7 @@ class Stepping:
         count(state, "late_count", collection.lane[late])
         aside = collection.take(np.flatnonzero(status == k.ASIDE))
         if len(aside):
-            lateness = state["watermark"][aside.lane] - aside.time_ns
+            lateness = behind[status == k.ASIDE]
             out.append(Late(aside.rows, aside.time_ns, aside.lane, lateness))
             if isinstance(self.op.late, Reemit):
                 count(state, "late_dropped_count", aside.lane)
