@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.core.jit import lean_inline as inline
 from tidegate.core.jit import lean_kernel as kernel
 from tidegate.core.sync.arithmetic import apart, later, scaled
 from tidegate.core.sync.columns import (
@@ -74,7 +75,7 @@ LEARN_GAPS = 32
 """Gaps per block when learning bounds: the bound holds for the last one to two blocks."""
 
 
-@kernel
+@inline
 def _spread(end: Any, start: Any) -> Any:
     distance = apart(end, start)
     return np.int64(_HIGHEST) if distance > np.uint64(_HIGHEST) else np.int64(distance)
@@ -111,7 +112,7 @@ def _drop(
     _behead(c, g, n, at, head, base, mask)
 
 
-@kernel
+@inline
 def _behead(c: Any, g: Any, n: Any, at: Any, head: Any, base: Any, mask: Any) -> None:
     head += 1
     c[at + HEAD * n] = head
@@ -121,7 +122,7 @@ def _behead(c: Any, g: Any, n: Any, at: Any, head: Any, base: Any, mask: Any) ->
         c[PRESENT] -= 1
 
 
-@kernel
+@inline
 def _publish(cfg: Any, c: Any, g: Any, r: Any, sets: Any, cur: Any, lane: Any, index: Any) -> None:
     n = cfg[C_TOPICS]
     mask = cfg[C_RING] - 1
@@ -197,7 +198,7 @@ def _look_ahead(cfg: Any, c: Any, g: Any, j: Any, pivot_time: Any) -> None:
     c[at + NEXT * n] = g[base + (above & mask)]
 
 
-@kernel
+@inline
 def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) -> bool:
     """Make the fronts a candidate, after letting go of what cannot start one."""
     n = cfg[C_TOPICS]
@@ -321,7 +322,7 @@ def _improve(
     c[STEPS] += n
 
 
-@kernel
+@inline
 def search(
     cfg: Any, c: Any, g: Any, r: Any, sets: Any, drops: Any, cur: Any, lane: Any, index: Any
 ) -> None:
@@ -352,7 +353,7 @@ def search(
         elif wait < 0:
             _improve(cfg, c, g, r, drops, cur, limit, index)
         elif cfg[C_VIRTUAL] != 0 and _proven_ahead(cfg, c, limit, goal):
-            _publish(cfg, c, g, r, sets, cur, lane, index)
+            c[HURRY] = 1
         else:
             c[WAIT] = wait + 1
             return

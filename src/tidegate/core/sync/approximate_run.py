@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.core.jit import lean_inline as inline
 from tidegate.core.jit import lean_kernel as kernel
 from tidegate.core.sync.approximate_kernel import (
     _HIGHEST,
@@ -23,6 +24,7 @@ from tidegate.core.sync.approximate_kernel import (
     C_SIZE,
     C_TIMEOUT,
     C_TOPICS,
+    C_VIRTUAL,
     DEADLINE,
     DISORDER,
     FIRST,
@@ -63,7 +65,24 @@ from tidegate.core.sync.approximate_kernel import (
     search,
 )  # fmt: skip
 from tidegate.core.sync.arithmetic import apart
-from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_REASON, D_ROW, D_TIME, D_TOPIC
+from tidegate.core.sync.columns import (
+    D_AMOUNT,
+    D_INDEX,
+    D_REASON,
+    D_ROW,
+    D_TIME,
+    D_TOPIC,
+    DROP_SIZE,
+    M_CORE,
+    M_COUNT,
+    M_DROPS,
+    M_END,
+    M_RING,
+    M_ROWS,
+    M_SETS,
+    M_SETTINGS,
+    SET_SIZE,
+)
 
 __all__ = ["finish", "push_one", "run"]
 
@@ -158,6 +177,13 @@ def _silences(cfg: Any, c: Any) -> None:
 
 
 @kernel
+def _search_again(
+    cfg: Any, c: Any, g: Any, r: Any, sets: Any, drops: Any, cur: Any, lane: Any, index: Any
+) -> None:
+    search(cfg, c, g, r, sets, drops, cur, lane, index)
+
+
+@kernel
 def _pass_time(
     cfg: Any, c: Any, g: Any, r: Any, sets: Any, drops: Any, cur: Any, lane: Any, index: Any
 ) -> None:
@@ -168,12 +194,12 @@ def _pass_time(
     waiting_for = c[WAIT] - 1
     if c[PIVOT] == 0:
         if c[PRESENT] == n:
-            search(cfg, c, g, r, sets, drops, cur, lane, index)
+            _search_again(cfg, c, g, r, sets, drops, cur, lane, index)
     elif c[LANE_SIZE + ABSENT * n + waiting_for] != 0:
-        search(cfg, c, g, r, sets, drops, cur, lane, index)
+        _search_again(cfg, c, g, r, sets, drops, cur, lane, index)
 
 
-@kernel
+@inline
 def _arrive(
     cfg: Any,
     c: Any,
@@ -209,7 +235,7 @@ def _arrive(
             bound = cfg[C_SIZE + n + i]
             if bound >= 0 and far > t and apart(far, t) > np.uint64(bound):
                 _jump(cfg, c, g, r, drops, cur, i, t, row, index)
-        else:
+        elif cfg[C_VIRTUAL] != 0:
             gap = np.int64(min(apart(t, last), np.uint64(_HIGHEST)))
             if gap < max(cfg[C_SIZE + i], c[at + BOUND * n]):
                 c[at + TOO_CLOSE * n] += 1
@@ -236,10 +262,11 @@ def _arrive(
     if c[at + ABSENT * n] != 0:
         c[at + ABSENT * n] = 0
         c[DEADLINE] = _LOWEST
+    ready = False
     if c[PIVOT] != 0:
         if c[at + TAKES_PART * n] == 0:  # back after a silence: search again with it
             c[PIVOT] = 0
-            search(cfg, c, g, r, sets, drops, cur, lane, index)
+            ready = True
         else:
             if c[at + NEXT * n] == _LOWEST:
                 if t < c[PIVOT_TIME]:
@@ -247,18 +274,20 @@ def _arrive(
                 else:
                     c[at + NEXT * n] = t
             waited = c[WAIT] - 1
-            if waited == i or c[LANE_SIZE + ABSENT * n + waited] != 0:
-                search(cfg, c, g, r, sets, drops, cur, lane, index)
-    elif was_empty and c[PRESENT] == n:
-        search(cfg, c, g, r, sets, drops, cur, lane, index)
-    if tail + 1 - c[at + HEAD * n] > cfg[C_QUEUE]:
-        cancelled = c[PIVOT] != 0
-        c[PIVOT] = 0
+            ready = waited == i or c[LANE_SIZE + ABSENT * n + waited] != 0
+    elif was_empty:
+        ready = c[PRESENT] == n
+    while True:
+        if ready:
+            search(cfg, c, g, r, sets, drops, cur, lane, index)
+        if tail + 1 - c[at + HEAD * n] <= cfg[C_QUEUE]:
+            break
+        ready = c[PIVOT] != 0
+        if ready:  # the candidate is undone, and what is left searched again
+            c[PIVOT] = 0
+            c[STREAK] += 1
         _drop(cfg, c, g, r, drops, cur, i, np.int64(OVERFLOW), index, np.int64(0))
         c[at + FLAG * n] = 1
-        if cancelled:
-            c[STREAK] += 1
-            search(cfg, c, g, r, sets, drops, cur, lane, index)
     return place
 
 
@@ -288,15 +317,21 @@ def run(
 
 
 @kernel
-def push_one(
-    cfg: Any, core: Any, ring: Any, rows: Any, sets: Any, drops: Any, cur: Any, i: Any, t: Any
-) -> Any:
-    """One message for the only lane. Returns sets + drops, mostly 0."""
+def push_one(memory: Any, i: Any, t: Any) -> Any:
+    """One message for the only lane, whose arrays lie in one (`Memory`): handing over eight of them
+    costs more than the search. Returns sets + 2**32 * drops, mostly 0."""
+    cfg = memory[memory[M_SETTINGS] : memory[M_CORE]]
+    c = memory[memory[M_CORE] : memory[M_RING]]
+    g = memory[memory[M_RING] : memory[M_ROWS]]
+    r = memory[memory[M_ROWS] : memory[M_COUNT]]
+    cur = memory[memory[M_COUNT] : memory[M_SETS]]
+    sets = memory[memory[M_SETS] : memory[M_DROPS]].reshape(-1, 2 * cfg[C_TOPICS] + SET_SIZE)
+    drops = memory[memory[M_DROPS] : memory[M_END]].reshape(-1, DROP_SIZE)
     cur[0] = 0
     cur[1] = 0
-    row = core[0, SEEN]
-    _arrive(cfg, core[0], ring[0], rows[0], sets, drops, cur, 0, i, t, row, row)
-    return cur[0] + cur[1]
+    row = c[SEEN]
+    _arrive(cfg, c, g, r, sets, drops, cur, 0, i, t, row, row)
+    return cur[0] + (cur[1] << 32)
 
 
 @kernel
@@ -321,7 +356,7 @@ def finish(
                     c[at + ABSENT * n] = 1
                     if c[at + HEAD * n] == c[at + TAIL * n]:
                         c[PRESENT] += 1
-            search(cfg, c, g, r, sets, drops, cur, lane, np.int64(-1))
+            _search_again(cfg, c, g, r, sets, drops, cur, lane, np.int64(-1))
             if c[PIVOT] == 0:
                 break
         for j in range(n):

@@ -23,11 +23,21 @@ from tidegate.core.sync.columns import (
     D_ROW,
     D_TIME,
     D_TOPIC,
+    DROP_SIZE,
+    M_CORE,
+    M_COUNT,
+    M_DROPS,
+    M_END,
+    M_RING,
+    M_ROWS,
+    M_SETS,
+    M_SETTINGS,
     S_DECIDED,
     S_INDEX,
     S_LANE,
     S_SPREAD,
     S_TIME,
+    SET_SIZE,
 )
 
 _LOWEST = -(2**63)
@@ -230,14 +240,21 @@ def run(
 
 
 @kernel
-def push_one(cfg: Any, core: Any, ring: Any, rows: Any, sets: Any, drops: Any, cur: Any, i: Any,
-             t: Any) -> Any:  # fmt: skip
-    """One message for the only lane. Returns sets + drops, mostly 0."""
+def push_one(memory: Any, i: Any, t: Any) -> Any:
+    """One message for the only lane, whose arrays lie in one (`Memory`): handing over eight of them
+    costs more than the search. Returns sets + 2**32 * drops, mostly 0."""
+    cfg = memory[memory[M_SETTINGS] : memory[M_CORE]]
+    c = memory[memory[M_CORE] : memory[M_RING]]
+    g = memory[memory[M_RING] : memory[M_ROWS]]
+    r = memory[memory[M_ROWS] : memory[M_COUNT]]
+    cur = memory[memory[M_COUNT] : memory[M_SETS]]
+    sets = memory[memory[M_SETS] : memory[M_DROPS]].reshape(-1, 2 * cfg[C_TOPICS] + SET_SIZE)
+    drops = memory[memory[M_DROPS] : memory[M_END]].reshape(-1, DROP_SIZE)
     cur[0] = 0
     cur[1] = 0
-    row = core[0, SEEN]
-    _arrive(cfg, core[0], ring[0], rows[0], sets, drops, cur, 0, i, t, row, row)
-    return cur[0] + cur[1]
+    row = c[SEEN]
+    _arrive(cfg, c, g, r, sets, drops, cur, 0, i, t, row, row)
+    return cur[0] + (cur[1] << 32)
 
 
 @kernel

@@ -72,7 +72,7 @@ class Policy:
     reasons: tuple[str, ...]
     kernel: Any
     run: Callable[..., None]
-    push_one: Callable[..., int]
+    push_one: Callable[[Int64s, int, int], int]
     finish: Callable[..., None]
 
     def layout(self, settings: SyncSettings, *, rows: bool) -> Layout:

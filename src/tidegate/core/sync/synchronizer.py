@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tidegate.core import snapshot
-from tidegate.core.model import Int64s
 from tidegate.core.state import State
-from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_REASON, D_ROW, D_TIME, D_TOPIC
+from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_REASON, D_ROW, D_TIME, D_TOPIC, M_SIZE
 from tidegate.core.sync.diagnosis import counters_of, diagnose
 from tidegate.core.sync.policy import APPROXIMATE, EXACT, Decided, Policy
 from tidegate.core.sync.results import Diagnosis, SyncResult, SyncSet, Unmatched
@@ -25,7 +24,7 @@ from tidegate.errors import ContractError, StateError
 __all__ = ["ApproximateTime", "ExactTime"]
 
 _CHUNK = 1 << 16
-"""Messages per kernel call: keeps input and results of one call within the processor's cache."""
+"""Messages per kernel call: what a call needs beside them stays within the processor's cache."""
 
 
 class _Synchronizer:
@@ -44,10 +43,23 @@ class _Synchronizer:
         self._attach(State(self.policy.layout(settings, rows=True)))
 
     def _attach(self, state: State) -> None:
+        """Lay the state and the room for results into one array: see `push_one`."""
+        n = len(self.settings.topics)
+        sets, drops, count = self.policy.room(self.settings, n * self.settings.queue_size, 1)
+        kept = [self.settings.codes, *(state[name] for name in ("core", "ring", "rows"))]
+        parts = [*kept, count, sets, drops]
+        ends = np.cumsum([M_SIZE, *(part.size for part in parts)])
+        self._memory = np.empty(ends[-1], np.int64)
+        self._memory[:M_SIZE] = ends
+        spans = zip(ends, ends[1:], parts, strict=False)
+        views = [self._memory[a:b].reshape(part.shape) for a, b, part in spans]
+        for view, part in zip(views[:5], parts[:5], strict=True):
+            view[...] = part
+        self._args = (views[0], views[1], views[2], views[3])
+        self._room = (views[5], views[6], views[4])
+        for name, view in zip(("core", "ring", "rows"), views[1:4], strict=True):
+            state.arrays[name] = view
         self._state = state
-        most = len(self.settings.topics) * self.settings.queue_size
-        self._room = self.policy.room(self.settings, most, 1)
-        self._args = (self.settings.codes, state["core"], state["ring"], state["rows"])
         self._seen = int(state["core"][0, self.policy.kernel.SEEN])
         self._push_one = self.policy.push_one
 
@@ -57,45 +69,48 @@ class _Synchronizer:
 
     def push(self, topic: str, time_ns: int, payload: Any = None) -> list[SyncSet]:
         """Hand over one message. Returns the sets it decides, in order; mostly none."""
-        try:
-            number = self._index[topic]
-        except KeyError:
+        number = self._index.get(topic)
+        if number is None:
             known = ", ".join(self.settings.topics)
-            raise ContractError(f"push: no topic {topic!r}; the topics are {known}") from None
+            raise ContractError(f"push: no topic {topic!r}; the topics are {known}")
         stamp = index(time_ns) + self._shift[number]
         if not MIN_NS <= stamp <= MAX_NS:
             if not MIN_NS <= time_ns <= MAX_NS:
                 raise ContractError(f"push: {time_ns} is not a time in 64-bit nanoseconds")
             stamp = MAX_NS if stamp > 0 else MIN_NS
+        seen = self._seen
+        self._seen = seen + 1
         if payload is not None:
-            self._payloads[self._seen] = payload
-        self._seen += 1
+            self._payloads[seen] = payload
         if self.unmatched:
             self.unmatched = []
-        if not self._push_one(*self._args, *self._room, number, stamp):
-            return []
-        return self._collect()
+        made = self._push_one(self._memory, number, stamp)
+        return self._collect(made & 0xFFFFFFFF, made >> 32) if made else []
 
-    def _collect(self) -> list[SyncSet]:
+    def _collect(self, made: int, gone: int) -> list[SyncSet]:
         """The results of the last call for one lane, with their payloads."""
-        sets, drops, count = self._room
-        n = len(self.settings.topics)
+        n = len(self._shift)
         take = self._payloads.pop
         out = []
-        for row in sets[: count[0]].tolist():
-            rows = tuple(None if r < 0 else r for r in row[:n])
-            times = tuple(None if t == UNSET else t for t in row[n : 2 * n])
-            payloads = tuple(None if r is None else take(r, None) for r in rows)
-            out.append(SyncSet(times, payloads, rows, row[2 * n + 1], row[2 * n], row[2 * n + 4]))
-        reasons = self.policy.reasons
-        for number, why, topic, at, by, time_ns, *_ in drops[: count[1]].tolist():
-            if why < len(reasons):
-                name = self.settings.topics[topic]
-                payload = take(number, None)
-                self.unmatched.append(
-                    Unmatched(name, time_ns, payload, number, reasons[why], at, by)
-                )
+        for row in self._room[0][:made].tolist():
+            at, spread, _, _, moment = row[2 * n :]
+            rows, times = tuple(row[:n]), tuple(row[n : 2 * n])
+            if -1 in rows:
+                rows = tuple([None if r < 0 else r for r in rows])
+                times = tuple([None if t == UNSET else t for t in times])
+            payloads = tuple([take(r, None) for r in rows])
+            out.append(SyncSet(times, payloads, rows, spread, at, moment))
+        if gone:
+            self._report(self._room[1][:gone].tolist())
         return out
+
+    def _report(self, drops: list[list[int]]) -> None:
+        reasons = self.policy.reasons
+        for row, why, topic, at, by, time_ns in drops:
+            if why < len(reasons):  # else it tells of a jump: the message itself stays
+                name = self.settings.topics[topic]
+                payload = self._payloads.pop(row, None)
+                self.unmatched.append(Unmatched(name, time_ns, payload, row, reasons[why], at, by))
 
     def process(self, topic_index: ArrayLike, time_ns: ArrayLike) -> SyncResult:
         """Messages in arrival order: the number of each one's topic, and its stamp.
@@ -112,37 +127,18 @@ class _Synchronizer:
             raise ContractError(f"process: topics must be 0 to {n - 1}, and every time set")
         if self.settings.shifts.any():
             times = shifted(times, self.settings.shifts[topics])
-        sets, drops, count = self.policy.room(
-            self.settings, n * self.settings.queue_size, min(len(topics), _CHUNK)
-        )
+        held = int(self.policy.held(self._args[1], n).sum())
+        sets, drops, count = self.policy.room(self.settings, held, len(topics))
         lanes = np.zeros(min(len(topics), _CHUNK), np.int64)
         places = np.empty_like(lanes)
-        made: list[Int64s] = []
-        gone: list[Int64s] = []
         for at in range(0, len(topics), _CHUNK):
-            part = topics[at : at + _CHUNK]
-            count[:] = 0
+            part, stamps = topics[at : at + _CHUNK], times[at : at + _CHUNK]
             self.policy.run(
-                *self._args,
-                lanes,
-                part,
-                times[at : at + _CHUNK],
-                self._seen,
-                places,
-                sets,
-                drops,
-                count,
+                *self._args, lanes, part, stamps, self._seen, places, sets, drops, count
             )
             self._seen += len(part)
-            made.append(sets[: count[0]].copy())
-            gone.append(drops[: count[1]].copy())
-        empty = sets[:0], drops[:0]
-        decided = Decided.of(
-            np.concatenate([empty[0], *made]),
-            np.concatenate([empty[1], *gone]),
-            self.settings,
-            self.policy,
-        )
+        made, gone = count.tolist()
+        decided = Decided.of(sets[:made], drops[:gone], self.settings, self.policy)
         self._forget(decided)
         return _result(self.settings.topics, self.policy, decided)
 
@@ -156,7 +152,7 @@ class _Synchronizer:
         self.unmatched = []
         self._room[2][:] = 0
         self.policy.finish(*self._args, np.zeros(1, np.int64), *self._room)
-        return self._collect()
+        return self._collect(*self._room[2].tolist())
 
     @property
     def held(self) -> dict[str, int]:
