@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tidegate.errors import TidegateError
 
@@ -159,8 +160,12 @@ def main() -> None:
     except TidegateError as error:
         if debug:
             raise
-        errors.print(f"[bold red]tidegate:[/] {error}", highlight=False, soft_wrap=True)
+        _say(str(error))
         raise SystemExit(2) from None
+    except (KeyboardInterrupt, typer.Abort):
+        # typer turns the first into the second
+        errors.print("stopped; run it again to go on from the last commit")
+        raise SystemExit(130) from None
     except Exception as error:
         # typer's own errors (a wrong option, a missing file) know how to show themselves
         show = getattr(error, "show", None)
@@ -169,12 +174,14 @@ def main() -> None:
             raise SystemExit(getattr(error, "exit_code", 2)) from None
         if debug:
             raise
-        errors.print(f"[bold red]tidegate:[/] {_first_cause(error)}", highlight=False)
+        _say(_first_cause(error))
         errors.print("(run with --debug for the stack)")
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        errors.print("stopped; run it again to go on from the last commit")
-        raise SystemExit(130) from None
+
+
+def _say(sentence: str) -> None:
+    """One line on standard error. What stands in brackets is text of the user's, not markup."""
+    errors.print(f"[bold red]tidegate:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
 def _first_cause(error: Exception) -> str:
