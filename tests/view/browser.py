@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,16 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--allow-file-access-from-files",
 )  # fmt: skip
+
+
+_LAUNCH = """
+import fcntl, os, sys
+ours = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
+for wanted, fd in zip((3, 4), ours):
+    os.dup2(fd, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The browser expects the pipes as descriptors 3 and 4, whatever numbers they have here."""
 
 
 def chromium() -> str | None:
@@ -37,11 +48,10 @@ class Browser:
         assert binary is not None
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        # the browser expects the pipes as descriptors 3 and 4, whatever numbers they have here
-        shell = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
         command = [
-            "/bin/sh", "-c", shell, binary, *FLAGS, f"--user-data-dir={profile}",
-            f"--window-size={width},{height}", "--remote-debugging-pipe", "about:blank",
+            sys.executable, "-c", _LAUNCH, str(to_browser), str(from_browser), binary, *FLAGS,
+            f"--user-data-dir={profile}", f"--window-size={width},{height}",
+            "--remote-debugging-pipe", "about:blank",
         ]  # fmt: skip
         self.process = subprocess.Popen(
             command, pass_fds=(to_browser, from_browser),
@@ -62,6 +72,8 @@ class Browser:
                   deviceScaleFactor=1, mobile=False)  # fmt: skip
 
     def open(self, path: Path, fragment: str = "", wait: float = 60) -> None:
+        # another fragment of the same address would not load the page again
+        self._ask("Page.navigate", url="about:blank")
         self._ask("Page.navigate", url=f"{path.absolute().as_uri()}{fragment}")
         self.until("window.tidegate !== undefined", wait)
 

@@ -15,7 +15,7 @@ from tidegate.look.columns import Roles
 from tidegate.view.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
 from tidegate.view.stored import MICRO_BATCH, StoredRun
 
-__all__ = ["Groups", "Part", "batches_of", "sets_of", "topics_of", "windows_of"]
+__all__ = ["Groups", "Part", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]
 
 _WINDOW_COLUMNS = ("window_id", "window_start_ns", "window_end_ns", "pane", "revision", "trigger",
                    "retraction", "time_ns", MICRO_BATCH)  # fmt: skip
@@ -49,7 +49,15 @@ class Part:
     group: Int64s | None = None
     slot: Int64s | None = None
     reason: pa.Array | None = None
-    stride: int = 1
+    most: int | None = None
+    """More rows than this are thinned."""
+
+
+def evenly(rows: int, most: int) -> Int64s:
+    """At most so many row numbers, evenly spread."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.arange(max(most, 1), dtype=np.int64) * rows // max(most, 1)
 
 
 def topics_of(table: pa.Table) -> list[str]:
@@ -58,9 +66,9 @@ def topics_of(table: pa.Table) -> list[str]:
     return [f.name for f in structs if f.type.get_field_index("time_ns") >= 0]
 
 
-def sets_of(table: pa.Table, roles: Roles, stride: int) -> tuple[Groups, list[Part]]:
+def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part]]:
     """Sets, and their members as messages of their topics."""
-    table = table.take(pa.array(np.arange(0, table.num_rows, stride)))
+    table = table.take(pa.array(evenly(table.num_rows, most)))
     topics = topics_of(table)
     key = text_of(table, roles.key)
     number = np.arange(table.num_rows)

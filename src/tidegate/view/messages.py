@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tidegate.core.model import Int64s
 from tidegate.look.columns import ARRIVAL_NAMES, Roles, guess_roles
 from tidegate.view.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
-from tidegate.view.groups import Groups, Part, batches_of, sets_of, topics_of, windows_of
+from tidegate.view.groups import Groups, Part, batches_of, evenly, sets_of, topics_of, windows_of
 from tidegate.view.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["KINDS", "Messages", "gather"]
@@ -65,8 +65,8 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
     for kind, (table, own) in seen.items():
         code = KINDS.index(kind)
         if kind == "data" and "spread_ns" in table.column_names:
-            thin = _stride(table.num_rows * max(len(topics_of(table)), 1), limit)
-            groups, members = sets_of(table, own, thin)
+            most = limit // max(len(topics_of(table)), 1)
+            groups, members = sets_of(table, own, most)
             total += sum(table.num_rows - table[t].null_count for t in topics_of(table))
             parts += members
             continue
@@ -80,7 +80,7 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
         part = _plain(code, table, own)
         if groups is not None and kind == "data" and groups.what in ("batch", "window"):
             part.group = groups.columns.pop("__of_row")
-        part.stride = _stride(table.num_rows, limit // (1 if kind == "data" else 4))
+        part.most = limit if kind == "data" else max(limit // 4, 1)
         parts.append(part)
     roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), named)
     return _sorted(parts, groups, total, roles_used)
@@ -97,10 +97,6 @@ def _check(run: StoredRun, roles: Roles) -> None:
 
 def _inner(kind: pa.DataType) -> list[str]:
     return [f.name for f in kind] if pa.types.is_struct(kind) else []
-
-
-def _stride(rows: int, limit: int) -> int:
-    return max(1, -(-rows // max(limit, 1)))
 
 
 def _read(run: StoredRun, kind: str, named: Roles) -> tuple[pa.Table, Roles]:
@@ -198,9 +194,9 @@ def _members(groups: Groups, names: list[str], topic: Int64s, group: Int64s) -> 
 
 
 def _thin(part: Part) -> None:
-    if part.stride == 1:
+    if part.most is None or len(part.time_ns) <= part.most:
         return
-    at = np.arange(0, len(part.time_ns), part.stride)
+    at = evenly(len(part.time_ns), part.most)
     for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot"):
         values = getattr(part, name)
         setattr(part, name, None if values is None else values[at])

@@ -37,7 +37,7 @@ function tickLabel(run, ns, step) {
 /** Round distances between ticks: 1, 2 or 5 of a power of ten; whole minutes and hours above. */
 function tickStep(range, count) {
   const rough = range / Math.max(count, 1);
-  for (const big of [60e9, 300e9, 900e9, 3600e9, 4 * 3600e9, 86400e9]) {
+  for (const big of [60e9, 120e9, 300e9, 600e9, 1800e9, 3600e9, 2 * 3600e9, 6 * 3600e9, 86400e9, 7 * 86400e9]) {
     if (rough > 30e9 && rough <= big) return big;
   }
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,0 +1,30 @@
+"""A browser for the whole folder, and runs to look at."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# pytest imports in importlib mode: neighbours of a test are not on the path by themselves
+for _name in ("browser", "runs"):
+    _spec = importlib.util.spec_from_file_location(_name, Path(__file__).parent / f"{_name}.py")
+    assert _spec is not None
+    assert _spec.loader is not None
+    _module = importlib.util.module_from_spec(_spec)
+    sys.modules.setdefault(_name, _module)
+    _spec.loader.exec_module(sys.modules[_name])
+
+from browser import Browser, chromium  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if chromium() is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium, or set CHROMIUM")
+    made = Browser(tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
