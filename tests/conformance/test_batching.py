@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cases import load
 
+from cases import load
 from tidegate.core.batching import (
     AdaptiveBatcher,
     AdaptiveLength,
@@ -97,7 +97,11 @@ def recorded(case: dict[str, Any]) -> Batches:
 
 def cases(batcher: str) -> list[Any]:
     """The recorded cases of one kind of batcher."""
-    every = [case for family in ("adaptive", "message", "rate") for case in load(f"batching/{family}_*.json")]
+    every = [
+        case
+        for family in ("adaptive", "message", "rate")
+        for case in load(f"batching/{family}_*.json")
+    ]
     return [p for p in every if p.values[0] is None or p.values[0]["batcher"] == batcher]
 
 

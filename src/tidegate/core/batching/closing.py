@@ -86,7 +86,15 @@ from tidegate.core.batching.grid import (
 )
 from tidegate.core.batching.period import observe
 from tidegate.core.batching.routing import gridded, lift, route
-from tidegate.core.batching.rows import anchor_of, append, pop_heap, push_heap, sort_rows, take_list
+from tidegate.core.batching.rows import (
+    anchor_of,
+    append,
+    empty_heap,
+    pop_heap,
+    push_heap,
+    sort_rows,
+    take_list,
+)
 from tidegate.core.jit import lean_kernel
 
 EVICT_CLOSES = 5
@@ -119,28 +127,38 @@ def route_chain(rows, row, lists, lanes, streams, rings, n, stalled):
 
 
 @lean_kernel
-def route_overflow(rows, row, lists, lanes, streams, rings, n):
-    """Overflow meets the new window. What is still too far ahead to matter goes to a heap, so that
-    a long backlog of one stream is not looked at again at every close."""
+def route_overflow(rows, row, lists, lanes, streams, rings, n, numbers, spare, at):
+    """Overflow meets the new window, in order of arrival. What is still too far ahead to matter
+    goes to a heap, so that a long backlog of one stream is not looked at again at every close."""
     near = lanes[n, START] + 2 * AHEAD_LENGTHS * lanes[n, LENGTH]
+    last = at
     while row >= 0:
         following = rows[row, NEXT]
         if rows[row, TIME] > near and gridded(rows, row, streams, n):
             push_heap(rows, lists, n, OVER, row)
         else:
-            route(rows, row, lists, lanes, streams, rings, n, False)
+            numbers[last] = row
+            last += 1
         row = following
+    listed = last
     while lists[n, HEAP] >= 0 and rows[lists[n, HEAP], TIME] <= near:
-        route(rows, pop_heap(rows, lists, n), lists, lanes, streams, rings, n, False)
+        numbers[last] = pop_heap(rows, lists, n)
+        last += 1
+    if last > listed:
+        sort_rows(rows, numbers, at, last, spare, False)
+    for i in range(at, last):
+        route(rows, numbers[i], lists, lanes, streams, rings, n, False)
     if lists[n, HEAP] >= 0:
         lanes[n, OVER_MIN] = min(lanes[n, OVER_MIN], rows[lists[n, HEAP], TIME])
 
 
 @lean_kernel
-def place(rows, lists, lanes, streams, rings, n, start, stalled, timeout):
-    """Move the window and route everything again."""
+def place(rows, lists, lanes, streams, rings, n, start, stalled, timeout, numbers, spare, at):
+    """Move the window and route everything again. `numbers` from `at` on is free to use."""
     lanes[n, MOVED] += start - lanes[n, START]
     lanes[n, MOVE] = R_STALL if stalled else max(lanes[n, MOVE], R_GAP)
+    if stalled:
+        empty_heap(rows, lists, n, numbers, spare, at)
     active = take_list(lists, n, ACTIVE)
     over = take_list(lists, n, OVER)
     held = take_list(lists, n, HELD)
@@ -148,10 +166,8 @@ def place(rows, lists, lanes, streams, rings, n, start, stalled, timeout):
     route_chain(rows, active, lists, lanes, streams, rings, n, stalled)
     if stalled:
         route_chain(rows, over, lists, lanes, streams, rings, n, True)
-        while lists[n, HEAP] >= 0:
-            route(rows, pop_heap(rows, lists, n), lists, lanes, streams, rings, n, True)
     else:
-        route_overflow(rows, over, lists, lanes, streams, rings, n)
+        route_overflow(rows, over, lists, lanes, streams, rings, n, numbers, spare, at)
     route_chain(rows, held, lists, lanes, streams, rings, n, stalled)
 
 
@@ -266,12 +282,11 @@ def begin(
     """Everything there is becomes one batch, and the window opens at its anchor."""
     reason = R_FIRST if lanes[n, OPEN] == 0 else R_GAP
     first = work[0, N_OUT]
-    while lists[n, HEAP] >= 0:
-        append(rows, lists, n, OVER, pop_heap(rows, lists, n))
+    empty_heap(rows, lists, n, numbers, spare, first)
     last = first
     for waiting in range(PLACES):
         last = collect(rows, lists[n, 2 * waiting], numbers, last)
-    sort_rows(rows, numbers, first, last, spare)
+    sort_rows(rows, numbers, first, last, spare, True)
     if lanes[n, OPEN] != 0 and lanes[n, PENDING] != 0:
         lanes[n, LENGTH] = lanes[n, PENDING]
         lanes[n, PENDING] = 0
@@ -470,13 +485,13 @@ def close(
     if look_again(lanes, streams, rings, n, scratch) == 0:
         observe_held(rows, lists, lanes, streams, rings, n, scratch)
         last = collect_waiting(rows, lists, n, numbers, last)
-        sort_rows(rows, numbers, first, last, spare)
+        sort_rows(rows, numbers, first, last, spare, True)
         if last > first:
             end = max(end, anchor_of(rows, numbers, first, last, lanes[n, LENGTH]))
             if end - start > FAR_LENGTHS * lanes[n, LENGTH]:
                 start = plausible_start(rows, numbers, first, last, end, lanes[n, LENGTH])
     else:
-        sort_rows(rows, numbers, first, last, spare)
+        sort_rows(rows, numbers, first, last, spare, True)
     hand_over(
         rows,
         first,
@@ -501,8 +516,8 @@ def close(
             streams[n, s, DIFFS] = 0
     for s in range(lanes[n, STREAMS]):
         if work[1 + s, WAS_SLOTS] > 0 and streams[n, s, PERIOD] == 0:
-            while lists[n, HEAP] >= 0:  # a grid is gone: its overflow must be looked at again
-                append(rows, lists, n, OVER, pop_heap(rows, lists, n))
+            # A grid is gone: all overflow is looked at again.
+            empty_heap(rows, lists, n, numbers, spare, last)
     over = take_list(lists, n, OVER)
     held = take_list(lists, n, HELD)
     open_window(lanes, streams, n, end, timeout)
@@ -513,5 +528,5 @@ def close(
         lift(rows, epoch, lanes, streams, n, patient)
         route(rows, epoch, lists, lanes, streams, rings, n, False)
         epoch = following
-    route_overflow(rows, over, lists, lanes, streams, rings, n)
+    route_overflow(rows, over, lists, lanes, streams, rings, n, numbers, spare, last)
     route_chain(rows, held, lists, lanes, streams, rings, n, False)

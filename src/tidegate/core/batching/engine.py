@@ -19,7 +19,6 @@ from tidegate.core.batching.columns import (
     CLOSED_AT,
     FAR,
     GATING,
-    HEAP,
     HELD,
     HELD_ROWS,
     HWM,
@@ -57,7 +56,7 @@ from tidegate.core.batching.columns import (
     WHERE,
 )
 from tidegate.core.batching.routing import lift, route
-from tidegate.core.batching.rows import anchor_of, append, pop_heap, sort_rows
+from tidegate.core.batching.rows import anchor_of, append, empty_heap, sort_rows
 from tidegate.core.jit import lean_kernel
 
 STALL_LENGTHS = 10
@@ -101,14 +100,27 @@ def find_stream(name, lanes, streams, find, n):
 
 
 @lean_kernel
-def gap(rows, lists, lanes, streams, rings, n, timeout):
+def gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work):
     """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
     if lanes[n, OVER_MIN] == NEVER or lanes[n, PULSES] > 0:
         return
     steps = (lanes[n, OVER_MIN] - lanes[n, START]) // lanes[n, LENGTH]
     if steps > 0:
         start = lanes[n, START] + steps * lanes[n, LENGTH]
-        place(rows, lists, lanes, streams, rings, n, start, False, timeout)
+        place(
+            rows,
+            lists,
+            lanes,
+            streams,
+            rings,
+            n,
+            start,
+            False,
+            timeout,
+            numbers,
+            spare,
+            work[0, N_OUT],
+        )
 
 
 @lean_kernel
@@ -126,13 +138,12 @@ def due(lanes, n):
 @lean_kernel
 def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
     """Put the window at the anchor of what waits, unless it stands there already."""
-    while lists[n, HEAP] >= 0:
-        append(rows, lists, n, OVER, pop_heap(rows, lists, n))
     first = work[0, N_OUT]
+    empty_heap(rows, lists, n, numbers, spare, first)
     last = collect(rows, lists[n, 2 * ACTIVE], numbers, first)
     last = collect(rows, lists[n, 2 * OVER], numbers, last)
     last = collect(rows, lists[n, 2 * HELD], numbers, last)
-    sort_rows(rows, numbers, first, last, spare)
+    sort_rows(rows, numbers, first, last, spare, True)
     anchor = anchor_of(rows, numbers, first, last, lanes[n, LENGTH])
     if lanes[n, START] <= anchor < lanes[n, START] + lanes[n, LENGTH]:
         return False
@@ -140,7 +151,9 @@ def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, 
     lanes[n, MARK] = anchor
     lanes[n, STREAK] = 0
     lanes[n, FAR] = 0
-    place(rows, lists, lanes, streams, rings, n, anchor, True, timeout)
+    place(
+        rows, lists, lanes, streams, rings, n, anchor, True, timeout, numbers, spare, work[0, N_OUT]
+    )
     return True
 
 
@@ -179,7 +192,7 @@ def settle(
     while True:
         if not room(streams, batches, parts, work):
             return False
-        gap(rows, lists, lanes, streams, rings, n, timeout)
+        gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
         reason = due(lanes, n)
         if reason < 0 and stall_due(lanes, n, wall):
             lanes[n, CLOSED_AT] = wall
@@ -234,7 +247,7 @@ def drain(
     while lanes[n, ROWS] > 0:
         if not room(streams, batches, parts, work):
             return False
-        gap(rows, lists, lanes, streams, rings, n, timeout)
+        gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
         if lists[n, 2 * ACTIVE] < 0:
             earliest = lanes[n, OVER_MIN]
             row = lists[n, 2 * HELD]
@@ -244,7 +257,20 @@ def drain(
             steps = (earliest - lanes[n, START]) // lanes[n, LENGTH]
             if steps > 0:
                 start = lanes[n, START] + steps * lanes[n, LENGTH]
-                place(rows, lists, lanes, streams, rings, n, start, False, timeout)
+                place(
+                    rows,
+                    lists,
+                    lanes,
+                    streams,
+                    rings,
+                    n,
+                    start,
+                    False,
+                    timeout,
+                    numbers,
+                    spare,
+                    work[0, N_OUT],
+                )
         close(
             rows,
             lists,
@@ -432,7 +458,7 @@ def run_call(
                 timeout,
             )
         return
-    gap(rows, lists, lanes, streams, rings, n, timeout)
+    gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
     reason = due(lanes, n)
     if reason >= 0:
         close(

@@ -10,6 +10,7 @@ from tidegate.core.batching.columns import (
     HEAP,
     LEFT,
     NEXT,
+    OVER,
     RANK,
     RIGHT,
     TIME,
@@ -97,33 +98,34 @@ def pop_heap(rows, lists, n):
 
 
 @lean_kernel
-def _after(rows, one, other):
-    if rows[one, TIME] != rows[other, TIME]:
+def _after(rows, one, other, by_time):
+    if by_time and rows[one, TIME] != rows[other, TIME]:
         return rows[one, TIME] > rows[other, TIME]
     return one > other
 
 
 @lean_kernel
-def sort_rows(rows, numbers, first, last, spare):
-    """Sort `numbers[first:last]` by time, then arrival. Merges runs: linear if already sorted."""
+def sort_rows(rows, numbers, first, last, spare, by_time):
+    """Sort `numbers[first:last]` by time, then arrival, or by arrival alone. Merges runs: linear if
+    already sorted."""
     while True:
         runs = 0
         at = first
         while at < last:
             middle = at + 1
-            while middle < last and not _after(rows, numbers[middle - 1], numbers[middle]):
+            while middle < last and not _after(rows, numbers[middle - 1], numbers[middle], by_time):
                 middle += 1
             if middle == last:
                 runs += 1
                 break
             end = middle + 1
-            while end < last and not _after(rows, numbers[end - 1], numbers[end]):
+            while end < last and not _after(rows, numbers[end - 1], numbers[end], by_time):
                 end += 1
             for i in range(at, middle):
                 spare[i] = numbers[i]
             i, j, k = at, middle, at
             while i < middle:
-                if j < end and _after(rows, spare[i], numbers[j]):
+                if j < end and _after(rows, spare[i], numbers[j], by_time):
                     numbers[k] = numbers[j]
                     j += 1
                 else:
@@ -151,3 +153,23 @@ def anchor_of(rows, numbers, first, last, length):
                 anchor = here
             begun = i + 1
     return anchor
+
+
+@lean_kernel
+def empty_heap(rows, lists, n, numbers, spare, at):
+    """All overflow into its list, in order of arrival, so that it does not matter what had been in
+    the heap. `numbers` from `at` on is free to use."""
+    if lists[n, HEAP] < 0:
+        return
+    last = at
+    row = take_list(lists, n, OVER)
+    while row >= 0:
+        numbers[last] = row
+        last += 1
+        row = rows[row, NEXT]
+    while lists[n, HEAP] >= 0:
+        numbers[last] = pop_heap(rows, lists, n)
+        last += 1
+    sort_rows(rows, numbers, at, last, spare, False)
+    for i in range(at, last):
+        append(rows, lists, n, OVER, numbers[i])
