@@ -30,6 +30,8 @@ _BITS = np.uint64(11)
 _BUCKETS = 2**11
 _DIGIT = np.uint64(_BUCKETS - 1)
 """A digit of the radix sort: 2,048 buckets stay in the first-level cache."""
+_SIGN = np.uint64(2**63)
+"""With its sign bit turned, an int64 is a uint64 of the same order: distances cannot wrap."""
 
 
 @kernel
@@ -198,19 +200,22 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
     if sorted_already:
         return order
     other = np.empty(rows, np.int64)
-    span = np.uint64(highest) - np.uint64(lowest)
+    lowest_bits = np.uint64(lowest) ^ _SIGN
+    span = (np.uint64(highest) ^ _SIGN) - lowest_bits
     shift = np.uint64(0)
     starts = np.empty(_BUCKETS + 1, np.int64)
     while shift < 64 and (span >> shift) > 0:
         starts[:] = 0
         for row in range(rows):
-            digit = np.int64(((np.uint64(times[row]) - np.uint64(lowest)) >> shift) & _DIGIT)
+            above = (np.uint64(times[row]) ^ _SIGN) - lowest_bits
+            digit = np.int64((above >> shift) & _DIGIT)
             starts[digit + 1] += 1
         for bucket in range(_BUCKETS):
             starts[bucket + 1] += starts[bucket]
         for at in range(rows):
             row = order[at]
-            digit = np.int64(((np.uint64(times[row]) - np.uint64(lowest)) >> shift) & _DIGIT)
+            above = (np.uint64(times[row]) ^ _SIGN) - lowest_bits
+            digit = np.int64((above >> shift) & _DIGIT)
             other[starts[digit]] = row
             starts[digit] += 1
         order, other = other, order
