@@ -38,6 +38,10 @@ ROWS_PER_BLOB = 32_768
 """Rows gathered before they are split by shard. Spark hands over 65,536 at a time, split as they
 are; only smaller batches are joined, because joining is a copy."""
 
+BYTES_PER_BLOB = 64 * 2**20
+"""Where rows are large (images), this ends a blob instead: 32,768 of 1 MB would not fit in memory,
+and no column of Arrow's plain binary type can hold more than 2 GB."""
+
 _PARTS = 1_000_000
 """More partitions than a stream will have: the parts of two inputs get different numbers."""
 
@@ -156,17 +160,18 @@ def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Re
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
-    count = 0
+    count, size = 0, 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
         waiting.append(batch)
         count += batch.num_rows
-        if count >= ROWS_PER_BLOB:
+        size += batch.nbytes
+        if count >= ROWS_PER_BLOB or size >= BYTES_PER_BLOB:
             rows = concat(waiting)
             assert rows is not None
             yield rows
-            waiting, count = [], 0
+            waiting, count, size = [], 0, 0
     if waiting:
         rows = concat(waiting)
         assert rows is not None

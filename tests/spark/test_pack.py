@@ -1,0 +1,75 @@
+"""Rows to blobs and back: how many in one, and that none gets lost on the way."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tidegate.core.eventtime import Decoder, TimeColumn
+from tidegate.spark import pack
+from tidegate.spark.pack import SHARD, TIME, Packer, Unpacker, fit, from_blob, to_blob, to_blobs
+
+
+def rows(first: int, count: int, size: int = 1) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    return pa.record_batch(
+        {
+            "n": pa.array(numbers, pa.int64()),
+            "payload": pa.array([b"x" * size] * count),
+            SHARD: pa.array([n % 3 for n in numbers], pa.int32()),
+        }
+    )
+
+
+def packed(batches: list[pa.RecordBatch], labels: tuple[int, ...] = (7, 8, 9)) -> list[pa.Table]:
+    decoder = Decoder((TimeColumn("n", "unixtimestamp_s"),))
+    return [pa.Table.from_batches([made]) for made in Packer(decoder, labels, 2)(batches)]
+
+
+def test_every_row_goes_to_the_label_of_its_shard_in_order() -> None:
+    (table,) = packed([rows(0, 5), rows(5, 0), rows(5, 4)])
+    assert table["part"].unique().to_pylist() == [2_000_000], "the third input, partition 0"
+    assert table["seq"].to_pylist() == [0, 1, 2]
+    found = {}
+    for made in table.to_pylist():
+        batch = from_blob(made["blob"])
+        assert batch.num_rows == made["rows"]
+        found[made["shard"]] = batch.column("n").to_pylist()
+        assert batch.column(TIME).to_pylist() == [n * 10**9 for n in found[made["shard"]]]
+        assert SHARD not in batch.schema.names
+    assert found == {7: [0, 3, 6], 8: [1, 4, 7], 9: [2, 5, 8]}
+
+
+def test_blobs_end_at_so_many_rows_and_at_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "ROWS_PER_BLOB", 10)
+    small = packed([rows(n * 4, 4) for n in range(6)])
+    assert [sum(table["rows"].to_pylist()) for table in small] == [12, 12]
+    monkeypatch.setattr(pack, "BYTES_PER_BLOB", 1000)
+    large = packed([rows(n, 1, size=600) for n in range(5)])
+    assert [sum(table["rows"].to_pylist()) for table in large] == [2, 2, 1]
+    assert [seq for table in large for seq in table["seq"].to_pylist()] == [0, 1, 2, 3, 4]
+
+
+def test_blobs_of_any_columns_come_back_equal() -> None:
+    batch = pa.record_batch(
+        {
+            "text": pa.array(["a", None, ""]),
+            "nested": pa.array([{"a": [1]}, None, {"a": None}]),
+            "named": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+            "none": pa.nulls(3),
+        }
+    )
+    pieces = [batch, batch.slice(1, 1), batch.slice(0, 0)]
+    blobs = to_blobs(pieces)
+    for blob, piece in zip(blobs, pieces, strict=True):
+        assert from_blob(blob.as_buffer()).equals(piece)
+    assert from_blob(to_blob(batch)).equals(batch)
+
+
+def test_unpacked_rows_have_exactly_the_promised_columns() -> None:
+    schema = pa.schema([("b", pa.int64()), ("new", pa.string()), ("a", pa.string())])
+    batch = pa.record_batch({"a": ["x"], "b": pa.array([1], pa.int32()), "gone": [1.0]})
+    assert fit(batch, schema).to_pylist() == [{"b": 1, "new": None, "a": "x"}]
+    outcomes = pa.record_batch({"kind": ["data", "data"], "blob": [bytes(to_blob(batch))] * 2})
+    made = list(Unpacker(schema)([outcomes]))
+    assert [part.schema for part in made] == [schema, schema]
