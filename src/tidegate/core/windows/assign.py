@@ -27,9 +27,9 @@ from tidegate.core.windows.kernel import (
     C_MAX,
     C_MIN,
     C_OFFSET,
+    C_OVERHEAD,
     C_PERIOD,
     C_POLICY,
-    C_RATE_WINDOW,
     C_SIZE,
     C_SPAN,
     C_STEP,
@@ -84,7 +84,7 @@ from tidegate.core.windows.kernel import (
     rate_changed,
     settle_lane,
 )
-from tidegate.core.windows.rate import adapted, fitting_duration, rate_at, rate_record
+from tidegate.core.windows.rate import adapted, fitting_duration, recent_rate
 
 Matrix = NDArray[Any]
 Int = Any
@@ -223,7 +223,7 @@ def assign_aligned(
             entries[e, E_COUNT] += j - i
             entries[e, E_BYTES] += total
             if cfg[C_BUFFERED] != 0:
-                counts[N_USED] += total
+                counts[N_USED] += total + (j - i) * cfg[C_OVERHEAD]
             add_step(steps, counts, 0, e, i, j)
             i = j
             continue
@@ -273,7 +273,7 @@ def assign_aligned(
             if late or flagged:
                 entries[e, E_LATE] += 1
                 status[i] = PLACED_LATE
-            add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_BUFFERED])
+            add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_OVERHEAD])
             _try_fire(
                 stack,
                 entries,
@@ -432,7 +432,7 @@ def assign_sessions(
                         entries[e, E_BYTES] += total
                         entries[e, E_LAST] = high
                         if cfg[C_BUFFERED] != 0:
-                            counts[N_USED] += total
+                            counts[N_USED] += total + (j - i) * cfg[C_OVERHEAD]
                         add_step(steps, counts, 0, e, i, j)
                         i = j
                         continue
@@ -453,7 +453,7 @@ def assign_sessions(
             status[i] = PLACED_LATE
             entries[e, E_LATE] += 1
         due_at[lane] = min(due_at[lane], entries[e, E_END])
-        add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_BUFFERED])
+        add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_OVERHEAD])
         _try_fire(
             stack,
             entries,
@@ -514,8 +514,7 @@ def assign_sequential(
     watermark: Int64s,
     serial: Int64s,
     rates: Matrix,
-    ring: Matrix,
-    ring_head: Matrix,
+    recent: Matrix,
     duration: NDArray[np.float64],
     entries: Matrix,
     counts: Int64s,
@@ -532,9 +531,6 @@ def assign_sequential(
     kind = cfg[C_KIND]
     sized = len(sizes) > 0
     parted = len(parts) > 0
-    width = np.int64(1)
-    if kind == KIND_ADAPTIVE:
-        width = max(np.int64(1), cfg[C_RATE_WINDOW] // (ring.shape[1] - 1))
     nothing = program[:0]
     for i in range(first, n):
         if counts[N_ENTRIES] + 2 > len(entries) or counts[N_STEPS] + 3 > len(steps):
@@ -576,11 +572,10 @@ def assign_sequential(
             enter(table, entries, E_PART, e)
         if status[i] == PLACED_LATE:
             entries[e, E_LATE] += 1
-        add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_BUFFERED])
+        add_row(entries, counts, steps, e, i, t, bytes_, cfg[C_OVERHEAD])
         entries[e, E_START] = min(entries[e, E_START], t)
         if kind == KIND_ADAPTIVE:
-            rate_record(ring[lane], ring_head[lane], t, np.int64(1), width)
-            rate = rate_at(ring[lane], ring_head[lane], t, width, cfg[C_RATE_WINDOW])
+            rate = recent_rate(recent[lane], t, opened, cfg[C_TARGET])
             wanted = fitting_duration(rate, cfg[C_TARGET], cfg[C_MIN], cfg[C_MAX])
             if duration[lane] <= 0.0:
                 duration[lane] = wanted

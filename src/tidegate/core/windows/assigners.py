@@ -129,8 +129,8 @@ class Everything:
 class Adaptive:
     """Windows whose length follows the load: `target` rows at the present rate, within bounds.
 
-    The rate is measured in event time over the last `rate_window`, after every row, and is applied
-    to the open window as well: a jump inside a long window ends it early.
+    The rate is measured in event time over the open window and the one before it, after every row,
+    and is applied to the open window as well: a jump inside a long window ends it early.
 
     >>> Adaptive().duration_ns(20.0), Adaptive().duration_ns(1000.0), Adaptive().duration_ns(0.0)
     (5000000000, 100000000, 5000000000)
@@ -139,14 +139,10 @@ class Adaptive:
     min: Duration = "10 ms"
     max: Duration = "5 s"
     target: int = 100
-    rate_window: Duration = "1 s"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min", parse_duration(self.min, "min", minimum=1))
         object.__setattr__(self, "max", parse_duration(self.max, "max", minimum=1))
-        object.__setattr__(
-            self, "rate_window", parse_duration(self.rate_window, "rate_window", minimum=1000)
-        )
         if int(self.min) > int(self.max):  # type: ignore[arg-type]
             raise ConfigError("min", self.min, f"must not exceed max ({self.max} ns)")
         if isinstance(self.target, bool) or not isinstance(self.target, int) or self.target < 1:

@@ -14,7 +14,9 @@ from tidegate.core.state import LANE, State
 from tidegate.core.windows.kernel import (
     C_ACCUMULATE,
     C_BUFFERED,
+    C_OVERHEAD,
     E_BYTES,
+    E_COUNT,
     E_DEAD,
     E_FIRED,
     E_LANE,
@@ -93,7 +95,8 @@ def open_call(
     counts[N_ENTRIES] = n
     if cfg[C_BUFFERED] != 0 and n:
         holding = (entries[:n, E_FIRED] == 0) | (cfg[C_ACCUMULATE] != 0)
-        counts[N_USED] = entries[:n, E_BYTES][holding].sum()
+        size = entries[:n, E_BYTES] + entries[:n, E_COUNT] * cfg[C_OVERHEAD]
+        counts[N_USED] = size[holding].sum()
     size = 16
     while link and size < 2 * (n + room):
         size *= 2

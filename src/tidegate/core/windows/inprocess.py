@@ -27,6 +27,7 @@ from tidegate.core.operator import Chain
 from tidegate.core.windows.assigners import Adaptive, WindowKind
 from tidegate.core.windows.memory import Memory, MemoryPolicy, MemoryTracker
 from tidegate.core.windows.operator import Window
+from tidegate.core.windows.rate import RateMonitor
 from tidegate.core.windows.recording import read_call, write_rows
 from tidegate.errors import ConfigError
 
@@ -153,12 +154,14 @@ class Windows:
         except TypeError as error:
             raise ConfigError("settings", sorted(settings), str(error)) from error
         self.tracker = MemoryTracker(self.memory)
+        self.rate = RateMonitor("10 s")
         self._chain = Chain((self.operator,))
         self._state = self.operator.open()
         self._emit, self._manual, self._spill = emit, manual, spill
         self._pending: deque[Collection] = deque()
         self._returned = 0
         self._schema: pa.Schema | None = None
+        self._wall = 0
         self._every, self._logged = checkpoint_every, 0
         self._log: Log | None = None
         self.attempts = 0
@@ -178,6 +181,8 @@ class Windows:
     ) -> list[Outcome]:
         """Rows came. Returns what leaves: windows (unless `emit` takes them), late and dropped rows."""
         lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
+        self.rate.record(wall_ns, rows.num_rows)
+        self._wall = max(self._wall, wall_ns)
         collection = Collection(rows, np.asarray(time_ns, np.int64), lanes, wall_ns)
         self._accept_returned()
         out: list[Outcome] = []
@@ -205,6 +210,7 @@ class Windows:
     def tick(self, wall_ns: int) -> list[WindowOutput]:
         """It is now this wall time: deadlines fire, refused deliveries are tried again."""
         self._accept_returned()
+        self._wall = max(self._wall, wall_ns)
         due = self.operator.wake_at(self._state)
         if due is not None and due <= wall_ns:
             self._carry_out("wake", str(wall_ns).encode())
@@ -244,6 +250,7 @@ class Windows:
         return {
             **self.operator.metrics(self._state),
             **self.tracker.metrics(),
+            "rate_hz": self.rate.rate(self._wall),
             "pending_deliveries": len(self._pending),
             "spilled_collections": spilled,
         }
@@ -310,10 +317,12 @@ class Windows:
 
     def _measure(self) -> None:
         levels = self.operator.metrics(self._state)
-        waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending))
+        # What a call returned is in the caller's hands, unless they acknowledge by hand.
+        mine = 0 if self._manual or self._emit is not None else self._returned
+        waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
         self.tracker.hold("ingestion", int(levels["buffered_bytes"]) + waiting)
         self.tracker.hold("window_metadata", int(levels["window_metadata_bytes"]))
-        self.tracker.hold("rate", int(levels.get("rate_bytes", 0)))
+        self.tracker.hold("rate", int(levels.get("rate_bytes", 0)) + self.rate.nbytes)
 
     # -- carrying out, delivering, logging ----------------------------------------------------------
 

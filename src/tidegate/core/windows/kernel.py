@@ -91,7 +91,7 @@ KEPT = (
     C_TARGET,
     C_MIN,
     C_MAX,
-    C_RATE_WINDOW,
+    C_OVERHEAD,  # bytes that the state adds to every buffered row
     C_REJECT,  # refuse rows beyond the limit instead of flushing for them
     C_EARLIEST,  # times outside these two are too near to the ends of int64
     C_LATEST,
@@ -300,13 +300,14 @@ def add_step(steps: Matrix, counts: Int64s, what: Int, e: Int, first: Int, last:
 def add_row(
     entries: Matrix, counts: Int64s, steps: Matrix, e: Int, i: Int, t: Int, size: Int, held: Int
 ) -> None:
-    """Row i joins the pane; neighbouring rows of one pane make one step."""
+    """Row i joins the pane; neighbouring rows of one pane make one step. `held` is what keeping it
+    costs beyond its size, or 0 where it is not kept."""
     entries[e, E_COUNT] += 1
     entries[e, E_BYTES] += size
     entries[e, E_FIRST] = min(entries[e, E_FIRST], t)
     entries[e, E_LAST] = max(entries[e, E_LAST], t)
     if held != 0:
-        counts[N_USED] += size
+        counts[N_USED] += size + held
     s = counts[N_STEPS] - 1
     if s >= 0 and steps[s, 0] == STEP_ROWS and steps[s, 1] == e and steps[s, 3] == i:
         steps[s, 3] = i + 1
@@ -321,7 +322,7 @@ def fire(entries: Matrix, counts: Int64s, fires: Int64s, cfg: Int64s, e: Int, ma
     fires[counts[N_FIRES]] = e
     counts[N_FIRES] += 1
     if cfg[C_BUFFERED] != 0 and cfg[C_ACCUMULATE] == 0:
-        counts[N_USED] -= entries[e, E_BYTES]
+        counts[N_USED] -= entries[e, E_BYTES] + entries[e, E_COUNT] * cfg[C_OVERHEAD]
     if cfg[C_KIND] >= KIND_EVERYTHING:
         entries[e, E_DEAD] = 1
         if cfg[C_KIND] == KIND_ADAPTIVE:
@@ -505,7 +506,7 @@ def admit(
     """May a row of this size be held? Flushes every open pane before it refuses."""
     if cfg[C_LIMIT] == 0 or cfg[C_BUFFERED] == 0:
         return PLACED
-    wanted = size * copies
+    wanted = (size + cfg[C_OVERHEAD]) * copies
     if wanted > cfg[C_BUDGET]:
         return TOO_LARGE
     if counts[N_USED] + wanted > cfg[C_LIMIT]:

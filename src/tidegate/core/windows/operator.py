@@ -53,13 +53,16 @@ from tidegate.core.windows.late import (
 )
 from tidegate.core.windows.memory import Level, Memory, MemoryPolicy
 from tidegate.core.windows.plan import Plan, make_plan
-from tidegate.core.windows.rate import RATE_BUCKETS
 from tidegate.core.windows.settling import COUNTERS, count, dropped_late
 from tidegate.core.windows.stepping import Stepping
 from tidegate.core.windows.triggers import AtWatermark, Program, Trigger, compile_trigger
 from tidegate.errors import ConfigError
 
 __all__ = ["Window"]
+
+ROW_OVERHEAD = 40
+"""Bytes the state adds to a buffered row: lane, window, time, lateness and size, 28, and the offsets
+of up to three texts. Without it many small rows would hold far more than the budget says."""
 
 _SEQUENTIAL = (CountWindow, StateWindow, Everything, Adaptive)
 
@@ -179,7 +182,6 @@ class Window(Operator):
             cfg[k.C_TARGET] = w.rows
         elif isinstance(w, Adaptive):
             cfg[k.C_TARGET], cfg[k.C_MIN], cfg[k.C_MAX] = w.target, w.min, w.max
-            cfg[k.C_RATE_WINDOW] = w.rate_window
         if isinstance(self.late, Reemit):
             cfg[k.C_LATENESS] = self.late.max_lateness
         cfg[k.C_POLICY] = k.POLICY_ASIDE
@@ -193,6 +195,7 @@ class Window(Operator):
         reach = min(self.reach, MAX_NS)
         cfg[k.C_EARLIEST], cfg[k.C_LATEST] = MIN_NS + reach, MAX_NS - reach
         cfg[k.C_BUFFERED] = plan.buffered
+        cfg[k.C_OVERHEAD] = ROW_OVERHEAD if plan.buffered else 0
         if self.memory is not None:
             cfg[k.C_BUDGET] = min(self.memory.budget, self.memory.part("ingestion"))
             cfg[k.C_LIMIT] = self.memory.limit
@@ -244,8 +247,7 @@ class Window(Operator):
         if self.program.rate is not None:
             arrays["rates"] = Column(np.int64, (3,))
         if isinstance(self.window, Adaptive):
-            arrays["ring"] = Column(np.int64, (RATE_BUCKETS + 1,))
-            arrays["ring_head"] = Column(np.int64, (3,), UNSET)
+            arrays["recent"] = Column(np.int64, (4,))
             arrays["duration"] = Column(np.float64)
         return Layout(arrays, ("open", "slots", "rows", "sent"))
 
@@ -306,8 +308,8 @@ class Window(Operator):
         out["buffered_bytes"] = used
         tables = (state.tables[name] for name in ("open", "slots"))
         out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
-        if "ring" in state.arrays:
-            out["rate_bytes"] = state["ring"].nbytes + state["ring_head"].nbytes
+        if "recent" in state.arrays:
+            out["rate_bytes"] = state["recent"].nbytes + state["duration"].nbytes
         if self.memory is not None:
             out["memory_ratio"] = used / self.memory.budget
             out["memory_level"] = list(Level).index(self.memory.level(used))

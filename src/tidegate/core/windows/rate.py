@@ -22,9 +22,6 @@ from tidegate.errors import ConfigError
 
 __all__ = ["RateMonitor", "fitting_duration"]
 
-RATE_BUCKETS = 20
-"""Buckets per lane of the adaptive window: 5 % of its rate window each, 160 bytes a lane."""
-
 HYSTERESIS = 0.1
 """A length within 10 % of the fitting one is left alone, or every row would move it."""
 
@@ -101,6 +98,27 @@ def adapted(current: float, wanted: float) -> Any:
     if wanted > JUMP * current or wanted * JUMP < current:
         return wanted
     return current + 0.5 * (wanted - current)
+
+
+@kernel
+def recent_rate(recent: Int64s, t: Int, opened: bool, target: Int) -> Any:
+    """Rows per second over the open window and the one before it, row at t included: a horizon that
+    shrinks and grows with the windows themselves. Once the open window has half of its target it
+    speaks for itself, so a jump is seen within the window in which it happens.
+
+    `recent` is (start and rows of the window before, start and rows of the open one); -1 rows:
+    there was none.
+    """
+    if opened:
+        recent[0], recent[1] = recent[2], recent[3]
+        recent[2], recent[3] = t, 0
+    recent[3] += 1
+    start, rows = recent[2], recent[3]
+    if recent[1] > 0 and 2 * rows < target:
+        start, rows = min(start, recent[0]), rows + recent[1]
+    if t <= start:
+        return 0.0
+    return rows * 1e9 / (t - start)
 
 
 class RateMonitor:

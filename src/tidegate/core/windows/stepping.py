@@ -140,13 +140,13 @@ class Stepping:
         if isinstance(op.window, StateWindow):
             opens = holds(op.window.open, collection.rows, "open")
             emits = holds(op.window.emit, collection.rows, "emit")
-        nothing = np.zeros((1, 2), np.int64)
+        nothing = np.zeros((1, 4), np.int64)
         done = assign_sequential(
             first, lanes, times, sizes, masks, readonly(parts), readonly(opens), readonly(emits),
             early, cfg, state["watermark"], state["serial"], rates,
-            state.arrays.get("ring", nothing), state.arrays.get("ring_head", nothing),
-            state.arrays.get("duration", np.zeros(1)),
-            call.entries, call.counts, call.head, call.table, call.steps, call.fires, status, behind,
+            state.arrays.get("recent", nothing), state.arrays.get("duration", np.zeros(1)),
+            call.entries, call.counts, call.head, call.table,
+            call.steps, call.fires, status, behind,
         )  # fmt: skip
         return call, self._part_columns(state, collection.rows, call), int(done)
 
@@ -232,16 +232,15 @@ class Stepping:
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         state.grow(int(watermark.lane.max()) + 1)
+        if isinstance(self.op.window, Fixed):  # event time means nothing to windows of wall time
+            np.maximum.at(state["handed"], watermark.lane, watermark.time_ns)
+            return [Watermark(state["handed"][watermark.lane], watermark.lane)]
         before = state["watermark"].copy() if self.op.combining else None
         np.maximum.at(state["watermark"], watermark.lane, watermark.time_ns)
         out: list[Outcome] = []
         if self.looking is not None:
             out = self.looking.advance(state)
-        elif not isinstance(self.op.window, Fixed) and self.op.kind in (
-            k.KIND_ALIGNED,
-            k.KIND_SESSION,
-            k.KIND_ADAPTIVE,
-        ):
+        elif self.op.kind in (k.KIND_ALIGNED, k.KIND_SESSION, k.KIND_ADAPTIVE):
             out = self._close(state, state["watermark"], before)
         return out + self._hand_on(state, watermark)
 
