@@ -50,8 +50,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Four vehicles, six seconds, every trouble; four Parquet files, one after the other."""
-    table = fleet(vehicles=4, seconds=6, seed=11, late_share=0.01, late_by="1 s", payload_bytes=16)
+    """Five vehicles (four hash to one of two shards, one to the other), five seconds, every
+    trouble; four Parquet files, one after the other."""
+    table = fleet(vehicles=5, seconds=5, seed=11, late_share=0.01, late_by="1 s", payload_bytes=16)
     folder = tmp_path_factory.mktemp("recording")
     for number, part in enumerate(cut(table, 4)):
         add_file(part, folder, number)

@@ -97,7 +97,7 @@ def test_stream_restarted_twice_and_ended_key_by_key(
     assert sum(metrics["late_rows"] for metrics in seen) == count(half.get("late", {}))
     assert sum(metrics["error_rows"] for metrics in seen) == count(half["error"])
     last = seen[-1]
-    assert last["keys"] == 4
+    assert last["keys"] == 5
     assert last["state_bytes"] > 0
     assert last["watermark_ns"] == last["eventtime_watermark.current_watermark"]
     assert last["eventtime_watermark.late_dropped_count"] == count(half.get("late", {}))
@@ -250,7 +250,7 @@ def test_two_streams_with_times_of_their_own(
     one_ended = flow.control(ControlSignal("end", End.GRACEFUL, lane_of(flow, 3)))
     ended = one_ended + flow.end()
     expected = of_outcomes(batch, outcomes + ended)
-    assert len(expected["data"]) == 4
+    assert len(expected["data"]) == 5
     assert count(expected["error"]) == stamps.count(None) + sum(
         not (s and s.isdigit() and len(s) == 19) for s in fast["stamp"].to_pylist()
     )

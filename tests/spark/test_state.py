@@ -6,7 +6,7 @@ import hashlib
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,10 +29,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 def flip_a_byte(page: bytes) -> bytes:
     place = len(page) // 2
     return page[:place] + bytes([page[place] ^ 1]) + page[place + 1 :]
-
-
-def cut_off(page: bytes) -> bytes:
-    return page[:9]
 
 
 def newer_format(page: bytes) -> bytes:
@@ -76,16 +72,21 @@ class Started:
     recording: Recording
     folder: Path
     out: Path
+    committed: dict[str, str] = field(default_factory=dict)
+    """The files of the run that went well. (What a failed batch leaves is not among them: Spark
+    writes the state of a batch anew until the batch is whole.)"""
 
     def frames(self, late_tolerance: str = "200 ms", **options: Any) -> Frames:
         return ordered(stream_of(self.spark, self.folder), late_tolerance, **options)
 
-    def refused(self, pipeline: Frames, message: str) -> None:
+    def refused(
+        self, pipeline: Frames, message: str, run: Callable[[Frames, Path], Any] = run_now
+    ) -> None:
         """Running `pipeline` fails with this message and changes no file that is there."""
-        before = digests(self.out)
+        before = self.committed
         assert any("/state/" in name for name in before)
         with pytest.raises((StateError, StreamingQueryException), match=message) as caught:
-            run_now(pipeline, self.out)
+            run(pipeline, self.out)
         assert "StateError" in repr(caught.value) + str(caught.value)
         after = digests(self.out)
         assert {name: after.get(name) for name in before} == before
@@ -99,6 +100,7 @@ def started(spark: SparkSession, recording: Recording, tmp_path: Path) -> Callab
         made = Started(spark, recording, tmp_path / "in", tmp_path / "out")
         add_file(recording.slices[0], made.folder, 0)
         run_now(change(made.frames()), made.out)
+        made.committed = digests(made.out)
         add_file(recording.slices[1], made.folder, 1)
         return made
 
@@ -109,7 +111,6 @@ def started(spark: SparkSession, recording: Recording, tmp_path: Path) -> Callab
     ("how", "message"),
     [
         (flip_a_byte, r"state page 0 is corrupt: its checksum does not match"),
-        (cut_off, r"state page 0 is corrupt: 9 bytes, shorter than its own head"),
         (newer_format, r"state page 0 has format 7, newer than the 1 this version reads"),
     ],
 )
@@ -125,7 +126,7 @@ def test_a_spoiled_page(
             self.pages = _Spoiled(self.pages, how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidegate.spark.frames.ShardStep", Spoiler)
+        patch.setattr(sys.modules["tidegate.spark.frames"], "ShardStep", Spoiler)
         run = started()
     run.refused(run.frames(), message)
 
@@ -139,23 +140,15 @@ def test_a_page_of_a_later_release(started: Callable[..., Started]) -> None:
     )
 
 
-def test_other_settings_are_refused_and_the_right_ones_go_on(
-    started: Callable[..., Started],
+def test_another_plan_is_refused_and_the_right_one_goes_on(
+    started: Callable[..., Started], spark: SparkSession
 ) -> None:
     run = started()
     run.refused(run.frames("300 ms"), "stage eventtime_watermark: made with settings")
-    run.refused(run.frames(key=["vehicle", "topic"]), "stage lanes: made with settings")
-    run_now(run.frames(), run.out)
-    expected = in_process(run.frames(), run.recording.slices[:2], end=False)
-    assert_same(written(run.out, run.frames()), expected)
 
-
-def test_another_number_of_shards_is_refused_or_taken_from_the_checkpoint(
-    started: Callable[..., Started], spark: SparkSession
-) -> None:
-    """Keys would go to other shards than their state, and what is held there would be lost."""
-    run = started()
-    run.refused(run.frames(shards=3), "2 shards")
+    # Keys would go to other shards than their state, and what is held there would be lost.
+    run.refused(run.frames(shards=3), "made with 2 shards, now there are 3")
+    run.refused(run.frames(shards=3), "made with 2 shards, now there are 3", run=run_by_hand)
     spark.conf.set("spark.sql.shuffle.partitions", "5")  # as on a machine with more cores
     try:
         run_now(run.frames(), run.out)
@@ -163,3 +156,10 @@ def test_another_number_of_shards_is_refused_or_taken_from_the_checkpoint(
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     expected = in_process(run.frames(), run.recording.slices[:2], end=False)
     assert_same(written(run.out, run.frames()), expected)
+
+
+def run_by_hand(pipeline: Frames, out: Path) -> None:
+    """Without our sink, which looks at the checkpoint first."""
+    writer = pipeline.outcomes.writeStream.format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(out / "_checkpoint")).start()
+    query.awaitTermination()

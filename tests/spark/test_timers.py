@@ -76,3 +76,22 @@ def test_a_quiet_key_is_released_then_forgotten(spark: SparkSession, tmp_path: P
         assert count(written(out, pipeline).get("late", {})) == 0
     finally:
         query.stop()
+
+
+def test_batch_jobs_have_a_clock_too(spark: SparkSession) -> None:
+    """Against 1970 every row would lie in the future, and processing time would stand still."""
+    now = time.time_ns()
+    year = 365 * 86_400 * 10**9
+    stamps = [now - year, now - 5, now + year]
+    df = spark.createDataFrame([(stamp, n) for n, stamp in enumerate(stamps)], "t long, n long")
+    opened = frames(df, time="t", arrival="n")
+    guarded = opened.event_time(
+        "unixtimestamp_ns", max_future_skew="1 h", skew_against="clock", late_tolerance="400 d"
+    )
+    assert guarded.stages[0].uses_wall_time(), "a stream must hand it the clock as well"
+    assert [row.n for row in guarded.data.collect()] == [0, 1]
+    (error,) = guarded.errors.collect()
+    assert (error.n, error.error_column) == (2, "time_ns")
+    stamped = opened.process_time().data.collect()
+    assert all(now <= row.time_ns <= time.time_ns() for row in stamped)
+    assert len(stamped) == 3
