@@ -16,6 +16,9 @@ from tidegate.spark.control import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sink import filesystem
+from tidegate.spark.sources import OURS, register_sources
+from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
+from tidegate.spark.sources.paths import inside_roots
 
 __all__ = ["open_pipeline", "open_source"]
 
@@ -25,33 +28,49 @@ def open_source(
 ) -> DataFrame:
     """The rows of a declared stream, batch or streaming."""
     source = stream.source
+    field = f"streams.{name}.source"
     if source is None:
-        raise ConfigError(f"streams.{name}.source", None, "is required to run a pipeline")
-    path = None if source.path is None else resolve(source.path, f"streams.{name}.source.path")
-    if path is not None and "://" not in path and not any(_matches(path)):
-        raise ConfigError(f"streams.{name}.source.path", path, "does not exist")
+        raise ConfigError(field, None, "is required to run a pipeline")
+    path = None if source.path is None else resolve(source.path, f"{field}.path")
+    if path is not None:
+        inside_roots(path, f"{field}.path")
+        if "://" not in path and not any(_matches(path)):
+            raise ConfigError(f"{field}.path", path, "does not exist")
+    options = {key: resolve(str(value), key) for key, value in source.options.items()}
+    if "path" in {key.lower() for key in options}:
+        raise ConfigError(f"{field}.options", "path", "is source.path, not an option")
+    kafka = source.format == "kafka"
+    if kafka:
+        check_broker(options, field)
+        check_connector(spark, field)
     try:
-        ddl = source.ddl
-        if streaming and ddl is None and path is not None:
+        if source.format in OURS:
+            register_sources(spark)
+        ddl = None if kafka else source.ddl
+        schema = None
+        if streaming and ddl is None and path is not None and source.format not in OURS:
             # A stream cannot infer its schema; a look at what is there already can.
-            reader = spark.read.format(source.format)
-            for option, value in source.options.items():
-                reader = reader.option(option, resolve(str(value), option))
-            schema = reader.load(path).schema
-        else:
-            schema = None
+            schema = spark.read.format(source.format).options(**options).load(path).schema
         opened = (spark.readStream if streaming else spark.read).format(source.format)
-        for option, value in source.options.items():
-            opened = opened.option(option, resolve(str(value), option))
+        opened = opened.options(**options)
         if ddl is not None or schema is not None:
             opened = opened.schema(ddl if ddl is not None else schema)  # type: ignore[arg-type]
-        return opened.load(path) if path is not None else opened.load()
+        rows = opened.load(path) if path is not None else opened.load()
+        return kafka_columns(rows, source.ddl) if kafka else rows
     except (AnalysisException, PySparkException) as error:
-        first = str(error).strip().split("\n")[0]
         raise ConfigError(
-            f"streams.{name}.source", source.format, "could not be opened",
-            message=f"streams.{name}.source: {source.format} could not be opened: {first}",
+            field, source.format, "could not be opened",
+            message=f"{field}: {source.format} could not be opened: {_cause(error)}",
         ) from error  # fmt: skip
+
+
+def _cause(error: Exception) -> str:
+    """The sentence that says what happened: ours if one of ours is inside, else the first."""
+    lines = str(error).strip().split("\n")
+    for line in lines:
+        if "tidegate.errors.ConfigError: " in line:
+            return line.split("tidegate.errors.ConfigError: ", 1)[1]
+    return lines[0]
 
 
 def _matches(path: str) -> list[Path]:

@@ -22,6 +22,9 @@ from tidegate.spark.pipeline import open_pipeline
 from tidegate.spark.run import run_batch_job, start
 from tidegate.spark.session import log_file, session
 from tidegate.spark.sink import Commit
+from tidegate.spark.sinks import SinkSettings
+from tidegate.spark.sources.kafka import session_settings
+from tidegate.spark.sources.paths import inside_roots
 
 __all__ = ["Summary", "print_summary", "run_definition", "run_frames"]
 
@@ -106,12 +109,11 @@ def run_definition(
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
-    if definition.sink is not None and definition.sink.format != "parquet":
-        raise ConfigError("sink.format", definition.sink.format, "must be parquet")
-    path = resolve(path, "sink.path")
+    path = inside_roots(resolve(path, "sink.path"), "sink.path")
+    settings = SinkSettings.of(definition.sink)
     streaming = definition.options.mode == "streaming"
     _, pipeline = open_pipeline(
-        session(master, definition.name, log=log_file()),
+        session(master, definition.name, session_settings(definition), log=log_file()),
         definition,
         streaming=streaming,
         control=f"{path}/_control" if streaming else None,
@@ -127,6 +129,7 @@ def run_definition(
         checkpoint=definition.options.checkpoint,
         available_now=trigger in (None, "available_now"),
         interval=interval,
+        settings=settings,
     )
 
 
@@ -139,6 +142,7 @@ def run_frames(
     available_now: bool = True,
     interval: str | None = None,
     expected: int | None = None,
+    settings: SinkSettings | None = None,
 ) -> Summary:
     """Run frames into `path` with a progress bar; `expected` input rows make it a percentage."""
     summary = Summary(path)
@@ -168,6 +172,7 @@ def run_frames(
                 mode="available-now" if available_now else "continuous",
                 interval=interval,
                 on_commit=show,
+                settings=settings,
             )
             try:
                 query.awaitTermination()
@@ -175,7 +180,7 @@ def run_frames(
                 query.stop()
         else:
             spark = pipeline.df.sparkSession
-            _watched(spark, lambda: show(run_batch_job(pipeline, path)), bar, task)
+            _watched(spark, lambda: show(run_batch_job(pipeline, path, settings)), bar, task)
     summary.seconds = time.perf_counter() - began
     return summary
 

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark.frames import Frames
-from tidegate.spark.sink import Commit, ParquetSink, filesystem
+from tidegate.spark.sink import Commit, filesystem
+from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.step import check_shards
 
 __all__ = ["Mode", "run_batch_job", "start"]
@@ -24,11 +25,11 @@ BATCH_QUERY = "batch"
 """The name under which a backfill, which has no checkpoint, commits its one batch."""
 
 
-def run_batch_job(pipeline: Frames, path: str) -> Commit:
+def run_batch_job(pipeline: Frames, path: str, settings: SinkSettings | None = None) -> Commit:
     """Everything there is, from an empty state to the flush, as one batch."""
     if pipeline.df.isStreaming:
         raise ConfigError("mode", "batch", "needs a batch DataFrame (spark.read, not readStream)")
-    sink = ParquetSink(path, pipeline.schemas)
+    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
     sink.check_unused()
     return sink.write(pipeline.outcomes, 0, BATCH_QUERY)
 
@@ -42,6 +43,7 @@ def start(
     interval: str | None = None,
     on_commit: Callable[[Commit], None] | None = None,
     name: str | None = None,
+    settings: SinkSettings | None = None,
 ) -> StreamingQuery:
     """Start a stream into `path`; the checkpoint lies in it unless told otherwise.
 
@@ -51,7 +53,7 @@ def start(
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
     pipeline = _with_shards_of(pipeline, checkpoint)
-    sink = ParquetSink(path, pipeline.schemas)
+    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
 
     def write(outcomes: DataFrame, batch: int) -> None:
         query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -105,6 +105,7 @@ class ParquetSink:
         files: list[str] = []
         shards: dict[int, dict[str, int]] = {}
         watermarks = []
+        placed: list[Any] = []
         for row in manifest:
             if row.metrics is not None:
                 shards[row.shard] = dict(row.metrics)
@@ -112,10 +113,14 @@ class ParquetSink:
                     watermarks.append(row.watermark_ns)
                 continue
             rows[row.kind] = rows.get(row.kind, 0) + row.rows
+            if self._holds(row.kind, batch):
+                continue
+            placed.append(row)
             folder = f"{self.root}/{row.kind}/batch={batch:08d}"
             self.fs.create_dir(folder)
             self.fs.move(row.file, f"{folder}/{row.file.rsplit('/', 1)[1]}")
             files.append(f"{row.kind}/batch={batch:08d}/{row.file.rsplit('/', 1)[1]}")
+        self._publish(batch, self.schemas, placed)
         commit = Commit(batch, rows, max(watermarks, default=None), shards, sorted(files))
         self.fs.create_dir(f"{self.root}/_commits")
         final = f"{self.root}/_commits/{batch:08d}.json"
@@ -124,6 +129,15 @@ class ParquetSink:
         self.fs.move(f"{self.root}/_commits/.{batch:08d}.tmp", final)
         self._delete(f"{self.root}/_staging/{batch:08d}")
         return commit
+
+    # What a table format over the same files adds: see `tidegate.spark.sinks.delta`.
+
+    def _holds(self, kind: str, batch: int) -> bool:
+        """Whether a table has this batch already, though the batch as a whole has no commit."""
+        return False
+
+    def _publish(self, batch: int, schemas: dict[str, pa.Schema], files: list[Any]) -> None:
+        """Make files that have been placed part of their tables."""
 
     def _read_commit(self, batch: int) -> tuple[str, Commit] | None:
         path = f"{self.root}/_commits/{batch:08d}.json"
@@ -139,7 +153,8 @@ class ParquetSink:
     def _remove(self, batch: int) -> None:
         """Whatever a run that died left of this batch."""
         for kind in self.schemas:
-            self._delete(f"{self.root}/{kind}/batch={batch:08d}")
+            if not self._holds(kind, batch):
+                self._delete(f"{self.root}/{kind}/batch={batch:08d}")
         self._delete(f"{self.root}/_staging/{batch:08d}")
 
     def _delete(self, folder: str) -> None:

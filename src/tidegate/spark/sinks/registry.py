@@ -1,0 +1,86 @@
+"""Sinks by the name a definition gives them: `sink: {format: delta, path: ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.definition import SinkDefinition
+from tidegate.pipeline.references import resolve
+from tidegate.spark.sink import Commit, ParquetSink
+
+__all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]
+
+
+class Sink(Protocol):
+    """What a run needs of a sink."""
+
+    def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
+        """Write one micro-batch. Called again for the same (query, batch) it changes nothing."""
+
+    def check_unused(self) -> None:
+        """Refuse an output that holds another run's rows, before anything starts."""
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """Format and options, with references resolved. Never shown: it may hold secrets."""
+
+    format: str = "parquet"
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.format not in SINKS:
+            raise ConfigError("sink.format", self.format, f"must be one of {', '.join(SINKS)}")
+
+    @classmethod
+    def of(cls, definition: SinkDefinition | None) -> SinkSettings:
+        if definition is None:
+            return cls()
+        options = {name: resolve(str(v), name) for name, v in definition.options.items()}
+        return cls(definition.format, options)
+
+
+def open_sink(settings: SinkSettings, path: str, schemas: dict[str, pa.Schema]) -> Sink:
+    """The sink of these settings. A wrong option is a ConfigError before anything has run."""
+    return SINKS[settings.format](path, schemas, settings.options)
+
+
+def _parquet(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
+    allowed = ("zstd", "snappy", "gzip", "lz4", "none")
+    _only(options, ("compression",))
+    compression = options.get("compression", "zstd")
+    if compression not in allowed:
+        raise ConfigError("sink.options.compression", compression, f"must be one of {allowed}")
+    return ParquetSink(path, schemas, compression=compression)
+
+
+def _delta(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
+    from tidegate.spark.sinks.delta import DeltaSink
+
+    _only(options, ())
+    return DeltaSink(path, schemas)
+
+
+def _kafka(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
+    from tidegate.spark.sinks.kafka import KafkaSink
+
+    return KafkaSink(schemas, options)
+
+
+def _only(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    for name, value in options.items():
+        if name not in known:
+            expected = f"allowed are {', '.join(known)}" if known else "there are no options"
+            raise ConfigError(f"sink.options.{name}", value, expected)
+
+
+Factory = Callable[[str, dict[str, pa.Schema], Mapping[str, str]], Sink]
+
+SINKS: dict[str, Factory] = {"parquet": _parquet, "delta": _delta, "kafka": _kafka}
+"""What `sink.format` may be."""

@@ -1,0 +1,109 @@
+"""Kafka through Spark's own connector, with columns a pipeline can use.
+
+    source:
+      format: kafka
+      options: {kafka.bootstrap.servers: "localhost:9092", subscribe: readings}
+      schema: vehicle string, topic string, stamp long       # of the JSON in the value
+
+Arrival order is partition and offset: `arrival: [kafka_partition, kafka_offset]`. Partitions run
+ahead of each other, so each has its own watermark: `eventtime: {source: kafka_partition}`, with
+`idleTimeout` for those that fall silent.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql import types as T  # noqa: N812
+
+from tidegate.errors import ConfigError
+from tidegate.pipeline.definition import PipelineDefinition
+
+__all__ = ["PACKAGE", "check_broker", "check_connector", "kafka_columns", "session_settings"]
+
+PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
+"""The connector of the Spark that Tidegate runs on; it is fetched when a pipeline names Kafka."""
+
+UNPARSED = "kafka_unparsed"
+"""The text of a value that is not JSON of the schema; null for all others."""
+
+ANSWER_WITHIN_S = 5.0
+"""A broker on the same network answers in milliseconds. Spark alone would try for minutes and end
+in a Java stack."""
+
+
+def session_settings(definition: PipelineDefinition) -> dict[str, str]:
+    """What a session needs beyond the usual to run this pipeline."""
+    formats = [s.source.format for s in definition.streams.values() if s.source is not None]
+    return {"spark.jars.packages": PACKAGE} if "kafka" in formats else {}
+
+
+def check_broker(options: Mapping[str, str], field: str) -> None:
+    """Say in one sentence that no broker answers, before Spark says it in many."""
+    name = "kafka.bootstrap.servers"
+    servers = options.get(name)
+    if not servers:
+        raise ConfigError(f"{field}.options.{name}", servers, "is required for format kafka")
+    reasons = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            number = int(port)
+        except ValueError:
+            raise ConfigError(f"{field}.options.{name}", servers, "must be host:port") from None
+        try:
+            with socket.create_connection((host.strip("[]"), number), ANSWER_WITHIN_S):
+                return
+        except OSError as error:
+            reasons.append(f"{server.strip()}: {error.strerror or error}")
+    raise ConfigError(
+        f"{field}.options.{name}", servers, f"no broker answers ({'; '.join(reasons)})"
+    )
+
+
+def check_connector(spark: SparkSession, field: str) -> None:
+    """Say how to get the connector if this session was made without it."""
+    java = spark.sparkContext._jvm
+    assert java is not None
+    try:
+        java.java.lang.Class.forName(
+            "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+            True,
+            java.java.lang.Thread.currentThread().getContextClassLoader(),
+        )
+    except Exception as error:
+        raise ConfigError(
+            f"{field}.format", "kafka", f"needs a session with spark.jars.packages={PACKAGE}"
+        ) from error
+
+
+def kafka_columns(df: DataFrame, ddl: str | None) -> DataFrame:
+    """Kafka's own columns under our names, and those of the JSON in the value, if a schema says
+    what is in it. A value that does not fit has nulls and stands in `kafka_unparsed`."""
+    own = [
+        F.col("topic").alias("kafka_topic"),
+        F.col("partition").alias("kafka_partition"),
+        F.col("offset").alias("kafka_offset"),
+        (F.unix_micros("timestamp") * 1000).alias("kafka_timestamp_ns"),
+        F.col("key").cast("string").alias("kafka_key"),
+    ]
+    if ddl is None:
+        return df.select(*own, F.col("value"))
+    wanted = T._parse_datatype_string(ddl)
+    if not isinstance(wanted, T.StructType):
+        raise ConfigError("schema", ddl, "must name columns")
+    taken = {"kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp_ns", "kafka_key"}
+    for name in wanted.names:
+        if name in taken | {UNPARSED}:
+            raise ConfigError("schema", name, "is the name of one of Kafka's columns")
+    inside = T.StructType([*wanted.fields, T.StructField(UNPARSED, T.StringType())])
+    parsed = F.from_json(
+        F.col("value").cast("string"), inside, {"columnNameOfCorruptRecord": UNPARSED}
+    )
+    # A value of null (a tombstone) parses to a null struct: its row stays, with nulls.
+    return df.select(*own, parsed.alias("parsed")).select(
+        *[F.col(name) for name in sorted(taken)], "parsed.*"
+    )

@@ -1,0 +1,163 @@
+"""Spark data source `mcap`: recordings as rows, batch and streaming.
+
+    spark.read.format("mcap").option("topics", "/imu,/lidar").load("/logs")
+
+A partition is a run of chunks of one file, so a large file is read by many tasks. The options
+`topics`, `startNs` and `endNs` choose the chunks that are read at all. What cannot be read is a row
+whose `error` says why; its times are null, so a pipeline with event time delivers it in its error
+table.
+
+There is no `pushFilters` on purpose. In Spark 4.3 a pushed filter stays in the source of the
+DataFrame it was read from: after `df.where("log_time_ns < 10").count()`, `df.count()` counted only
+those rows too. An option cannot go astray like that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.errors import ConfigError
+from tidegate.mcap import McapFile, Selection
+from tidegate.mcap import schema as columns_of
+from tidegate.mcap.index import Piece
+from tidegate.spark.sources import options as o
+
+__all__ = ["McapRun", "McapSource", "Settings", "read_run", "runs"]
+
+PARTITION_BYTES = 64 << 20
+"""Bytes of a file, as stored, that one task reads: some seconds of work, and few tasks per file."""
+
+SUFFIXES = (".mcap",)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the source, checked."""
+
+    path: str
+    selection: Selection
+    partition_bytes: int
+    path_pattern: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Settings:
+        clock: Any = o.text(options, "clock") or "log"
+        selection = Selection(
+            o.names(options, "topics"),
+            o.number(options, "startNs"),
+            o.number(options, "endNs"),
+            clock,
+            o.flag(options, "crc"),
+        )
+        size = o.number(options, "partitionBytes", 1) or PARTITION_BYTES
+        path = o.text(options, "path")
+        if not path:
+            raise ConfigError("path", path, "is required")
+        pattern = o.text(options, "columnsFromPath")
+        return cls(path, selection, size, pattern)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a message, then those from the path."""
+        fields = columns_of(self.selection.clock)
+        for name in o.PathColumns(self.path_pattern).names:
+            if name in fields.names:
+                raise ConfigError("columnsFromPath", name, "is the name of a column already")
+            fields = fields.append(pa.field(name, pa.string()))
+        return fields
+
+    def files(self) -> list[str]:
+        return o.files_of(self.path, SUFFIXES)
+
+
+@dataclass
+class McapRun(InputPartition):
+    """Some pieces of a file, and whether what is wrong with the file itself is told here."""
+
+    file: str
+    pieces: tuple[Piece, ...]
+    faults: bool
+
+
+class McapSource(DataSource):
+    """Registered as `mcap`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mcap"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(Settings.of(self.options).schema)
+
+    def reader(self, schema: StructType) -> McapReader:
+        return McapReader(Settings.of(self.options), schema.names)
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
+        from tidegate.spark.sources.mcap_stream import McapStreamReader
+
+        return McapStreamReader(Settings.of(self.options), schema.names, dict(self.options))
+
+
+class McapReader(DataSourceReader):
+    """Batch: all files there are now."""
+
+    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+        self.settings = settings
+        self.names = checked_names(settings, names)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [run for file in self.settings.files() for run in runs(file, self.settings)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, McapRun)
+        return read_run(partition, self.settings, self.names)
+
+
+def checked_names(settings: Settings, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns wanted, each of which must be one of ours."""
+    for name in names:
+        if name not in settings.schema.names:
+            known = ", ".join(settings.schema.names)
+            raise ConfigError("schema", name, f"must be a column of the source: {known}")
+    return tuple(names)
+
+
+def runs(file: str, settings: Settings) -> Iterator[McapRun]:
+    """A file as runs of chunks. One without an index is one run: its channels are inside it."""
+    with McapFile(file) as opened:
+        pieces = opened.pieces(settings.selection)
+        indexed, faults = opened.index.indexed, bool(opened.index.faults)
+    run: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if run and indexed and size + piece.end - piece.start > settings.partition_bytes:
+            yield McapRun(file, tuple(run), False)
+            run, size = [], 0
+        run.append(replace(piece, channels=None))
+        size += piece.end - piece.start
+    if run or faults:
+        yield McapRun(file, tuple(run), True)
+
+
+def read_run(run: McapRun, settings: Settings, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a run, with these columns."""
+    extra = o.PathColumns(settings.path_pattern)
+    wanted = settings.schema
+    values = extra.of(run.file)
+    with McapFile(run.file) as opened:
+        for batch in opened.batches(settings.selection, run.pieces, faults=run.faults):
+            constant = [
+                pa.nulls(batch.num_rows, pa.string())
+                if value is None
+                else pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+                for value in values
+            ]
+            rows = pa.RecordBatch.from_arrays([*batch.columns, *constant], schema=wanted)
+            yield rows.select(list(names))

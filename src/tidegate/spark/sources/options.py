@@ -1,0 +1,111 @@
+"""Options of our sources: text from a reader or a pipeline file, each checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate.core.time import parse_duration
+from tidegate.errors import ConfigError
+
+__all__ = ["PathColumns", "duration", "files_of", "flag", "names", "number", "text"]
+
+
+def text(options: Mapping[str, str], name: str) -> str | None:
+    """An option as it stands; names of options are the same in any case."""
+    for given, value in options.items():
+        if given.lower() == name.lower():
+            return value
+    return None
+
+
+def number(options: Mapping[str, str], name: str, minimum: int | None = None) -> int | None:
+    """A whole number, or None if the option is not given."""
+    value = text(options, name)
+    if value is None:
+        return None
+    try:
+        found = int(value)
+    except ValueError:
+        raise ConfigError(name, value, "must be a whole number") from None
+    if minimum is not None and found < minimum:
+        raise ConfigError(name, found, f"must be at least {minimum}")
+    return found
+
+
+def duration(options: Mapping[str, str], name: str, default: str) -> int:
+    """A duration in ns."""
+    value = text(options, name)
+    return parse_duration(default if value is None else value, name)
+
+
+def names(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    """Several names between commas."""
+    value = text(options, name)
+    if value is None:
+        return None
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """`true` or `false`."""
+    value = (text(options, name) or "false").lower()
+    if value not in ("true", "false"):
+        raise ConfigError(name, value, "must be true or false")
+    return value == "true"
+
+
+def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
+    """The files a path names: itself, those in a folder and below, or those a pattern matches.
+
+    Files that begin with a dot or an underscore are left out, as Spark does: they are being made.
+    """
+    if not path:
+        raise ConfigError("path", path, "is required")
+    plain = path.removeprefix("file://")
+    if "://" in plain:
+        raise ConfigError("path", path, "must be on a file system that is mounted here")
+    root = Path(plain)
+    if any(sign in plain for sign in "*?["):
+        base = Path("/") if root.is_absolute() else Path()
+        found = list(base.glob(plain.lstrip("/") if root.is_absolute() else plain))
+    elif root.exists():
+        found = [root]
+    else:
+        raise ConfigError("path", path, "does not exist")
+    files: list[str] = []
+    for place in found:
+        if place.is_file():
+            files.append(str(place))
+            continue
+        files += [
+            str(p)
+            for p in place.rglob("*")
+            if p.suffix in suffixes
+            and p.is_file()
+            and not any(part[0] in "._" for part in p.relative_to(place).parts)
+        ]
+    return sorted(set(files))
+
+
+class PathColumns:
+    """Columns whose values stand in a file's path: the named groups of a pattern.
+
+    >>> columns = PathColumns(r"/(?P<vehicle>[^/]+)/[^/]*$")
+    >>> columns.names, columns.of("/logs/truck-7/2026-01-01.mcap")
+    (('vehicle',), ('truck-7',))
+    """
+
+    def __init__(self, pattern: str | None) -> None:
+        try:
+            self.pattern = re.compile(pattern or "")
+        except re.error as error:
+            raise ConfigError("columnsFromPath", pattern, f"must be a pattern: {error}") from None
+        self.names = tuple(self.pattern.groupindex)
+        if pattern is not None and not self.names:
+            raise ConfigError("columnsFromPath", pattern, "must name a group: (?P<vehicle>...)")
+
+    def of(self, path: str) -> tuple[str | None, ...]:
+        found = self.pattern.search(path)
+        return tuple(found[name] if found else None for name in self.names)
