@@ -209,6 +209,8 @@ class Oracle:
             return False
         self.hwm = self.mark = at
         self.suspects, self.strayed = [], []
+        reach = at + FAR * self.length
+        self.streams = {n: s for n, s in self.streams.items() if s.last is None or s.last <= reach}
         self.place(at, stalled=True)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -106,7 +107,7 @@ def test_happy_path() -> None:
     gated = batches[2:]
     assert [b.reason for b in gated] == ["gate"] * len(gated)
     assert [len(b.messages) for b in gated[1:]] == [14] * (len(gated) - 1)
-    assert all(a.end_ns == b.start_ns for a, b in zip(batches, batches[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(batches))
     report = gated[-1].streams["det"]
     assert (report.expected, report.missing) == (14, 0)
     assert report.rate_hz == pytest.approx(14, rel=1e-6)

@@ -17,12 +17,14 @@ from tidegate.core.batching.closing import begin, close, collect, place
 from tidegate.core.batching.columns import (
     ACTIVE,
     CLOSED_AT,
+    DIFFS,
     FAR,
     GATING,
     HELD,
     HELD_ROWS,
     HWM,
     LANE,
+    LAST,
     LENGTH,
     MARK,
     MOVE,
@@ -37,6 +39,7 @@ from tidegate.core.batching.columns import (
     OPEN,
     OVER,
     OVER_MIN,
+    PERIOD,
     PULSES,
     R_FLUSH,
     R_GATE,
@@ -55,6 +58,7 @@ from tidegate.core.batching.columns import (
     WAITING,
     WHERE,
 )
+from tidegate.core.batching.grid import FAR_LENGTHS
 from tidegate.core.batching.routing import lift, route
 from tidegate.core.batching.rows import anchor_of, append, empty_heap, sort_rows
 from tidegate.core.jit import lean_kernel
@@ -151,6 +155,12 @@ def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, 
     lanes[n, MARK] = anchor
     lanes[n, STREAK] = 0
     lanes[n, FAR] = 0
+    for s in range(lanes[n, STREAMS]):
+        # Measured in another epoch: nothing that comes now would ever be newer.
+        if streams[n, s, LAST] > anchor + FAR_LENGTHS * lanes[n, LENGTH]:
+            streams[n, s, TRACKED] = 0
+            streams[n, s, PERIOD] = 0
+            streams[n, s, DIFFS] = 0
     place(
         rows, lists, lanes, streams, rings, n, anchor, True, timeout, numbers, spare, work[0, N_OUT]
     )
@@ -201,7 +211,7 @@ def settle(
         if reason < 0 and lanes[n, ROWS] > limit:
             if replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
                 continue
-            reason = R_LIMIT
+            reason = R_LIMIT if lanes[n, MOVE] == 0 else lanes[n, MOVE]
         if reason < 0:
             return True
         close(
