@@ -102,9 +102,9 @@ def main() -> None:
         "tumbling 1 s by 8 groups",
         {
             "tidegate": lambda: _windows(stage_g, rows, times),
-            "polars": lambda: frame.group_by_dynamic("t", every="1s", group_by="g")
-            .agg(theirs)
-            .height,
+            "polars": lambda: (
+                frame.group_by_dynamic("t", every="1s", group_by="g").agg(theirs).height
+            ),
         },
     )
     for step in (5, 1):
@@ -124,12 +124,17 @@ def main() -> None:
         "sessions",
         {
             "tidegate": lambda: run_window(stage_e, rows, times, n),
-            "polars": lambda: frame.with_columns(
-                (pl.col("t").diff().dt.total_nanoseconds() > gap).fill_null(False).cum_sum().alias("k")
-            )
-            .group_by("k", maintain_order=True)
-            .agg(theirs)
-            .height,
+            "polars": lambda: (
+                frame.with_columns(
+                    (pl.col("t").diff().dt.total_nanoseconds() > gap)
+                    .fill_null(False)
+                    .cum_sum()
+                    .alias("k")
+                )
+                .group_by("k", maintain_order=True)
+                .agg(theirs)
+                .height
+            ),
         },
     )
     ingest(rows, times)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from cases import load_list
 
+from cases import load_list
 from tidegate.core.model import Collection, Dropped, Late, Watermark
 from tidegate.core.windows import (
     Adaptive,

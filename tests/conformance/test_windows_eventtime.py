@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pytest
-from cases import load_list
 
+from cases import load_list
 from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
 from tidegate.core.model import (

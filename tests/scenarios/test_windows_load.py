@@ -66,7 +66,9 @@ def test_steady_load_keeps_the_batch_size(rate_hz: float, jitter: float) -> None
 def test_a_tenfold_jump_is_followed_within_two_windows(before: float, after: float) -> None:
     rng = np.random.default_rng(6)
     jump = 100 + 20
-    times = np.concatenate([arrivals(before, 20, 100, rng, 0.5), arrivals(after, 20, jump, rng, 0.5)])
+    times = np.concatenate(
+        [arrivals(before, 20, 100, rng, 0.5), arrivals(after, 20, jump, rng, 0.5)]
+    )
     stage = Window(Adaptive(target=100), aggregates={"n": "count"})
     found = sizes(stage, np.sort(times).astype(np.int64))
     later = [rows for start, rows in found if start >= jump * SECOND]
@@ -88,7 +90,9 @@ def flood(windows: Windows, n: int, each: int, budget: int) -> tuple[list[int], 
         )
         out = windows.process(rows, np.full(50, number))
         extra += [o for o in out if not isinstance(o, Collection)]
-        ids += [r for o in out if isinstance(o, Collection) for r in o.rows.column("id").to_pylist()]
+        ids += [
+            r for o in out if isinstance(o, Collection) for r in o.rows.column("id").to_pylist()
+        ]
         most = max(most, int(windows.metrics()["memory_used_ingestion"]))
     return ids, most, extra
 

@@ -1,7 +1,7 @@
 """A write-ahead log: what was acknowledged to the caller survives a crash.
 
-The log is the last checkpoint, the calls since then in order, and how many deliveries of those calls
-were accepted. All three change in transactions, so after a crash they agree with each other.
+The log is the last checkpoint, the calls since then in order, and how many deliveries of those
+calls were accepted. All three change in transactions, so after a crash they agree.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WriteAheadLog:
                 raise StateError(f"{self.path}: checkpoint failed: {error}") from error
 
     def load(self) -> tuple[bytes | None, list[tuple[str, bytes]], int]:
-        """The last snapshot, the calls since then, and how many of their deliveries were accepted."""
+        """The last snapshot, the calls since then, how many of their deliveries were accepted."""
         with self._lock:
             try:
                 accepted, snapshot = self._db.execute(

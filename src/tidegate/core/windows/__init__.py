@@ -14,7 +14,7 @@ from tidegate.core.windows.assigners import (
     When,
     WindowKind,
 )
-from tidegate.core.windows.inprocess import WindowOutput, Windows, WindowStats, outputs
+from tidegate.core.windows.inprocess import Windows
 from tidegate.core.windows.late import (
     Accumulation,
     Discard,
@@ -32,6 +32,7 @@ from tidegate.core.windows.memory import (
     MemoryTracker,
 )
 from tidegate.core.windows.operator import Window
+from tidegate.core.windows.output import WindowOutput, WindowStats, outputs
 from tidegate.core.windows.rate import RateMonitor
 from tidegate.core.windows.triggers import (
     AtWatermark,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
-from tidegate.core.windows.kernel import STEP_COPY, STEP_ROWS, Int
+from tidegate.core.windows.numbers import STEP_COPY, STEP_ROWS, Int
 
 Matrix = NDArray[Any]
 Floats = NDArray[np.float64]

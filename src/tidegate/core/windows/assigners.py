@@ -39,6 +39,12 @@ __all__ = [
 ]
 
 
+def ns(parsed: Duration) -> int:
+    """A duration that has been parsed already, as the number it is."""
+    assert isinstance(parsed, int)
+    return parsed
+
+
 @dataclass(frozen=True)
 class Tumbling:
     """Spans of one size that touch and do not overlap, aligned to the epoch (plus `offset`).
@@ -67,7 +73,7 @@ class Sliding:
         object.__setattr__(self, "size", parse_duration(self.size, "size", minimum=1))
         object.__setattr__(self, "step", parse_duration(self.step, "step", minimum=1))
         object.__setattr__(self, "offset", parse_duration(self.offset, "offset", minimum=None))
-        if int(self.step) > int(self.size):  # type: ignore[arg-type]
+        if ns(self.step) > ns(self.size):
             raise ConfigError("step", self.step, "must not exceed size: rows would be left out")
 
 
@@ -143,7 +149,7 @@ class Adaptive:
     def __post_init__(self) -> None:
         object.__setattr__(self, "min", parse_duration(self.min, "min", minimum=1))
         object.__setattr__(self, "max", parse_duration(self.max, "max", minimum=1))
-        if int(self.min) > int(self.max):  # type: ignore[arg-type]
+        if ns(self.min) > ns(self.max):
             raise ConfigError("min", self.min, f"must not exceed max ({self.max} ns)")
         if isinstance(self.target, bool) or not isinstance(self.target, int) or self.target < 1:
             raise ConfigError("target", self.target, "must be a whole number of at least 1")
@@ -152,7 +158,7 @@ class Adaptive:
         """The length that holds `target` rows at this rate; clamped before it becomes an int."""
         from tidegate.core.windows.rate import fitting_duration
 
-        return int(fitting_duration(rate_hz, int(self.target), int(self.min), int(self.max)))  # type: ignore[arg-type]
+        return int(fitting_duration(rate_hz, self.target, ns(self.min), ns(self.max)))
 
 
 _COMPARE: dict[str, Callable[..., Any]] = {

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tidegate.core.model import Int64s
 from tidegate.core.state import LANE, State
-from tidegate.core.windows.kernel import (
+from tidegate.core.windows.kernel import link_all
+from tidegate.core.windows.numbers import (
     C_ACCUMULATE,
     C_BUFFERED,
     C_OVERHEAD,
@@ -29,7 +30,6 @@ from tidegate.core.windows.kernel import (
     N_FIRES,
     N_STEPS,
     N_USED,
-    link_all,
 )
 from tidegate.core.windows.slots import SERIAL
 

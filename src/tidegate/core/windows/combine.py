@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.model import Int64s
-from tidegate.core.windows import kernel as k
+from tidegate.core.windows import numbers as k
 from tidegate.core.windows.call import Call
 from tidegate.core.windows.emission import Emits, expand
 

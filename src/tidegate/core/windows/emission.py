@@ -13,7 +13,7 @@ from tidegate.core.model import Collection, Int32s, Int64s, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.windows.accumulate import quantiles, split_groups
 from tidegate.core.windows.aggregates import Aggregate
-from tidegate.core.windows.kernel import STEP_ROWS
+from tidegate.core.windows.numbers import STEP_ROWS
 from tidegate.core.windows.plan import Plan
 from tidegate.core.windows.slots import SERIAL, Slots, group_codes, readonly
 
@@ -42,8 +42,8 @@ class Emits:
 def emit_slots(
     plan: Plan, slots: Slots, emits: Emits, which: Int64s, emit: Int64s
 ) -> tuple[pa.RecordBatch, Int64s]:
-    """Aggregated rows: slot `which[i]` belongs to emission `emit[i]`. Returns them with the emission
-    each belongs to, in the order of emission, then of group values."""
+    """Aggregated rows: slot `which[i]` belongs to emission `emit[i]`. Returns them with the
+    emission each belongs to, in the order of emission, then of group values."""
     order = _order(plan, slots, which, emit)
     which, emit = which[order], emit[order]
     carried = {name: slots.payload(name, which) for name in plan.carried}
@@ -95,7 +95,7 @@ def _aggregate(
     *,
     grouped: bool,
 ) -> tuple[pa.RecordBatch, Int64s]:
-    """Aggregates of rows sorted by (emission, time), by the same kernels as the incremental ones."""
+    """Aggregates of rows sorted by (emission, time): the same kernels as the incremental ones."""
     n = len(emits)
     edges = np.searchsorted(emit, np.arange(n + 1))
     filled = np.flatnonzero(edges[1:] > edges[:-1])
@@ -221,7 +221,8 @@ def _order(plan: Plan, slots: Slots, which: Int64s, emit: Int64s) -> Int64s:
     table = pa.RecordBatch.from_arrays(columns, names=names)
     try:
         made = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
-        return made.to_numpy().astype(np.int64)
+        order: Int64s = made.to_numpy().astype(np.int64)
+        return order
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # lists, structs: as they appeared
         return np.argsort(emit, kind="stable")
 
@@ -242,7 +243,8 @@ def expand(starts: Int64s, ends: Int64s) -> Int64s:
     lengths = ends - starts
     total = int(lengths.sum())
     offsets = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.arange(total) - offsets + np.repeat(starts, lengths)
+    made: Int64s = np.arange(total) - offsets + np.repeat(starts, lengths)
+    return made
 
 
 def retract(

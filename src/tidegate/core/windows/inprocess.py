@@ -3,20 +3,19 @@
 Clock policy: none is read. Wall time comes in as `wall_ns`; without it `Time` triggers never fire.
 
 A *delivery* is one table of emitted windows. It is delivered at least once: it stays until it is
-accepted. With `emit` that is when the function returns; if it raises, the delivery is kept and tried
-again by the next call. Without `emit` a call returns its deliveries, and they count as accepted when
-the next call comes, or, with `manual=True`, when `acknowledge()` says so.
+accepted. With `emit` that is when the function returns; if it raises, the delivery is kept and
+tried again by the next call. Without `emit` a call returns its deliveries, and they count as
+accepted when the next call comes, or, with `manual=True`, when `acknowledge()` says so.
 
-With a `log` every call is written down before it is carried out. After a crash the calls are carried
-out again from the last checkpoint, and deliveries already accepted are left out: since the same
-input always gives the same output, nothing is lost and nothing accepted comes twice.
+With a `log` every call is written down before it is carried out. After a crash the calls are
+carried out again from the last checkpoint, and deliveries already accepted are left out: since the
+same input always gives the same output, nothing is lost, and nothing accepted comes twice.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,11 +26,12 @@ from tidegate.core.operator import Chain
 from tidegate.core.windows.assigners import Adaptive, WindowKind
 from tidegate.core.windows.memory import Memory, MemoryPolicy, MemoryTracker
 from tidegate.core.windows.operator import Window
+from tidegate.core.windows.output import WindowOutput, outputs
 from tidegate.core.windows.rate import RateMonitor
 from tidegate.core.windows.recording import read_call, write_rows
 from tidegate.errors import ConfigError
 
-__all__ = ["Log", "Spill", "WindowOutput", "WindowStats", "Windows", "outputs"]
+__all__ = ["Log", "Spill", "Windows"]
 
 
 class Log(Protocol):
@@ -50,70 +50,6 @@ class Spill(Protocol):
     def first(self) -> bytes | None: ...
     def drop_first(self) -> None: ...
     def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class WindowStats:
-    """What an emitted window consists of."""
-
-    delta_count: int
-    vectors_affected: int | None
-    total_bytes: int
-    avg_delta_size: float
-    duration_ns: int
-
-
-@dataclass(frozen=True, eq=False)
-class WindowOutput:
-    """One emission of one window."""
-
-    window_id: str
-    start_ns: int
-    end_ns: int
-    rows: pa.RecordBatch
-    trigger: str
-    pane: int
-    revision: int
-    retraction: bool
-    stats: WindowStats | None
-
-
-def outputs(outcomes: Iterable[Outcome]) -> list[WindowOutput]:
-    """Emitted windows one by one, from the tables in which they come."""
-    made = []
-    for outcome in outcomes:
-        if not isinstance(outcome, Collection):
-            continue
-        rows = outcome.rows
-        text = rows.select(["window_id", "pane", "retraction"]).to_pydict()
-        marks = list(zip(*text.values(), strict=True))
-        edges = [i for i in range(len(marks)) if i == 0 or marks[i] != marks[i - 1]]
-        for first, last in zip(edges, [*edges[1:], len(marks)], strict=True):
-            part = rows.slice(first, last - first)
-            head: dict[str, Any] = part.slice(0, 1).to_pylist()[0]
-            stats = None
-            if "delta_count" in head:
-                stats = WindowStats(
-                    head["delta_count"],
-                    head.get("vectors_affected"),
-                    head["total_bytes"],
-                    head["avg_delta_size"],
-                    head["duration_ns"],
-                )
-            made.append(
-                WindowOutput(
-                    head["window_id"],
-                    head["window_start_ns"],
-                    head["window_end_ns"],
-                    part,
-                    head["trigger"],
-                    head["pane"],
-                    head["revision"],
-                    head["retraction"],
-                    stats,
-                )
-            )
-    return made
 
 
 class Windows:
@@ -179,7 +115,7 @@ class Windows:
         wall_ns: int = 0,
         lane: Int32s | None = None,
     ) -> list[Outcome]:
-        """Rows came. Returns what leaves: windows (unless `emit` takes them), late and dropped rows."""
+        """Rows came. Returns what leaves: windows (unless `emit` takes them), late, dropped."""
         lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
         self.rate.record(wall_ns, rows.num_rows)
         self._wall = max(self._wall, wall_ns)
@@ -236,7 +172,7 @@ class Windows:
         return outputs(self._deliver())
 
     def acknowledge(self, deliveries: int | None = None) -> None:
-        """The oldest deliveries (all by default) are accepted: their memory and log are released."""
+        """The oldest deliveries (all by default) are accepted: memory and log are released."""
         count = len(self._pending) if deliveries is None else min(deliveries, len(self._pending))
         for _ in range(count):
             self._pending.popleft()
@@ -294,7 +230,7 @@ class Windows:
             elif self._pending and (self._manual or self._emit is not None):
                 reason = pa.array(["memory_pressure"] * len(piece), pa.string())
                 return [Dropped(piece.rows, piece.time_ns, piece.lane, reason)]
-        return self._carry_out("rows", write_rows(piece) if self._log else b"", piece)
+        return self._carry_out("rows", write_rows(piece) if self._log is not None else b"", piece)
 
     def _room(self, size: int) -> bool:
         self._measure()
@@ -324,7 +260,7 @@ class Windows:
         self.tracker.hold("window_metadata", int(levels["window_metadata_bytes"]))
         self.tracker.hold("rate", int(levels.get("rate_bytes", 0)) + self.rate.nbytes)
 
-    # -- carrying out, delivering, logging ----------------------------------------------------------
+    # -- carrying out, delivering, logging --------------------------------------------------------
 
     def _carry_out(self, kind: str, body: bytes, collection: Any = None) -> list[Outcome]:
         """Write the call down, then do it. Windows become deliveries; the rest is returned."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidegate.core.model import Collection, Int32s, Int64s, Late, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.time import MAX_NS, UNSET
-from tidegate.core.windows.assigners import LookBack
+from tidegate.core.windows.assigners import LookBack, ns
 from tidegate.core.windows.emission import LATE, TIME, Emits, emit_rows, expand, outcome
 from tidegate.core.windows.late import NextWindow
 from tidegate.core.windows.plan import Plan, row_bytes
@@ -37,7 +37,7 @@ class LookingBack:
         self.op = operator
         window = operator.window
         assert isinstance(window, LookBack)
-        self.back, self.ahead = int(window.back), int(window.ahead)  # type: ignore[arg-type]
+        self.back, self.ahead = ns(window.back), ns(window.ahead)
 
     def process(self, state: State, plan: Plan, collection: Collection) -> list[Outcome]:
         out: list[Outcome] = []
@@ -137,7 +137,7 @@ class LookingBack:
     def _emit(
         self, state: State, plan: Plan, held: pa.RecordBatch, due: Int64s, wall_ns: int
     ) -> list[Outcome]:
-        """Emit the windows of these rows, per lane: in arrival order without `ahead`, else by time."""
+        """Emit the windows of these rows per lane: by arrival without `ahead`, else by time."""
         lane = held.column(LANE).to_numpy().astype(np.int64)
         time = held.column(TIME).to_numpy()
         serial = held.column(SERIAL).to_numpy()

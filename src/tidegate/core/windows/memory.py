@@ -210,7 +210,7 @@ class MemoryTracker:
             self._freed.notify_all()
 
     def metrics(self) -> dict[str, int | float]:
-        """Bytes, share of the budget and level (0 low to 3 emergency), in total and by component."""
+        """Bytes, share of the budget, level (0 low to 3 emergency), in total and by component."""
         out: dict[str, int | float] = {
             "memory_used": self.used,
             "memory_budget": self.memory.budget,

@@ -28,7 +28,7 @@ from tidegate.core.model import Collection, ControlSignal, Int32s, Int64s, Late,
 from tidegate.core.operator import Operator
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
-from tidegate.core.windows import kernel as k
+from tidegate.core.windows import numbers as k
 from tidegate.core.windows.aggregates import parse_aggregates
 from tidegate.core.windows.assigners import (
     Adaptive,
@@ -41,6 +41,7 @@ from tidegate.core.windows.assigners import (
     StateWindow,
     Tumbling,
     WindowKind,
+    ns,
 )
 from tidegate.core.windows.late import (
     Accumulation,
@@ -61,8 +62,8 @@ from tidegate.errors import ConfigError
 __all__ = ["Window"]
 
 ROW_OVERHEAD = 40
-"""Bytes the state adds to a buffered row: lane, window, time, lateness and size, 28, and the offsets
-of up to three texts. Without it many small rows would hold far more than the budget says."""
+"""Bytes the state adds to a buffered row: lane, window, time, lateness and size (28), and the
+offsets of up to three texts. Without it many small rows would hold more than the budget says."""
 
 _SEQUENTIAL = (CountWindow, StateWindow, Everything, Adaptive)
 
@@ -154,7 +155,7 @@ class Window(Operator):
         that do not overlap, and these are put together at the end."""
         return (
             isinstance(self.window, Sliding)
-            and int(self.window.step) < int(self.window.size)  # type: ignore[arg-type]
+            and ns(self.window.step) < ns(self.window.size)
             and self.program.plain
             and self.memory is None
             and isinstance(self.late, (Discard, SideOutput))
@@ -163,27 +164,27 @@ class Window(Operator):
     def config(self, plan: Plan, wall_ns: int) -> Int64s:
         """The settings of a call, as a kernel reads them."""
         cfg = np.zeros(k.SETTINGS, np.int64)
-        w: Any = self.window
+        w = self.window
         cfg[k.C_KIND] = self.kind
         if isinstance(w, Tumbling):
-            cfg[k.C_SIZE] = cfg[k.C_STEP] = w.size
-            cfg[k.C_OFFSET] = int(w.offset) % int(w.size)  # type: ignore[arg-type]
+            cfg[k.C_SIZE] = cfg[k.C_STEP] = ns(w.size)
+            cfg[k.C_OFFSET] = ns(w.offset) % ns(w.size)
         elif isinstance(w, Sliding):
-            cfg[k.C_SIZE], cfg[k.C_STEP] = w.size, w.step
-            cfg[k.C_OFFSET] = int(w.offset) % int(w.step)  # type: ignore[arg-type]
+            cfg[k.C_SIZE], cfg[k.C_STEP] = ns(w.size), ns(w.step)
+            cfg[k.C_OFFSET] = ns(w.offset) % ns(w.step)
             if self.combining:
-                cfg[k.C_SPAN], cfg[k.C_STRIDE] = w.size, w.step
-                cfg[k.C_SIZE] = cfg[k.C_STEP] = gcd(int(w.size), int(w.step))  # type: ignore[arg-type]
+                cfg[k.C_SPAN], cfg[k.C_STRIDE] = ns(w.size), ns(w.step)
+                cfg[k.C_SIZE] = cfg[k.C_STEP] = gcd(ns(w.size), ns(w.step))
         elif isinstance(w, Fixed):
-            cfg[k.C_SIZE] = cfg[k.C_STEP] = w.interval
+            cfg[k.C_SIZE] = cfg[k.C_STEP] = ns(w.interval)
         elif isinstance(w, Session):
-            cfg[k.C_SIZE] = w.gap
+            cfg[k.C_SIZE] = ns(w.gap)
         elif isinstance(w, CountWindow):
             cfg[k.C_TARGET] = w.rows
         elif isinstance(w, Adaptive):
-            cfg[k.C_TARGET], cfg[k.C_MIN], cfg[k.C_MAX] = w.target, w.min, w.max
+            cfg[k.C_TARGET], cfg[k.C_MIN], cfg[k.C_MAX] = w.target, ns(w.min), ns(w.max)
         if isinstance(self.late, Reemit):
-            cfg[k.C_LATENESS] = self.late.max_lateness
+            cfg[k.C_LATENESS] = ns(self.late.max_lateness)
         cfg[k.C_POLICY] = k.POLICY_ASIDE
         if isinstance(self.late, Discard):
             cfg[k.C_POLICY] = k.POLICY_DISCARD
@@ -201,19 +202,17 @@ class Window(Operator):
             cfg[k.C_LIMIT] = self.memory.limit
             cfg[k.C_REJECT] = self.memory.policy is MemoryPolicy.REJECT
         if self.program.rate is not None:
-            cfg[k.C_PERIOD] = self.program.rate.period
+            cfg[k.C_PERIOD] = ns(self.program.rate.period)
             cfg[k.C_CHANGE] = int(self.program.rate.threshold * 1_000_000)
         return cfg
 
     @property
     def reach(self) -> int:
         """How near to the ends of int64 time a row may come: windows must fit around it."""
-        w: Any = self.window
-        spans = [
-            getattr(w, name, 0) for name in ("size", "gap", "interval", "max", "back", "ahead")
-        ]
-        lateness = self.late.max_lateness if isinstance(self.late, Reemit) else 0
-        return 4 * sum(int(span) for span in spans) + int(lateness) + 4  # type: ignore[arg-type]
+        names = ("size", "gap", "interval", "max", "back", "ahead")
+        spans = sum(ns(getattr(self.window, name, 0)) for name in names)
+        lateness = ns(self.late.max_lateness) if isinstance(self.late, Reemit) else 0
+        return 4 * spans + lateness + 4
 
     def plan(self, rows: pa.Schema) -> Plan:
         """What this stage does with rows of this schema."""

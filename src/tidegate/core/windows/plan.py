@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.model import Int64s
 from tidegate.core.windows.aggregates import Aggregate, column_type
-from tidegate.core.windows.kernel import REASONS
+from tidegate.core.windows.numbers import REASONS
 from tidegate.core.windows.slots import SlotPlan, plan_slots
 from tidegate.errors import ConfigError
 
@@ -80,7 +80,7 @@ def make_plan(
         if column is not None:
             column_type(rows, column, field)
     widened = rows.append(pa.field(BYTES, pa.int64())) if stats else rows
-    own = [field for field in WINDOW_COLUMNS]
+    own = list(WINDOW_COLUMNS)
     if look_back:
         own.append(("trigger_time_ns", pa.int64()))
     stat_aggregates: list[tuple[str, Aggregate]] = []
@@ -147,7 +147,8 @@ def row_bytes(rows: pa.RecordBatch, column: str | None) -> Int64s:
     """The size of every row: a column that says so, or the bytes of its values."""
     if column is not None:
         given = pc.fill_null(rows.column(column).cast(pa.int64()), 0)
-        return np.maximum(given.to_numpy(zero_copy_only=False), 0)
+        stated: Int64s = np.maximum(given.to_numpy(zero_copy_only=False), 0)
+        return stated
     sizes = np.zeros(rows.num_rows, np.int64)
     for values in rows.columns:
         kind = values.type
@@ -169,7 +170,7 @@ def row_bytes(rows: pa.RecordBatch, column: str | None) -> Int64s:
 
 def _has_length(kind: pa.DataType) -> bool:
     types = pa.types
-    return (
+    return bool(
         types.is_string(kind)
         or types.is_large_string(kind)
         or types.is_binary(kind)

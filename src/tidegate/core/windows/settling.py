@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Late, Outcome
 from tidegate.core.state import LANE, State, concat
-from tidegate.core.windows import kernel as k
+from tidegate.core.windows import numbers as k
 from tidegate.core.windows.accumulate import split_groups
 from tidegate.core.windows.call import Call, entry_of, save_call
 from tidegate.core.windows.combine import Combined, combine

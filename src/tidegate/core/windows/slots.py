@@ -262,7 +262,7 @@ class Slots:
 
 
 def readonly(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written: what Arrow hands out, so a kernel is compiled once for both."""
+    """A view that cannot be written, as Arrow's are: kernels are then compiled once for both."""
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     view = array.view()

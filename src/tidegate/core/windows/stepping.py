@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Late, Outcome, Watermark
 from tidegate.core.state import LANE, State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
-from tidegate.core.windows import kernel as k
-from tidegate.core.windows.assign import assign_aligned, assign_sequential, assign_sessions
-from tidegate.core.windows.assigners import Adaptive, Fixed, LookBack, StateWindow, holds
+from tidegate.core.windows import numbers as k
+from tidegate.core.windows.aligned import assign_aligned
+from tidegate.core.windows.assigners import Adaptive, Fixed, LookBack, StateWindow, holds, ns
 from tidegate.core.windows.call import Call, open_call
+from tidegate.core.windows.firing import fire_all, fire_due, settle_all
 from tidegate.core.windows.late import Reemit
 from tidegate.core.windows.lookback import LookingBack
+from tidegate.core.windows.partitions import kept_parts, part_columns, parts_of
 from tidegate.core.windows.plan import Plan, row_bytes
+from tidegate.core.windows.sequential import assign_sequential
+from tidegate.core.windows.sessions import assign_sessions
 from tidegate.core.windows.settling import count, plan_of, settle
-from tidegate.core.windows.slots import group_codes, readonly
+from tidegate.core.windows.slots import readonly
 
 if TYPE_CHECKING:
     from tidegate.core.windows.operator import Window
@@ -42,7 +46,7 @@ class Stepping:
         self.op = operator
         self.looking = LookingBack(operator) if isinstance(operator.window, LookBack) else None
 
-    # -- rows come ----------------------------------------------------------------------------------
+    # -- rows come --------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
         op = self.op
@@ -134,7 +138,7 @@ class Stepping:
                 call.steps, call.fires, status, behind,
             )  # fmt: skip
             return call, {}, int(done)
-        parts, held = self._parts(state, collection.rows)
+        parts, held = parts_of(op, state, collection.rows)
         call = open_call(state, cfg, n, 1, held, k.E_PART, True)
         opens = emits = np.zeros(0, np.bool_)
         if isinstance(op.window, StateWindow):
@@ -148,7 +152,7 @@ class Stepping:
             call.entries, call.counts, call.head, call.table,
             call.steps, call.fires, status, behind,
         )  # fmt: skip
-        return call, self._part_columns(state, collection.rows, call), int(done)
+        return call, part_columns(op, state, collection.rows, call), int(done)
 
     def _out_of_range(self, collection: Collection) -> NDArray[np.int8]:
         reach, times = min(self.op.reach, MAX_NS), collection.time_ns
@@ -158,41 +162,6 @@ class Stepping:
     def _masks(self, rows: pa.RecordBatch) -> NDArray[Any]:
         found = [holds(p.function, rows, p.label) for p in self.op.program.predicates]
         return readonly(np.stack(found)) if found else _NO_MASKS
-
-    def _parts(self, state: State, rows: pa.RecordBatch) -> tuple[Int64s, Int64s | None]:
-        """A number per partition of a state window: of the rows, and of the windows held."""
-        window = self.op.window
-        if not isinstance(window, StateWindow) or not window.partition_by:
-            return np.zeros(0, np.int64), None
-        held = state.tables["open"]
-        columns = []
-        for name in window.partition_by:
-            parts = [rows.column(name)]
-            if held is not None:
-                parts.insert(0, held.column(f"part:{name}"))
-            columns.append(pa.concat_arrays(parts))
-        codes, _ = group_codes(columns)
-        n = 0 if held is None else held.num_rows
-        return codes[n:], codes[:n]
-
-    def _part_columns(self, state: State, rows: pa.RecordBatch, call: Call) -> dict[str, pa.Array]:
-        """The partition values of every entry: of the table it came from, or of its first row."""
-        window = self.op.window
-        if not isinstance(window, StateWindow) or not window.partition_by:
-            return {}
-        steps = call.steps[: call.n_steps]
-        row = np.arange(call.n_entries)
-        first = np.full(call.n_entries, -1, np.int64)
-        first[steps[::-1, 1]] = steps[::-1, 2]
-        row[call.n_open :] = first[call.n_open :] + call.n_open
-        held = state.tables["open"]
-        out = {}
-        for name in window.partition_by:
-            parts = [rows.column(name)]
-            if held is not None:
-                parts.insert(0, held.column(f"part:{name}"))
-            out[f"part:{name}"] = pa.concat_arrays(parts).take(pa.array(row))
-        return out
 
     def _turned_away(
         self,
@@ -228,7 +197,7 @@ class Stepping:
                 out.append(Dropped(gone.rows, gone.time_ns, gone.lane, why))
         return out
 
-    # -- time passes ----------------------------------------------------------------------------------
+    # -- time passes ------------------------------------------------------------------------------
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         state.grow(int(watermark.lane.max()) + 1)
@@ -261,7 +230,7 @@ class Stepping:
             order = np.flatnonzero(now > before[lane])
         else:
             done = end - (op.kind != k.KIND_SESSION)
-            lateness = op.late.max_lateness if isinstance(op.late, Reemit) else 0
+            lateness = ns(op.late.max_lateness) if isinstance(op.late, Reemit) else 0
             expires = np.where(held.column("ontime").to_numpy() != 0, done + lateness + 1, done)
             order = np.flatnonzero(expires <= now)
         if len(order) == 0:
@@ -272,8 +241,8 @@ class Stepping:
         state.touch(lane[order])
         if op.combining:
             return settle(op, state, plan, call, None, None, None, {}, before, watermark)
-        k.settle_all(call.entries, call.counts, call.fires, call.cfg, order, watermark)
-        return settle(op, state, plan, call, None, None, None, self._kept_parts(state))
+        settle_all(call.entries, call.counts, call.fires, call.cfg, order, watermark)
+        return settle(op, state, plan, call, None, None, None, kept_parts(state))
 
     def _hand_on(self, state: State, watermark: Watermark) -> list[Outcome]:
         """The watermark, held back while rows at or before it are still to leave."""
@@ -292,14 +261,14 @@ class Stepping:
         lanes = lanes[limit[lanes] != UNSET]
         return [Watermark(limit[lanes], lanes.astype(np.int32))] if len(lanes) else []
 
-    # -- deadlines ------------------------------------------------------------------------------------
+    # -- deadlines --------------------------------------------------------------------------------
 
     def wake_at(self, state: State) -> int | None:
         op = self.op
         held = state.tables["open"]
         intervals = list(op.program.intervals)
         if isinstance(op.window, Adaptive):
-            intervals.append(int(op.window.max))  # type: ignore[arg-type]
+            intervals.append(ns(op.window.max))
         fixed = isinstance(op.window, Fixed)
         if held is None or not (intervals or fixed):
             return None
@@ -323,7 +292,7 @@ class Stepping:
         if held is None:
             return out
         intervals = list(op.program.intervals)
-        longest = int(op.window.max) if isinstance(op.window, Adaptive) else 0  # type: ignore[arg-type]
+        longest = ns(op.window.max) if isinstance(op.window, Adaptive) else 0
         if longest:
             intervals.append(longest)
         if not intervals:
@@ -338,7 +307,7 @@ class Stepping:
         order = order[np.lexsort((held.column("serial").to_numpy()[order], since, lane))]
         plan = plan_of(op, held)
         call = open_call(state, op.config(plan, wall), 0, 1, None, -1, False)
-        k.fire_due(
+        fire_due(
             call.entries,
             call.counts,
             call.fires,
@@ -349,22 +318,15 @@ class Stepping:
             longest,
         )
         state.touch(lane)
-        return out + settle(op, state, plan, call, None, None, None, self._kept_parts(state))
+        return out + settle(op, state, plan, call, None, None, None, kept_parts(state))
 
     def _wall(self, state: State, wall_ns: int) -> int:
-        """Wall time as this stage sees it: it never goes back, whatever the machine's clock does."""
+        """Wall time as this stage sees it: it never goes back, even if the machine's clock does."""
         wall = max(wall_ns, int(state["clock"].max(initial=UNSET)))
         state["clock"][:] = wall
         return wall
 
-    def _kept_parts(self, state: State) -> dict[str, pa.Array]:
-        held = state.tables["open"]
-        if held is None:
-            return {}
-        names = [name for name in held.schema.names if name.startswith("part:")]
-        return {name: held.column(name) for name in names}
-
-    # -- the end --------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------
 
     def flush(self, state: State, lanes: Int32s | None) -> list[Outcome]:
         if self.looking is not None:
@@ -392,8 +354,8 @@ class Stepping:
             after[lane[order]] = MAX_NS
             reason = int(k.FIRED_SHUTDOWN)
             return settle(op, state, plan, call, None, None, None, {}, before, after, reason)
-        k.fire_all(call.entries, call.counts, call.fires, call.cfg, order, k.FIRED_SHUTDOWN)
-        return settle(op, state, plan, call, None, None, None, self._kept_parts(state))
+        fire_all(call.entries, call.counts, call.fires, call.cfg, order, k.FIRED_SHUTDOWN)
+        return settle(op, state, plan, call, None, None, None, kept_parts(state))
 
     def discard(self, state: State) -> dict[str, int]:
         held = state.tables["open"]

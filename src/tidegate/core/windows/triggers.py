@@ -232,7 +232,7 @@ def compile_trigger(trigger: Trigger, budget: int | None) -> Program:
                 lates.append(node.late)
             return walk(node.early) if node.early is not None else [[OP_NEVER, 0, 0]]
         if isinstance(node, Time):
-            intervals.append(int(node.interval))  # type: ignore[arg-type]
+            intervals.append(parse_duration(node.interval))
             return leaf(OP_TIME, intervals[-1], node.name)
         if isinstance(node, Count):
             return leaf(OP_COUNT, node.rows, node.name)
