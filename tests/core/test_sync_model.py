@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -166,6 +171,48 @@ def test_exact_time_against_a_dictionary(case: tuple) -> None:
     )
     assert sorted(got) == sorted(gone)
     assert sum(sync.held.values()) == sum(map(len, open_sets.values()))
+
+
+WITHOUT_THE_JIT = """
+import json, sys
+from random import Random
+import numpy as np
+from sync_model import random_trace
+from tidegate.core.sync import ApproximateTime, ExactTime
+from tidegate.core.sync.approximate_run import run
+rnd, out = Random(11), []
+for _ in range(40):
+    trace = random_trace(rnd, 60)
+    topics, times = np.array(trace.messages, np.int64).T
+    names = [f"t{k}" for k in range(trace.topics)]
+    extras = dict(learn_bounds=True, optional=names[:1], timeout=40, max_jump_back=25)
+    extras |= dict(overflow_patience=2)
+    size, penalty = trace.queue_size, trace.age_penalty
+    for sync in (
+        ApproximateTime(names, size, penalty, trace.max_interval, trace.bounds),
+        ApproximateTime(names, size, penalty, **extras),
+        ExactTime(names, trace.queue_size),
+    ):
+        result = sync.process(topics, times * 2**40)
+        end = [s.rows for s in sync.flush()], [u.row for u in sync.unmatched]
+        out.append([result.rows.tolist(), result.decided_at.tolist(), *end, sync.counters])
+print(json.dumps([hasattr(run, "py_func"), out]))
+"""
+
+
+def test_the_kernels_do_the_same_without_the_jit() -> None:
+    """And without a warning: nothing in them relies on integers that wrap around."""
+    results = []
+    for disabled in ("0", "1"):
+        env = {**os.environ, "NUMBA_DISABLE_JIT": disabled}
+        env["PYTHONPATH"] = str(Path(__file__).parents[1])
+        script = [sys.executable, "-W", "error::RuntimeWarning", "-c", WITHOUT_THE_JIT]
+        done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+    (compiled, first), (interpreted, second) = results
+    assert (compiled, interpreted) == (True, False)
+    assert first == second
 
 
 def test_the_model_itself_on_a_drawing() -> None:

@@ -154,14 +154,10 @@ def _publish(cfg: Any, c: Any, g: Any, r: Any, sets: Any, cur: Any, lane: Any, i
 
 @kernel
 def _look_ahead(cfg: Any, c: Any, g: Any, j: Any, pivot_time: Any) -> None:
-    """LOW and NEXT of topic `j` for a new pivot."""
+    """LOW and NEXT of topic `j`, whose front lies before the new pivot."""
     n = cfg[C_TOPICS]
     at = LANE_SIZE + j
     front = c[at + FRONT * n]
-    if front >= pivot_time:
-        c[at + LOW * n] = _LOWEST
-        c[at + NEXT * n] = front
-        return
     head = c[at + HEAD * n]
     tail = c[at + TAIL * n]
     base = j * cfg[C_RING]
@@ -215,8 +211,6 @@ def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) ->
                 c[LANE_SIZE + TAKES_PART * n + j] = 1 if here else 0
                 if not here:
                     continue
-            else:
-                c[LANE_SIZE + TAKES_PART * n + j] = 1
             t = c[fronts + j]
             if first < 0 or t < start:
                 start, first = t, j
@@ -244,9 +238,16 @@ def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) ->
         c[START], c[END], c[REACH] = start, end, end
         c[HURRY] = 1 if hurry else 0
         for j in range(n):
-            if c[LANE_SIZE + TAKES_PART * n + j] == 0:
-                c[LANE_SIZE + LOW * n + j] = _HIGHEST  # never passed: no part in the search
-                c[LANE_SIZE + NEXT * n + j] = _LOWEST
+            at = LANE_SIZE + j
+            if c[at + TAKES_PART * n] == 0:
+                c[at + LOW * n] = _HIGHEST  # never passed: no part in the search
+                c[at + NEXT * n] = _LOWEST
+            elif c[at + FRONT * n] >= end:
+                c[at + LOW * n] = _LOWEST
+                c[at + NEXT * n] = end
+            elif c[at + TAIL * n] - c[at + HEAD * n] == 1:
+                c[at + LOW * n] = c[at + FRONT * n]
+                c[at + NEXT * n] = _LOWEST
             else:
                 _look_ahead(cfg, c, g, j, end)
         return True

@@ -51,6 +51,7 @@ from tidegate.core.sync.approximate_kernel import (
     PIVOT,
     PIVOT_TIME,
     PRESENT,
+    REACH,
     RECEIVED,
     SEEN,
     STARTED,
@@ -244,6 +245,8 @@ def _arrive(
         c[at + NEWEST * n] = max(c[at + NEWEST * n], t)
     else:
         c[at + STARTED * n] = 1
+        if cfg[C_TIMEOUT] < 0:  # else the search says who takes part, each time anew
+            c[at + TAKES_PART * n] = 1
         c[at + NEWEST * n] = t
     c[at + RECEIVED * n] += 1
     c[NOW] = max(c[NOW], t)
@@ -274,6 +277,8 @@ def _arrive(
                 else:
                     c[at + NEXT * n] = t
             waited = c[WAIT] - 1
+            if waited == i and t >= c[PIVOT_TIME]:
+                c[REACH] = max(c[REACH], t)  # all before it was passed: it stands at the front
             ready = waited == i or c[LANE_SIZE + ABSENT * n + waited] != 0
     elif was_empty:
         ready = c[PRESENT] == n
