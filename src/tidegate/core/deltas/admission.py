@@ -42,7 +42,7 @@ OPEN, ACCEPTED, DUPLICATE, LATE, WAITING, ORPHAN, CROWDED, REFUSED = range(8)
 """What became of a row. OPEN: its chain was full, it must be offered again."""
 
 FREE, BEHIND, HELD, SEALED = range(4)
-"""Where an id is: nowhere; in its chain, behind the seal; waiting; folded, merged or before that."""
+"""Where an id is: nowhere; in its chain behind the seal; waiting; folded, merged or before it."""
 
 Codes = NDArray[np.int8]
 
@@ -253,16 +253,18 @@ class Ids:
     @classmethod
     def of(cls, vec: Int64s, ids: pa.Array, parents: pa.Array, vectors: int) -> _Numbered:
         """Numbers for these ids and parents (-1: none), and the numbering itself."""
-        both = pa.chunked_array([ids, parents]).combine_chunks().dictionary_encode()
+        if parents.null_count == len(parents):
+            parents = parents[:0]
+        both = pa.concat_arrays([ids, parents]).dictionary_encode()
         code = pc.fill_null(both.indices, -1).to_numpy().astype(np.int64)
-        owner = np.concatenate([vec, vec])
+        owner = np.concatenate([vec, vec[: len(parents)]])
         named = code >= 0
         seats = np.full(len(both.dictionary), -1, np.int64)
         seats[code[named]] = owner[named]
         if bool((seats[code[named]] == owner[named]).all()):
             # Every id belongs to one vector (the usual case): its word number will do.
             numbering = cls(both.dictionary, seats, False, vectors)
-            return code[: len(vec)], code[len(vec) :], numbering
+            return code[: len(vec)], _parents(code, len(vec)), numbering
         pair = np.where(named, code * vectors + owner, -1)
         pairs, numbers = np.unique(pair, return_inverse=True)
         numbers = numbers.astype(np.int64)
@@ -270,7 +272,7 @@ class Ids:
             numbers -= 1
             pairs = pairs[1:]
         numbering = cls(both.dictionary, pairs, True, vectors)
-        return numbers[: len(vec)], numbers[len(vec) :], numbering
+        return numbers[: len(vec)], _parents(numbers, len(vec)), numbering
 
     def __len__(self) -> int:
         return len(self.seats)
@@ -288,6 +290,11 @@ class Ids:
         at = np.minimum(np.searchsorted(self.seats, pair), len(self.seats) - 1)
         found: Int64s = at[self.seats[at] == pair].astype(np.int64)
         return found
+
+
+def _parents(numbers: Int64s, rows: int) -> Int64s:
+    """The second half of the numbers; nobody has a parent if it was left out."""
+    return numbers[rows:] if len(numbers) > rows else np.full(rows, -1, np.int64)
 
 
 _Numbered = tuple[Int64s, Int64s, Ids]

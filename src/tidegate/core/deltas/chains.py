@@ -196,6 +196,12 @@ class Chains:
             out += np.bincount(self.covered.vec, length, len(self)).astype(np.int64)
         return out
 
+    def bases(self, which: Int64s) -> Floats:
+        """A copy of what these chains start from: the checkpoint, or zeros."""
+        if not self.has.any():
+            return np.zeros((len(which), self.dims))
+        return self.vectors[which]
+
     def compose(self, which: Int64s | None = None, at_ns: int | None = None) -> Composed:
         """The vectors of these chains (all), now or as they were at a time.
 
@@ -204,15 +210,15 @@ class Chains:
         """
         if which is None:
             rows, slot = np.arange(len(self.vec)), self.vec
-            vectors, dead, has = self.vectors.copy(), self.dead.copy(), self.has
+            vectors, dead, has = self.bases(np.arange(len(self))), self.dead.copy(), self.has
             pending = self.pending
         else:
             pending = self.pending[which]
             slot = np.repeat(np.arange(len(which)), pending)
             inside = np.arange(len(slot)) - np.repeat(np.cumsum(pending) - pending, pending)
             rows = np.repeat(self.start[which], pending) + inside
-            vectors, dead, has = self.vectors[which], self.dead[which], self.has[which]
-        if self.errors:
+            vectors, dead, has = self.bases(which), self.dead[which], self.has[which]
+        if self._checked[0].any():
             for vector in np.unique(self.vec[rows]):
                 if int(vector) in self.errors:
                     name = self.ids[int(vector)].as_py()

@@ -79,13 +79,14 @@ class Compactor:
 
     strategy: Strategy = field(default_factory=TieredMerge)
     delta_threshold: int = 100
-    time_threshold: Duration = "60 s"
+    time_threshold: Duration | None = "60 s"
+    """None: age never counts."""
     max_chain_length: int = 1000
     retention: Duration | None = None
     """Deltas younger than this are never folded: vectors can be composed as of any time in it."""
     remember: Duration | None = None
     """How long ids of folded deltas are kept to recognise duplicates; None: for ever."""
-    time_threshold_ns: int = field(init=False, repr=False)
+    time_threshold_ns: int | None = field(init=False, repr=False)
     retention_ns: int | None = field(init=False, repr=False)
     remember_ns: int | None = field(init=False, repr=False)
 
@@ -99,8 +100,7 @@ class Compactor:
                 "keep_recent", keep, f"must be below delta_threshold ({self.delta_threshold})"
             )
         set_ = object.__setattr__
-        set_(self, "time_threshold_ns", parse_duration(self.time_threshold, "time_threshold"))
-        for name in ("retention", "remember"):
+        for name in ("time_threshold", "retention", "remember"):
             value = getattr(self, name)
             set_(self, f"{name}_ns", None if value is None else parse_duration(value, name))
 
@@ -146,7 +146,8 @@ class Compactor:
         pending = len(chain)
         if pending >= self.max_chain_length:
             return Level.FORCED
-        old = wall_ns is not None and chain.age_ns(wall_ns) > self.time_threshold_ns
+        limit = self.time_threshold_ns
+        old = wall_ns is not None and limit is not None and chain.age_ns(wall_ns) > limit
         if pending < self.delta_threshold and not old:
             return Level.NONE
         chains = chain.chains

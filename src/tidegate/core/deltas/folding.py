@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.deltas import kernels
 from tidegate.core.deltas.chains import Chains, Covered, seal_keys
 from tidegate.core.deltas.rows import DELTAS
 from tidegate.core.model import Int64s
@@ -70,10 +71,10 @@ def fold(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Folded:
     touched = np.flatnonzero(plan.fold > 0)
     slot_of = np.full(vectors, -1, np.int64)
     slot_of[touched] = np.arange(len(touched))
-    out, dead = chains.vectors[touched], chains.dead[touched]
+    out, dead = chains.bases(touched), chains.dead[touched]
     rows = np.flatnonzero(folded)
     chains.block.apply(out, dead, rows, slot_of[chains.vec[rows]])
-    good = np.isfinite(out).all(axis=1) | dead
+    good = kernels.finite_rows(out) | dead
     if not good.all():
         for v in touched[~good].tolist():
             errors[v] = "the composed vector is not finite"
@@ -209,8 +210,12 @@ def _checkpointed(
     rows: Int64s,
     remember_ns: int | None,
 ) -> Chains:
-    vectors, tombs, has = old.vectors.copy(), old.dead.copy(), old.has.copy()
-    vectors[touched] = np.where(dead[:, None], 0.0, out)
+    tombs, has = old.dead.copy(), old.has.copy()
+    out[dead] = 0.0
+    vectors = out
+    if len(touched) < len(old):
+        vectors = old.bases(np.arange(len(old)))
+        vectors[touched] = out
     tombs[touched] = dead
     has[touched] = True
     last = old.start[touched] + plan.fold[touched] - 1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.jit import kernel
 
-__all__ = ["apply_rows", "check_rows", "merge_runs"]
+__all__ = ["apply_rows", "check_rows", "finite_rows", "merge_runs"]
 
 CREATE, DENSE, SPARSE, ADD, ADD_DENSE, SCALE, OFFSET, DELETE, AFFINE = range(9)
 
@@ -173,6 +173,18 @@ def apply_rows(
                 for i in range(dims):
                     if named[i] != k:
                         x[i] = f * x[i] + c
+
+
+@kernel
+def finite_rows(out: Floats) -> NDArray[np.bool_]:
+    """Per vector: is every value of it finite?"""
+    good = np.ones(out.shape[0], np.bool_)
+    for s in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            if not np.isfinite(out[s, i]):
+                good[s] = False
+                break
+    return good
 
 
 @kernel

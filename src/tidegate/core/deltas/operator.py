@@ -19,10 +19,18 @@ import pyarrow as pa
 
 from tidegate.core.deltas import admission
 from tidegate.core.deltas.compaction import Compactor
+from tidegate.core.deltas.objects import rows_from
 from tidegate.core.deltas.offer import Limits, Offer
+from tidegate.core.deltas.operations import Offset, VectorDelta
 from tidegate.core.deltas.residence import Residents
 from tidegate.core.deltas.rows import normalise
-from tidegate.core.deltas.strategies import Strategy, read_strategy, whole
+from tidegate.core.deltas.strategies import (
+    FullMerge,
+    Strategy,
+    TimeBoundary,
+    read_strategy,
+    whole,
+)
 from tidegate.core.model import (
     Collection,
     Dropped,
@@ -49,13 +57,14 @@ class Compact(Operator):
 
     Rows are deltas (columns as in `rows.DELTAS`; those missing are null). `time_column` names the
     int64 column with a delta's own time where that is not the row's event time (behind a window
-    stage, for instance). `key` columns are carried through to the vectors.
+    stage, for instance). `key` columns are carried through to the vectors. Without a
+    `time_threshold` nothing leaves by the clock: only compactions and the end deliver.
     """
 
     dims: int
     strategy: Strategy | str | Mapping[str, Any] = "tiered_merge"
     delta_threshold: int = 100
-    time_threshold: Duration = "60 s"
+    time_threshold: Duration | None = "60 s"
     max_chain_length: int = 1000
     retention: Duration | None = None
     remember: Duration | None = "7 d"
@@ -118,6 +127,19 @@ class Compact(Operator):
             )
         }
 
+    def warm(self) -> None:
+        # A child before its parent, a run to merge, a prefix to fold: every kernel gets its turn.
+        rows = rows_from(
+            [
+                VectorDelta("a", "v", Offset(1.0), 1, parent="b"),
+                *(VectorDelta(name, "v", Offset(1.0), 2) for name in "bcd"),
+                VectorDelta("e", "v", Offset(1.0), 9),
+            ]
+        )
+        for strategy in (FullMerge(), TimeBoundary(4)):
+            stage = Compact(1, strategy, delta_threshold=5)
+            stage.process(stage.open(), Collection.of(rows, rows.column("time_ns").to_numpy()))
+
     # -- transitions ------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
@@ -145,6 +167,9 @@ class Compact(Operator):
             out = self._orphans(state, waited, now)
         return [*out, watermark]
 
+    def uses_wall_time(self) -> bool:
+        return self.time_threshold is not None
+
     def wake_at(self, state: State) -> int | None:
         due = int(state["due_ns"].min())
         return None if due == MAX_NS else due
@@ -155,9 +180,8 @@ class Compact(Operator):
             return []
         state.touch(lanes)
         residents = Residents.of_lanes(self, state, lanes)
-        out = residents.deliver(
-            residents.undelivered <= wall_ns - self.compactor.time_threshold_ns, wall_ns
-        )
+        threshold = self.compactor.time_threshold_ns or 0
+        out = residents.deliver(residents.undelivered <= wall_ns - threshold, wall_ns)
         residents.save(state)
         return out
 

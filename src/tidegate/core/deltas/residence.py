@@ -136,6 +136,8 @@ class Residents:
         due = np.full(state.lanes, MAX_NS, np.int64)
         since = table.column(UNDELIVERED).to_numpy()
         threshold = self.stage.compactor.time_threshold_ns
+        if threshold is None:
+            return
         open_ = since < MAX_NS - threshold
         np.minimum.at(due, table.column(LANE).to_numpy()[open_], since[open_] + threshold)
         state["due_ns"][self.lanes] = due[self.lanes]
