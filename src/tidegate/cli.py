@@ -32,6 +32,18 @@ Master = Annotated[
     str | None, typer.Option(help="a Spark master; local mode on all cores if unset")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for a script")]
+KeyColumns = Annotated[
+    list[str] | None, typer.Option("--key", help="the key column (several times for several)")
+]
+TopicColumn = Annotated[str | None, typer.Option("--topic", help="the topic column")]
+ArrivalColumn = Annotated[
+    str | None, typer.Option("--arrival", help="the column that pins the order of arrival")
+]
+TimeColumn = Annotated[str | None, typer.Option("--time", help="the event-time column")]
+TimeType = Annotated[
+    str | None, typer.Option("--type", help="how it is read, such as unixtimestamp_ms")
+]
+Limit = Annotated[int, typer.Option(help="look at no more rows than this", min=1)]
 
 
 @app.callback()
@@ -123,11 +135,9 @@ def view(
     page: Annotated[
         Path | None, typer.Option(help="the file to write; OUT/page.html if unset")
     ] = None,
-    key: Annotated[
-        list[str] | None, typer.Option(help="the key column (several times for several)")
-    ] = None,
-    topic: Annotated[str | None, typer.Option(help="the topic column")] = None,
-    arrival: Annotated[str | None, typer.Option(help="the column with the arrival time")] = None,
+    key: KeyColumns = None,
+    topic: TopicColumn = None,
+    arrival: ArrivalColumn = None,
     limit: Annotated[
         int, typer.Option(help="most messages in the page; above, they are thinned", min=1)
     ] = 1_000_000,
@@ -149,6 +159,60 @@ def view(
         f"{made['keys']:,} keys in {made['bytes'] / 1e6:.1f} MB; open it in a browser",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
+
+
+@app.command()
+def inspect(
+    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines or CSV")],
+    key: KeyColumns = None,
+    topic: TopicColumn = None,
+    time: TimeColumn = None,
+    time_type: TimeType = None,
+    arrival: ArrivalColumn = None,
+    limit: Limit = 5_000_000,
+    as_json: Json = False,
+) -> None:
+    """Look at a table: rates, jitter, gaps, disorder, clock skew, and what to set because of it."""
+    from tidegate.look.columns import Roles
+    from tidegate.look.inspect import inspect as look_at
+    from tidegate.look.show import print_look
+
+    roles = Roles(tuple(key or ()), topic, time, arrival)
+    look = look_at(path, roles, time_type=time_type, limit=limit)
+    if as_json:
+        print(json.dumps(look.to_json(), indent=2))
+    else:
+        print_look(look, console)
+
+
+@app.command()
+def init(
+    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines or CSV")],
+    to: Annotated[Path, typer.Option(help="the file to write")] = Path("pipeline.yaml"),
+    out: Annotated[str, typer.Option(help="where its tables will go")] = "out",
+    force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
+    key: KeyColumns = None,
+    topic: TopicColumn = None,
+    time: TimeColumn = None,
+    time_type: TimeType = None,
+    arrival: ArrivalColumn = None,
+    limit: Limit = 1_000_000,
+) -> None:
+    """Write a commented pipeline.yaml from a look at the data."""
+    from tidegate.errors import ConfigError
+    from tidegate.look.columns import Roles
+    from tidegate.look.inspect import inspect as look_at
+    from tidegate.look.starter import starter
+
+    if to.exists() and not force:
+        raise ConfigError("to", str(to), "is there already; give --force to replace it")
+    roles = Roles(tuple(key or ()), topic, time, arrival)
+    text = starter(look_at(path, roles, time_type=time_type, limit=limit), out=out)
+    try:
+        to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("to", str(to), f"cannot be written: {error.strerror}") from error
+    console.print(f"wrote [bold]{to}[/]; check it with: tidegate dry-run {to}", soft_wrap=True)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tidegate.core.model import Int64s
 
-__all__ = ["Spread", "StreamLook", "disorder_ns", "histogram", "stream_looks"]
+__all__ = ["Spread", "StreamLook", "histogram", "stream_looks"]
 
 GAP_PERIODS = 3
 """A pause of more than so many periods is a gap: one lost message (two periods) is not."""
@@ -100,26 +100,6 @@ def stream_looks(
             )
         )
     return looks
-
-
-def disorder_ns(key: Int64s, time_ns: Int64s) -> Int64s:
-    """Per row, how far it lies behind the newest time before it of the same key; 0 if in order.
-
-    A late tolerance of this much puts the row in order. Rows are in arrival order.
-
-    >>> disorder_ns(np.array([0, 0, 0, 1]), np.array([5, 9, 7, 1])).tolist()
-    [0, 0, 2, 0]
-    """
-    order = np.argsort(key, kind="stable")
-    times, owner = time_ns[order], key[order]
-    behind = np.zeros(len(times), np.int64)
-    starts = np.flatnonzero(np.diff(owner, prepend=owner[:1] - 1)).tolist()
-    for first, last in zip(starts, [*starts[1:], len(times)], strict=True):
-        own = times[first:last]
-        behind[first:last] = np.maximum.accumulate(own) - own
-    out = np.empty(len(times), np.int64)
-    out[order] = behind
-    return out
 
 
 def histogram(values: Int64s, bins: int = 40) -> tuple[list[int], list[int]]:

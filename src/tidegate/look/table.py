@@ -1,0 +1,89 @@
+"""A table from files: Parquet, JSON lines or CSV, one file or a folder of them, in file order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.dataset as pads
+import pyarrow.json as pajson
+
+from tidegate.errors import ConfigError
+
+__all__ = ["FORMATS", "Source", "open_source"]
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one format; `head` for a first look, `read` for chosen columns."""
+
+    path: str
+    format: str
+    files: tuple[Path, ...]
+
+    def head(self, rows: int) -> pa.Table:
+        """The first rows with all columns."""
+        return self._guarded(lambda: _dataset(self).head(rows))
+
+    def read(self, columns: list[str], limit: int) -> pa.Table:
+        """Up to `limit` rows of these columns, in the order of the files."""
+        return self._guarded(lambda: _dataset(self).head(limit, columns=columns))
+
+    def rows(self) -> int:
+        return int(self._guarded(lambda: _dataset(self).count_rows()))
+
+    def _guarded(self, read: Any) -> Any:
+        try:
+            return read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).split("\n")[0]
+            raise ConfigError(
+                "path", self.path, "must be readable",
+                message=f"{self.path}: is not readable as {self.format}: {reason}",
+            ) from error  # fmt: skip
+
+
+def open_source(path: str) -> Source:
+    """The files under a path; one sentence if there are none, or of several formats."""
+    place = Path(path)
+    if not place.exists():
+        raise ConfigError("path", path, "does not exist")
+    if place.is_file():
+        files = [place]
+    else:
+        files = sorted(p for p in place.rglob("*") if p.is_file() and not _hidden(p, place))
+        files = [p for p in files if p.suffix.lower() in FORMATS]
+    formats = {FORMATS.get(p.suffix.lower(), "") for p in files}
+    if not files or formats == {""}:
+        what = ", ".join(FORMATS)
+        raise ConfigError("path", path, f"must be a file or a folder of files ending in {what}")
+    if len(formats) > 1:
+        raise ConfigError("path", path, f"holds several formats: {', '.join(sorted(formats))}")
+    return Source(path, formats.pop(), tuple(files))
+
+
+def _hidden(path: Path, root: Path) -> bool:
+    return any(part[0] in "._" for part in path.relative_to(root).parts)
+
+
+def _dataset(source: Source) -> Any:
+    files = [str(file) for file in source.files]
+    if source.format == "parquet":
+        return pads.dataset(files, format="parquet")
+    if source.format == "csv":
+        # times stay text, as Spark gives them: the pipeline's own parser reads them
+        text = pacsv.ConvertOptions(timestamp_parsers=["\x00"])
+        return pads.dataset(files, format=pads.CsvFileFormat(convert_options=text))
+    options = pajson.ReadOptions(block_size=16 << 20)  # a line longer than a block is refused
+    return pads.dataset(files, format=pads.JsonFileFormat(read_options=options))

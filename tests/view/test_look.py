@@ -1,0 +1,217 @@
+"""inspect and init: what they say about a recording whose troubles are known."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tidegate import cli
+from tidegate.core.time import format_time
+from tidegate.errors import ConfigError
+from tidegate.look.columns import Roles, guess_roles
+from tidegate.look.inspect import inspect
+from tidegate.look.measure import histogram, stream_looks
+from tidegate.look.show import print_look
+from tidegate.look.starter import starter
+from tidegate.look.times import candidates
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.testing.fleet import TOPICS, facts, fleet
+
+START = 1_767_225_600 * 10**9
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording")
+    table = fleet(3, 20, seed=11)
+    half = table.num_rows // 2
+    pq.write_table(table.slice(0, half), path / "000.parquet")
+    pq.write_table(table.slice(half), path / "001.parquet")
+    return path
+
+
+def test_a_fleet_is_read_without_being_told_anything(recording: Path) -> None:
+    look = inspect(str(recording))
+    table = fleet(3, 20, seed=11)
+    assert look.roles == Roles(("vehicle",), "topic", "stamp", "log_time")
+    assert look.time_type == "unixtimestamp_ns"
+    assert look.rows == look.looked_at == table.num_rows
+    assert look.keys == 3
+    rates = {stream.topic: stream.rate_hz for stream in look.streams}
+    assert rates == {name: pytest.approx(hz, rel=0.02) for name, hz in TOPICS.items()}
+    known = facts(table)
+    assert sum(look.errors.values()) == known.unreadable + known.skewed
+    assert look.errors["more than 1 h ahead of its key"] == known.skewed
+
+
+def test_the_suggested_tolerance_does_what_it_says(recording: Path) -> None:
+    look = inspect(str(recording))
+    assert look.late_tolerance_ns is not None
+    table = fleet(3, 20, seed=11)
+    usable = look.looked_at - sum(look.errors.values())
+    for tolerance, share in look.late_share:
+        assert facts(table, tolerance).late == round(share * usable)
+    assert 150_000_000 < look.late_tolerance_ns <= 200_000_000  # the recording's disorder
+    assert dict(look.late_share)[look.late_tolerance_ns] <= 0.005
+
+
+def test_lower_bounds_hold_for_every_neighbour(recording: Path) -> None:
+    look = inspect(str(recording))
+    assert set(look.lower_bounds_ns) == set(TOPICS)
+    for stream in look.streams:
+        assert 0 < look.lower_bounds_ns[stream.topic] <= stream.period_ns
+
+
+def test_a_topic_whose_clock_runs_behind_shows_as_skew(tmp_path: Path) -> None:
+    times = START + np.arange(500) * 10**7
+    rows = {
+        "topic": ["a", "b"] * 500,
+        "stamp": np.repeat(times, 2) - np.tile([0, 3_000_000], 500),
+        "log_time": np.repeat(times, 2) + np.tile([10**6, 10**6], 500),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "t.parquet")
+    delays = {d.topic: d for d in inspect(str(tmp_path / "t.parquet")).delays}
+    assert delays["a"].skew_ns == 0
+    assert delays["b"].skew_ns == 3_000_000
+
+
+def test_gaps_missing_messages_and_duplicates_are_counted() -> None:
+    times = np.array([0, 10, 20, 20, 40, 50, 110, 120], np.int64)  # one missing, one gap of five
+    nothing = np.zeros(len(times), np.int64)
+    (look,) = stream_looks(nothing, nothing, times, ["t"])
+    assert (look.period_ns, look.gaps, look.longest_gap_ns) == (10, 1, 60)
+    assert (look.missing, look.duplicates, look.jitter.max) == (1 + 5, 1, 0)
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1))
+def test_a_histogram_loses_no_value(values: list[int]) -> None:
+    edges, counts = histogram(np.array(values, np.int64))
+    assert sum(counts) == len(values)
+    assert edges == sorted(set(edges))
+
+
+@pytest.mark.parametrize(
+    ("factor", "name"),
+    [(10**9, "unixtimestamp_s"), (10**6, "unixtimestamp_ms"), (10**3, "unixtimestamp_us"),
+     (1, "unixtimestamp_ns")],
+)  # fmt: skip
+def test_the_unit_of_a_time_column_is_found(factor: int, name: str) -> None:
+    found = candidates(pa.table({"n": [1, 2, 3], "at": [START // factor + n for n in range(3)]}))
+    assert [(c.column, c.type) for c in found] == [("at", name)]
+    assert found[0].first_ns == START
+
+
+def test_text_times_in_csv_are_read_as_the_run_will_read_them(tmp_path: Path) -> None:
+    table = pa.table(
+        {"car": ["x", "y"] * 10, "at": [format_time(START + n * 10**9) for n in range(20)]}
+    )
+    pacsv.write_csv(table, tmp_path / "t.csv")
+    look = inspect(str(tmp_path / "t.csv"))
+    assert (look.roles.time, look.time_type) == ("at", "iso8601")
+    (tmp_path / "t.json").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    look = inspect(str(tmp_path / "t.json"))
+    assert (look.roles.time, look.time_type) == ("at", "iso8601")
+    assert look.first_ns == START
+
+
+def test_what_the_columns_are_is_found_by_their_values_too() -> None:
+    rows = pa.table({"what": ["a", "b"] * 50, "who": [f"car {n % 10}" for n in range(100)]})
+    assert guess_roles(rows) == Roles(("who",), "what", None, None)
+
+
+def test_init_writes_what_the_planner_accepts(recording: Path, tmp_path: Path) -> None:
+    text = starter(inspect(str(recording)), out=str(tmp_path / "out"))
+    definition = PipelineDefinition.from_yaml(text)
+    stream = definition.streams["messages"]
+    assert (stream.key, stream.topic, stream.arrival) == (["vehicle"], "topic", ["log_time"])
+    assert definition.options.eventtime.late_tolerance == inspect(str(recording)).late_tolerance_ns
+    columns = {"messages": pq.read_schema(recording / "000.parquet")}
+    assert plan(definition, columns) is not None
+
+
+def test_names_that_yaml_would_misread_are_quoted(tmp_path: Path) -> None:
+    odd = tmp_path / "yes: [no] #1"
+    odd.mkdir()
+    rows = {
+        "on": ["a", "b"] * 40,
+        "1e3": ["x", "y", "z", "w"] * 20,
+        "null": [START + n for n in range(80)],
+    }
+    pq.write_table(pa.table(rows), odd / "t.parquet")
+    look = inspect(str(odd), Roles(("1e3",), "on", "null"))
+    stream = PipelineDefinition.from_yaml(starter(look)).streams["messages"]
+    assert stream.source is not None
+    assert stream.source.path == str(odd)
+    assert (stream.key, stream.topic, stream.eventtime.column) == (["1e3"], "on", "null")  # type: ignore[union-attr]
+
+
+def test_an_empty_table_and_one_without_times_are_no_exception(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "empty.parquet")
+    assert inspect(str(tmp_path / "empty.parquet")).rows == 0
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "none.parquet")
+    look = inspect(str(tmp_path / "none.parquet"))
+    assert look.time_type is None
+    with pytest.raises(ConfigError, match="no column reads as a time"):
+        starter(look)
+
+
+def _tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidegate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "{tmp}/nothing"], "does not exist"),
+        (["inspect", "{tmp}"], "must be a file or a folder of files ending in"),
+        (["inspect", "{tmp}/broken.parquet"], "is not readable as parquet"),
+        (["inspect", "{recording}", "--topic", "nope"], "is no column of the table"),
+        (["inspect", "{recording}", "--time", "value"], "does not read as a time"),
+        (["init", "{recording}", "--to", "{tmp}/broken.parquet"], "is there already"),
+        (["view", "{tmp}"], "holds no run"),
+        (["view"], "Missing argument"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path,
+    recording: Path,
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if "{tmp}" not in arguments:
+        (tmp_path / "broken.parquet").write_text("this is no parquet")
+    given = [a.format(tmp=tmp_path, recording=recording) for a in arguments]
+    monkeypatch.setattr(sys, "argv", ["tidegate", *given])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    said = " ".join(capfd.readouterr().err.split())
+    assert stopped.value.code == 2
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_inspect_speaks_json_and_text(recording: Path) -> None:
+    done = _tidegate("inspect", str(recording), "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["suggested"]["late_tolerance"].endswith("ms")
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_look(inspect(str(recording)), console)
+    text = console.export_text()
+    for words in ("camera", "jitter", "lateTolerance", "lowerBounds", "unusable"):
+        assert words in text
