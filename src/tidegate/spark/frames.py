@@ -35,7 +35,7 @@ from tidegate.errors import ConfigError
 from tidegate.spark.control import pack_control
 from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker, arrow_schema
 from tidegate.spark.shards import labels
-from tidegate.spark.step import STEP_DDL, Shard, ShardStep, run_batch
+from tidegate.spark.step import METRIC, STEP_DDL, Shard, ShardStep, run_batch
 
 __all__ = ["Frames", "frames"]
 
@@ -260,7 +260,8 @@ class Frames:
     @property
     def observed(self) -> DataFrame:
         """`outcomes` with our counters in Spark's streaming progress, under the name `tidegate`."""
-        metrics, rows = F.col("metrics"), F.col("rows")
+        rows = F.col("rows")
+        metrics = F.when(F.col("kind") == METRIC, F.col("metrics"))
         counts = [
             F.sum(F.when(F.col("kind") == kind, rows).otherwise(0)).alias(f"{kind}_rows")
             for kind in self.schemas

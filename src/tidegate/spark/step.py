@@ -27,12 +27,16 @@ from tidegate.errors import StateError
 from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, to_blob
 
-__all__ = ["STEP", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
+__all__ = ["METRIC", "STEP", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
 
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
 )
 STEP = ("shard", "kind", "rows", "watermark_ns", "metrics", "blob")
+
+METRIC, METRIC_AGAIN = "metric", "metric again"
+"""The kinds of the rows that carry metrics. A shard that got rows and was woken in one micro-batch
+reports twice; sums over shards leave out the second report."""
 
 ROWS_PER_PIECE = 1_000_000
 """Rows of a shard run through the chain at a time: bounds memory in a backfill."""
@@ -104,7 +108,7 @@ def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.Recor
 
 
 def packed_rows(
-    shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow
+    shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow, metric: str = METRIC
 ) -> Iterator[dict[str, Any]]:
     """Step output: one row per kind, and one of kind `metric` with the state of the flow."""
     by_kind: dict[str, list[pa.RecordBatch]] = {}
@@ -120,7 +124,7 @@ def packed_rows(
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
     yield {
-        "shard": shard, "kind": "metric", "rows": 0,
+        "shard": shard, "kind": metric, "rows": 0,
         "watermark_ns": max(watermark, default=None), "metrics": metrics, "blob": None,
     }  # fmt: skip
 
@@ -138,6 +142,7 @@ class ShardStep(StatefulProcessor):
         self.handle = handle
         self.pages = handle.getMapState("pages", "page int", "blob binary")
         self.token = handle.getValueState("token", "token string")
+        self.reported: set[int] = set()
 
     def handleInputRows(  # noqa: N802  (Spark's name)
         self,
@@ -149,6 +154,7 @@ class ShardStep(StatefulProcessor):
         shard = int(key[0])
         flow = self._open(shard)
         out = list(packed_rows(shard, run_shard(self.shard, flow, rows, wall_ns), flow))
+        self.reported.add(shard)
         self._save(shard, flow)
         return (Row(**row) for row in out)
 
@@ -160,7 +166,9 @@ class ShardStep(StatefulProcessor):
     ) -> Iterator[Row]:
         shard = int(key[0])
         flow = self._open(shard)
-        out = list(packed_rows(shard, tables(flow.wake(self._wall(timerValues))), flow))
+        made = tables(flow.wake(self._wall(timerValues)))
+        metric = METRIC_AGAIN if shard in self.reported else METRIC
+        out = list(packed_rows(shard, made, flow, metric))
         self._save(shard, flow)
         return (Row(**row) for row in out)
 
