@@ -23,8 +23,8 @@ from tidegate.spark.sink import ParquetSink
 
 
 def middle(recording: Recording) -> int:
-    """An event time in the second of the four files."""
-    times = recording.slices[1]["log_time"].to_pylist()
+    """An event time in the third of the four files, in the second micro-batch."""
+    times = recording.slices[2]["log_time"].to_pylist()
     return int(times[len(times) // 2])
 
 
@@ -32,7 +32,7 @@ def test_a_worker_killed_in_mid_batch(
     spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:
     marker = tmp_path / "killed"
-    plain = ordered(stream_of(spark, recording.folder))
+    plain = ordered(stream_of(spark, recording.folder, files=2))
     pipeline = plain.then(KillOnce(str(marker), "car-00001", middle(recording)))
     run_now(pipeline, tmp_path / "out")
     assert int(marker.read_text()) != os.getpid()
@@ -46,7 +46,7 @@ def test_a_batch_that_failed_leaves_nothing_in_flows_that_workers_keep(
     """One shard fails while the other has run and was kept; the same frames are started again."""
     marker, out = tmp_path / "failing", tmp_path / "out"
     marker.touch()
-    plain = ordered(stream_of(spark, recording.folder))
+    plain = ordered(stream_of(spark, recording.folder, files=2))
     pipeline = plain.then(FailWhile(str(marker), "car-00004", middle(recording)))
     with pytest.raises(StreamingQueryException, match="failing as long as the marker is there"):
         run_now(pipeline, out)
@@ -75,6 +75,7 @@ sink: {{path: {out}}}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # three drivers, one after the other
 def test_a_driver_killed_again_and_again(
     spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:
