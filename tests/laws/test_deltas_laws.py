@@ -166,7 +166,7 @@ def histories(
 # -- compose ---------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories(), st.data())
 def test_compose_now_and_as_of_any_time(history: Any, data: st.DataObject) -> None:
     dims, deltas = history
@@ -180,7 +180,7 @@ def test_compose_now_and_as_of_any_time(history: Any, data: st.DataObject) -> No
     assert composed(chain, at) == compose(accepted, dims, at)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories(most=12), st.randoms(use_true_random=False))
 def test_arrival_order_does_not_matter(history: Any, rng: random.Random) -> None:
     dims, deltas = history
@@ -198,7 +198,7 @@ def test_arrival_order_does_not_matter(history: Any, rng: random.Random) -> None
 # -- the law of compaction -------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(), st.sampled_from(STRATEGIES), st.sampled_from([None, 5, 20]), st.data())
 def test_compaction_changes_nothing(
     history: Any, strategy: Any, retention: int | None, data: st.DataObject
@@ -244,7 +244,7 @@ def test_compaction_changes_nothing(
                 assert composed(chain, at) == compose(plain, dims, at)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories(exact=False, most=20), st.sampled_from(STRATEGIES))
 def test_at_most_one_rounding_per_operation(history: Any, strategy: Any) -> None:
     """Checkpoints are folded in order and stay exact. Merged runs round elsewhere: each operation
@@ -283,7 +283,7 @@ def test_at_most_one_rounding_per_operation(history: Any, strategy: Any) -> None
     assert (np.abs(np.array(after) - before) <= bound * np.finfo(float).eps).all()
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_merging_is_associative_and_needs_no_base(data: st.DataObject, dims: int) -> None:
     factor = st.sampled_from([1.0, -1.0, 2.0])
@@ -335,7 +335,7 @@ def stage(dims: int, strategy: Any) -> Compact:
                    remember=50, max_waiting=3)  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(streams(), st.sampled_from(STRATEGIES), st.lists(st.integers(0, 60), max_size=6))
 def test_stage_cut_and_restart(stream: Any, strategy: Any, at: list[int]) -> None:
     dims, collection = stream
@@ -343,7 +343,7 @@ def test_stage_cut_and_restart(stream: Any, strategy: Any, at: list[int]) -> Non
     assert_restart_law(stage(dims, strategy), cut(collection, at), lanes=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(streams(), st.sampled_from(STRATEGIES))
 def test_stage_conserves_and_stays_bounded(stream: Any, strategy: Any) -> None:
     dims, collection = stream
@@ -370,7 +370,7 @@ def test_stage_conserves_and_stays_bounded(stream: Any, strategy: Any) -> None:
     assert gone + sum(count.values()) == len(collection)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(streams(), st.sampled_from(STRATEGIES))
 def test_stage_and_chains_agree(stream: Any, strategy: Any) -> None:
     """The last vector a stage delivers is what plain chains of the admitted deltas compose to."""

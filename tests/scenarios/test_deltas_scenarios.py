@@ -12,6 +12,7 @@ import pytest
 from tidegate.core.deltas import (
     Adaptive,
     Checkpoint,
+    Compact,
     Compactor,
     Create,
     Delete,
@@ -26,7 +27,12 @@ from tidegate.core.deltas import (
     VectorDelta,
     affine,
 )
+from tidegate.core.deltas.objects import rows_from
+from tidegate.core.eventtime import EventtimeWatermark
+from tidegate.core.model import Collection
+from tidegate.core.windows import Window
 from tidegate.errors import ConfigError
+from tidegate.testing.laws import cut, play
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -161,6 +167,30 @@ def test_age_counts_from_arrival_and_from_the_last_compaction() -> None:
     assert compactor.level(chain, 1121 * SECOND + 1) is Level.BACKGROUND
     no_age = Compactor(TieredMerge(1), time_threshold=None)
     assert no_age.level(chain, 10**18) is Level.NONE
+
+
+def test_deltas_through_adaptive_windows_into_compaction() -> None:
+    rng = np.random.default_rng(2)
+    deltas = [
+        VectorDelta(f"d{n}", f"v{rng.integers(5)}", Sparse([int(rng.integers(4))], [float(n)]), n)
+        for n in range(300)
+    ]
+    rows = rows_from(deltas)
+    arrival = np.argsort(np.arange(300) + rng.integers(0, 9, 300), kind="stable")
+    whole = Collection.of(rows, rows.column("time_ns").to_numpy()).take(arrival)
+    stages = [EventtimeWatermark(20), Window(), Compact(4, TieredMerge(3), delta_threshold=9)]
+    out = play(stages, cut(whole, range(0, 300, 40)))
+    last = {
+        row["vector_id"]: row["vector"]
+        for o in out
+        if isinstance(o, Collection)
+        for row in o.rows.to_pylist()
+    }
+    for name, vector in last.items():
+        chain = DeltaChain(name, dims=4)
+        chain.extend(d for d in deltas if d.vector_id == name)
+        assert vector == chain.compose().tolist()  # type: ignore[union-attr]
+    assert len(last) == 5
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

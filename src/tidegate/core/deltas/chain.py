@@ -252,6 +252,8 @@ class DeltaChain:
         return self._settle(offer)
 
     def _settle(self, offer: Offer) -> list[Refusal]:
+        if (offer.status == admission.ACCEPTED).all():
+            return []
         waits = np.flatnonzero(offer.status == admission.WAITING)
         if len(waits):
             self._waiting = offer.rows.take(pa.array(waits))

@@ -68,6 +68,8 @@ def _said(operation: Operation) -> tuple[Any, Any, Any, float | None, float | No
 
 
 def _listed(parts: Sequence[Any], read: Any, dtype: Any) -> pa.Array:
+    if all(part is None for part in parts):
+        return pa.nulls(len(parts), pa.list_(pa.from_numpy_dtype(dtype)))
     arrays = [None if part is None else np.asarray(part, read).ravel() for part in parts]
     sizes = [0 if array is None else len(array) for array in arrays]
     present = [array for array in arrays if array is not None]

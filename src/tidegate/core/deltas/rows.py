@@ -119,6 +119,8 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[Any]]:
     """Offsets and flat values of a list column; null lists are empty, null items are `hole`."""
+    if column.null_count == len(column):
+        return np.zeros(len(column) + 1, np.int64), np.empty(0, dtype)
     sizes = column.value_lengths()
     if sizes.null_count:
         sizes = pc.fill_null(sizes, 0)
@@ -157,14 +159,19 @@ class Block:
     def of(cls, rows: pa.RecordBatch) -> Block:
         """The arrays of these rows (schema DELTAS)."""
         place = pc.index_in(rows.column("op"), _LOOKUP)
-        unknown = place.is_null().to_numpy(zero_copy_only=False)
-        op = _CODES[pc.fill_null(place, 0).to_numpy()]
+        unknown = np.zeros(rows.num_rows, np.bool_)
+        if place.null_count:
+            unknown = place.is_null().to_numpy(zero_copy_only=False)
+            place = pc.fill_null(place, 0)
+        op = _CODES[place.to_numpy()]
         listed = rows.column("indices").is_valid().to_numpy(zero_copy_only=False)
         op[(op == kernels.ADD) & ~listed] = kernels.ADD_DENSE
         early = np.zeros(rows.num_rows, np.int8)
         ids, vectors = rows.column("delta_id"), rows.column("vector_id")
-        same = pc.fill_null(pc.equal(rows.column("parent"), ids), False)
-        early[same.to_numpy(zero_copy_only=False)] = SELF_PARENT
+        parents = rows.column("parent")
+        if parents.null_count < len(parents):
+            same = pc.fill_null(pc.equal(parents, ids), False)
+            early[same.to_numpy(zero_copy_only=False)] = SELF_PARENT
         early[unknown] = NO_OP
         if ids.null_count or vectors.null_count:
             missing = pc.or_(ids.is_null(), vectors.is_null())
@@ -275,6 +282,8 @@ def _lists(start: Int64s, flat: NDArray[Any], null: NDArray[np.bool_]) -> pa.Arr
 
 
 def _floats(column: pa.Array) -> NDArray[np.float64]:
+    if column.null_count == len(column):
+        return np.full(len(column), np.nan)
     out: NDArray[np.float64] = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
     return out.astype(np.float64, copy=False)
 
