@@ -1,4 +1,5 @@
-"""The command line, through its real entry point."""
+"""The command line, through its real entry point. (What needs Spark and no process of its own is
+in tests/spark/test_commands.py.)"""
 
 from __future__ import annotations
 
@@ -175,16 +176,6 @@ def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_dry_run_shows_the_tables_and_writes_nothing(pipeline: Path) -> None:
-    done = tidegate("dry-run", str(pipeline), "--json")
-    made = run_json(done)
-    assert "time_ns: int64" in made["tables"]["data"]
-    assert "lateness_ns: int64" in made["tables"]["late"]
-    assert {path.name for path in pipeline.parent.iterdir()} == {"in", "pipeline.yaml"}
-
-
-@pytest.mark.slow
-@pytest.mark.spark
 def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     """Ctrl-C is no error: one sentence, exit code 130, and the next run goes on."""
     text = pipeline.read_text().replace("options:", "options:\n  mode: streaming\n  trigger: 1 s")
@@ -211,16 +202,3 @@ def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     assert stderr.strip().splitlines()[-1] == "stopped; run it again to go on from the last commit"
     assert "Traceback" not in stderr
     assert pq.read_table(out / "data")["t"].to_pylist() == [3]
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_what_only_spark_can_see_is_one_sentence_too(pipeline: Path) -> None:
-    """A source that is not there, a column that is not there: found before any job runs."""
-    text = pipeline.read_text()
-    pipeline.write_text(text.replace("column: t", "column: time"))
-    done = refused(tidegate("run", str(pipeline)), "`time`", "stream `cars`", "car, t, n")
-    assert "line 7" in done
-    pipeline.write_text(text.replace("/in}", "/nowhere}"))
-    refused(tidegate("dry-run", str(pipeline)), "streams.cars.source.path", "does not exist")
-    assert not (pipeline.parent / "out").exists()

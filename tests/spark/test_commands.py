@@ -1,0 +1,135 @@
+"""Commands and definitions that need Spark but no process of their own: they share the session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.outcomes import add_file, assert_same, in_process, run_now, written
+from spark.recordings import Recording
+from tidegate import cli
+from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition
+from tidegate.spark.pipeline import open_pipeline
+
+PIPELINE = """\
+name: cars
+streams:
+  cars:
+    source: {{format: parquet, path: {root}/in}}
+    key: vehicle
+    arrival: log_time
+    eventtime: {{column: stamp, type: unixtimestamp_ns}}
+options:
+  eventtime: {{enabled: true, lateTolerance: 200 ms, watermarkPer: tuple}}
+sink: {{path: {root}/out}}
+"""
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def pipeline(recording: Recording, tmp_path: Path) -> Path:
+    add_file(recording.slices[0], tmp_path / "in", 0)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(PIPELINE.format(root=tmp_path))
+    return file
+
+
+def test_dry_run_shows_the_tables_and_writes_nothing(command: Command, pipeline: Path) -> None:
+    code, out, _ = command("dry-run", str(pipeline), "--json")
+    assert code == 0
+    tables = json.loads(out)["tables"]
+    assert "time_ns: int64" in tables["data"]
+    assert "lateness_ns: int64" in tables["late"]
+    code, out, _ = command("dry-run", str(pipeline))
+    assert code == 0
+    assert "PhysicalEventtimeWatermark" in out
+    assert {path.name for path in pipeline.parent.iterdir()} == {"in", "pipeline.yaml"}
+
+
+WRONG = {
+    "a column that is not there": (
+        ("column: stamp", "column: time"),
+        ["eventtime.column `time` not found in stream `cars`", "vehicle, topic, stamp", "line 7"],
+    ),
+    "a key that is not there": (("key: vehicle", "key: car"), ["key `car`", "line 5"]),
+    "a source that is not there": (("/in}", "/nowhere}"), ["cars.source.path", "does not exist"]),
+    "a source with nothing in it": (("/in}", "/empty}"), ["streams.cars.source", "parquet"]),
+    "a format Spark does not have": (
+        ("format: parquet", "format: stone"),
+        ["streams.cars.source", "stone"],
+    ),
+    "no sink": (("sink:", "#"), ["sink.path", "--out"]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_only_spark_can_see_is_one_sentence_too(
+    command: Command, pipeline: Path, case: str
+) -> None:
+    (old, new), words = WRONG[case]
+    (pipeline.parent / "empty").mkdir()
+    text = pipeline.read_text()
+    assert old in text
+    pipeline.write_text(text.replace(old, new))
+    code, out, err = command("run", str(pipeline))
+    assert (code, out) == (2, ""), err
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("tidegate: ")
+    for word in words:
+        assert word in lines[0], lines[0]
+    assert not (pipeline.parent / "out").exists()
+
+
+def test_an_output_given_as_a_uri(
+    spark: SparkSession, recording: Recording, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables, checkpoint and control rows all go there, and nowhere else."""
+    monkeypatch.chdir(pipeline.parent)
+    text = pipeline.read_text().replace("options:", "options:\n  mode: streaming")
+    definition = PipelineDefinition.from_yaml(text)
+    out = (pipeline.parent / "out").as_uri()
+    _, opened = open_pipeline(spark, definition, streaming=True, control=f"{out}/_control")
+    run_now(opened, out)
+    expected = in_process(opened, recording.slices[:1], end=False)
+    assert_same(written(pipeline.parent / "out", opened), expected)
+    assert {path.name for path in pipeline.parent.iterdir()} == {"in", "out", "pipeline.yaml"}
+
+
+def test_streams_whose_columns_cannot_agree(spark: SparkSession, tmp_path: Path) -> None:
+    add_file(pa.table({"k": ["a"], "t": [1]}), tmp_path / "one", 0)
+    add_file(pa.table({"k": [1], "t": [1]}), tmp_path / "two", 0)
+    streams = {
+        name: {
+            "source": {"path": str(tmp_path / name)},
+            "key": "k",
+            "eventtime": {"column": "t", "type": "unixtimestamp_s"},
+        }
+        for name in ("one", "two")
+    }
+    options = {"eventtime": {"enabled": True}}
+    definition = PipelineDefinition.of({"streams": streams, "options": options})
+    with pytest.raises(ConfigError, match=r"must agree in the types of their columns.*k"):
+        _ = open_pipeline(spark, definition, streaming=False)[1].schemas
