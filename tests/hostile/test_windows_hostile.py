@@ -172,3 +172,23 @@ def test_a_damaged_snapshot_is_refused(cut: int) -> None:
         stage.restore(blob[:cut])
     with pytest.raises(StateError, match="settings"):
         Window(Tumbling(11)).restore(blob)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [MAX_NS, MIN_NS, 5, 15],  # a step back so large that its difference overflows
+        [1, 2, MAX_NS, MIN_NS, 3],
+        [2**62, -(2**62), 7],
+        [3, 2, 1],
+    ],
+)
+def test_times_that_only_look_sorted(times: list[int]) -> None:
+    stage = Window(Tumbling(10), aggregates={"n": "count"})
+    state = stage.open()
+    out = stage.process(state, rows_at(times))
+    out += stage.flush(state)
+    inside = Counter(t // 10 * 10 for t in times if abs(t) < 2**63 - 100)
+    found = {r["window_start_ns"]: r["n"] for o in out if isinstance(o, Collection)
+             for r in o.rows.to_pylist()}  # fmt: skip
+    assert found == dict(inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def drive(stage: Window, collection: Collection, marks: list[tuple[int, int]]) -
     start = int(collection.time_ns.min())
     edges = [0, *sorted(at % (len(collection) + 1) for at, _ in marks), len(collection)]
     behind = [start + by for _, by in marks]
-    for number, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (first, last) in enumerate(pairwise(edges)):
         if last > first:
             out += chain.process(states, collection.take(np.arange(first, last)))
         if number < len(behind):

@@ -66,6 +66,28 @@ from tidegate.core.windows.numbers import (
 
 
 @kernel
+def ascending(times: Int64s, first: Int) -> bool:
+    """Are the times from `first` on in order? Without a branch, so that it runs at memory speed: a
+    sign bit remembers any step back, and any time so large that a difference could overflow."""
+    signs = times[first] ^ (times[first] << 1)
+    for i in range(first + 1, len(times)):
+        signs |= (times[i] - times[i - 1]) | (times[i] ^ (times[i] << 1))
+    return bool(signs >= 0)
+
+
+@kernel
+def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
+    """The first row of [low, high) at or after `end`, in times that ascend."""
+    while low < high:
+        middle = (low + high) // 2
+        if times[middle] < end:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def _closes(start: Int, cfg: Int64s) -> Int:
     """The watermark at which the last window over this (sub-)window is complete."""
     if cfg[C_SPAN] != 0:
@@ -110,6 +132,7 @@ def assign_aligned(
         and (cfg[C_LIMIT] == 0 or cfg[C_BUFFERED] == 0)
         and cfg[C_PERIOD] == 0
     )
+    sorted_rows = alone and simple and ascending(times, first)
     i = first
     while i < n:
         if counts[N_ENTRIES] + copies + 1 > len(entries) or counts[N_STEPS] + 2 * copies + 2 > len(
@@ -139,7 +162,9 @@ def assign_aligned(
             j = i
             total = np.int64(0)
             end = newest + size
-            if alone:  # one lane: its number need not be looked at
+            if sorted_rows:  # by bisection: most times need not be looked at again
+                j = first_at(times, i, n, end)
+            elif alone:  # one lane: its number need not be looked at
                 while j < n and times[j] >= newest and times[j] < end:
                     j += 1
             else:
