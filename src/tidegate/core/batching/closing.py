@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
-"""Opening, moving and closing the window, and what a batch says about itself.
+"""Closing the window.
 
 A close lets every stream look at its grid again, hands the rows of the window over in order of
 time, opens the next window at its end and routes what had waited. If no stream gates, nothing could
@@ -47,20 +47,15 @@ from tidegate.core.batching.columns import (
     MOVED,
     N_BATCHES,
     N_OUT,
-    NEVER,
     NEXT,
     OPEN,
     ORIGIN,
     OVER,
-    OVER_MIN,
     PENDING,
     PERIOD,
     PLACES,
-    PULSES,
     R_FIRST,
     R_GAP,
-    R_STALL,
-    REACHED,
     ROWS,
     SLOTS,
     START,
@@ -68,7 +63,6 @@ from tidegate.core.batching.columns import (
     STREAM,
     STREAMS,
     TIME,
-    TIMEOUT,
     TRACKED,
     WAITING,
     WAS_FIRST,
@@ -78,97 +72,26 @@ from tidegate.core.batching.columns import (
 )
 from tidegate.core.batching.explain import explain
 from tidegate.core.batching.grid import (
-    AHEAD_LENGTHS,
     FAR_LENGTHS,
-    first_pulse,
     refresh,
     refresh_from_last,
 )
 from tidegate.core.batching.period import observe
-from tidegate.core.batching.routing import gridded, lift, route
+from tidegate.core.batching.routing import lift, route
 from tidegate.core.batching.rows import (
     anchor_of,
     append,
     empty_heap,
     pop_heap,
-    push_heap,
     sort_rows,
     take_list,
 )
+from tidegate.core.batching.window import open_window, route_chain, route_overflow
 from tidegate.core.jit import lean_kernel
 
 EVICT_CLOSES = 5
 """Closes in a row without a message after which a stream no longer counts: a dead stream must not
 make every later batch wait for its timeout."""
-
-
-@lean_kernel
-def open_window(lanes, streams, n, start, timeout):
-    lanes[n, START] = start
-    lanes[n, TIMEOUT] = NEVER if np.isinf(timeout) else int(np.rint(timeout * lanes[n, LENGTH]))
-    lanes[n, OVER_MIN] = NEVER
-    lanes[n, PULSES] = 0
-    lanes[n, GATING] = 0
-    for s in range(lanes[n, STREAMS]):
-        streams[n, s, COUNT] = 0
-        streams[n, s, REACHED] = -1
-        if streams[n, s, TRACKED] != 0 and streams[n, s, PERIOD] != 0:
-            streams[n, s, FIRST] = first_pulse(streams[n, s, ORIGIN], streams[n, s, PERIOD], start)
-            lanes[n, GATING] += 1
-    lanes[n, WAITING] = lanes[n, GATING]
-
-
-@lean_kernel
-def route_chain(rows, row, lists, lanes, streams, rings, n, stalled):
-    while row >= 0:
-        following = rows[row, NEXT]
-        route(rows, row, lists, lanes, streams, rings, n, stalled)
-        row = following
-
-
-@lean_kernel
-def route_overflow(rows, row, lists, lanes, streams, rings, n, numbers, spare, at):
-    """Overflow meets the new window, in order of arrival. What is still too far ahead to matter
-    goes to a heap, so that a long backlog of one stream is not looked at again at every close."""
-    near = lanes[n, START] + 2 * AHEAD_LENGTHS * lanes[n, LENGTH]
-    last = at
-    while row >= 0:
-        following = rows[row, NEXT]
-        if rows[row, TIME] > near and gridded(rows, row, streams, n):
-            push_heap(rows, lists, n, OVER, row)
-        else:
-            numbers[last] = row
-            last += 1
-        row = following
-    listed = last
-    while lists[n, HEAP] >= 0 and rows[lists[n, HEAP], TIME] <= near:
-        numbers[last] = pop_heap(rows, lists, n)
-        last += 1
-    if last > listed:
-        sort_rows(rows, numbers, at, last, spare, False)
-    for i in range(at, last):
-        route(rows, numbers[i], lists, lanes, streams, rings, n, False)
-    if lists[n, HEAP] >= 0:
-        lanes[n, OVER_MIN] = min(lanes[n, OVER_MIN], rows[lists[n, HEAP], TIME])
-
-
-@lean_kernel
-def place(rows, lists, lanes, streams, rings, n, start, stalled, timeout, numbers, spare, at):
-    """Move the window and route everything again. `numbers` from `at` on is free to use."""
-    lanes[n, MOVED] += start - lanes[n, START]
-    lanes[n, MOVE] = R_STALL if stalled else max(lanes[n, MOVE], R_GAP)
-    if stalled:
-        empty_heap(rows, lists, n, numbers, spare, at)
-    active = take_list(lists, n, ACTIVE)
-    over = take_list(lists, n, OVER)
-    held = take_list(lists, n, HELD)
-    open_window(lanes, streams, n, start, timeout)
-    route_chain(rows, active, lists, lanes, streams, rings, n, stalled)
-    if stalled:
-        route_chain(rows, over, lists, lanes, streams, rings, n, True)
-    else:
-        route_overflow(rows, over, lists, lanes, streams, rings, n, numbers, spare, at)
-    route_chain(rows, held, lists, lanes, streams, rings, n, stalled)
 
 
 @lean_kernel
@@ -182,8 +105,9 @@ def collect(rows, row, numbers, at):
 
 
 @lean_kernel
-def collect_waiting(rows, lists, n, numbers, at):
+def collect_waiting(w, n, at):
     """Overflow and held rows, which leave their lists."""
+    rows, lists, numbers = w.rows, w.lists, w.numbers
     at = collect(rows, take_list(lists, n, OVER), numbers, at)
     while lists[n, HEAP] >= 0:
         numbers[at] = pop_heap(rows, lists, n)
@@ -192,25 +116,16 @@ def collect_waiting(rows, lists, n, numbers, at):
 
 
 @lean_kernel
-def hand_over(
-    rows,
-    first,
-    last,
-    start,
-    end,
-    reason,
-    complete,
-    lanes,
-    streams,
-    n,
-    numbers,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-):
+def hand_over(w, first, last, start, end, reason, complete, n):
     """Write the batch of the sorted rows `numbers[first:last]` down."""
+    rows, lanes, streams, numbers, batches, work = (
+        w.rows,
+        w.lanes,
+        w.streams,
+        w.numbers,
+        w.batches,
+        w.work,
+    )
     b = work[0, N_BATCHES]
     batches[b, B_LANE] = n
     batches[b, B_ID] = lanes[n, BATCHES]
@@ -222,23 +137,7 @@ def hand_over(
     batches[b, B_MOVED] = lanes[n, MOVED]
     batches[b, B_COMPLETE] = complete
     batches[b, B_PART] = 0
-    explain(
-        rows,
-        first,
-        last,
-        start,
-        end,
-        lanes,
-        streams,
-        n,
-        b,
-        numbers,
-        batches,
-        parts,
-        floats,
-        work,
-        scratch,
-    )
+    explain(w, first, last, start, end, n, b)
     for i in range(first, last):
         row = numbers[i]
         rows[row, WHERE] = GONE
@@ -262,24 +161,19 @@ def plausible_start(rows, numbers, first, last, end, length):
 
 
 @lean_kernel
-def begin(
-    rows,
-    lists,
-    lanes,
-    streams,
-    rings,
-    n,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    wall,
-    timeout,
-):
+def begin(w, n, wall, timeout):
     """Everything there is becomes one batch, and the window opens at its anchor."""
+    rows, lists, lanes, streams, rings, numbers, spare, work, scratch = (
+        w.rows,
+        w.lists,
+        w.lanes,
+        w.streams,
+        w.rings,
+        w.numbers,
+        w.spare,
+        w.work,
+        w.scratch,
+    )
     reason = R_FIRST if lanes[n, OPEN] == 0 else R_GAP
     first = work[0, N_OUT]
     empty_heap(rows, lists, n, numbers, spare, first)
@@ -305,38 +199,22 @@ def begin(
         if streams[n, s, TRACKED] != 0:
             refresh_from_last(streams, rings, n, s, anchor, lanes[n, LENGTH], scratch)
     start = plausible_start(rows, numbers, first, last, anchor, lanes[n, LENGTH])
-    hand_over(
-        rows,
-        first,
-        last,
-        start,
-        anchor,
-        reason,
-        0,
-        lanes,
-        streams,
-        n,
-        numbers,
-        batches,
-        parts,
-        floats,
-        work,
-        scratch,
-    )
+    hand_over(w, first, last, start, anchor, reason, np.int64(0), n)
     lanes[n, OPEN] = 1
     lanes[n, HWM] = anchor
     lanes[n, MARK] = anchor
     lanes[n, STREAK] = 0
     lanes[n, FAR] = 0
     lanes[n, CLOSED_AT] = wall
-    open_window(lanes, streams, n, anchor, timeout)
+    open_window(w, n, anchor, timeout)
 
 
 @lean_kernel
-def epoch_changed(rows, lists, lanes, n, patient):
+def epoch_changed(w, n, patient):
     """Gating streams themselves have moved to times beyond reach: not one outlier, but a silence or
     a clock that was set. One at a time: for a whole batch length. Call by call: more than once, and
     nothing else came."""
+    rows, lists, lanes = w.rows, w.lists, w.lanes
     if lanes[n, FAR] < 2:
         return False
     if patient:
@@ -351,9 +229,10 @@ def epoch_changed(rows, lists, lanes, n, patient):
 
 
 @lean_kernel
-def look_again(lanes, streams, rings, n, scratch):
+def look_again(w, n):
     """Every stream refreshes its grid or counts an absence; a pending length applies. Gives back
     how many streams gate now."""
+    lanes, streams, rings, scratch = w.lanes, w.streams, w.rings, w.scratch
     start = lanes[n, START]
     for s in range(lanes[n, STREAMS]):
         if streams[n, s, TRACKED] == 0:
@@ -380,9 +259,17 @@ def look_again(lanes, streams, rings, n, scratch):
 
 
 @lean_kernel
-def observe_held(rows, lists, lanes, streams, rings, n, scratch):
+def observe_held(w, n):
     """Held rows of gated streams leave with this batch: they are evidence like any other. Without
     it a lone stream of one pulse per batch would lose every second pulse and never gate."""
+    rows, lists, lanes, streams, rings, scratch = (
+        w.rows,
+        w.lists,
+        w.lanes,
+        w.streams,
+        w.rings,
+        w.scratch,
+    )
     row = lists[n, 2 * HELD]
     while row >= 0:
         s = rows[row, STREAM]
@@ -415,32 +302,24 @@ def observe_held(rows, lists, lanes, streams, rings, n, scratch):
 
 
 @lean_kernel
-def close(
-    rows,
-    lists,
-    lanes,
-    streams,
-    rings,
-    n,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    reason,
-    wall,
-    timeout,
-    patient,
-):
+def close(w, n, reason, wall, timeout, patient):
     """Hand the window over and open the next."""
+    rows, lists, lanes, streams, rings, numbers, spare, work = (
+        w.rows,
+        w.lists,
+        w.lanes,
+        w.streams,
+        w.rings,
+        w.numbers,
+        w.spare,
+        w.work,
+    )
     start = lanes[n, START]
     end = start + lanes[n, LENGTH]
     first = work[0, N_OUT]
     last = first
     epoch = -1
-    if epoch_changed(rows, lists, lanes, n, patient):
+    if epoch_changed(w, n, patient):
         # The old window keeps what is its own; the new epoch begins for itself.
         beyond = end + FAR_LENGTHS * lanes[n, LENGTH]
         row = take_list(lists, n, ACTIVE)
@@ -453,23 +332,7 @@ def close(
                 last += 1
             row = following
         if last == first and lists[n, 2 * ACTIVE] >= 0:
-            begin(
-                rows,
-                lists,
-                lanes,
-                streams,
-                rings,
-                n,
-                numbers,
-                spare,
-                batches,
-                parts,
-                floats,
-                work,
-                scratch,
-                wall,
-                timeout,
-            )
+            begin(w, n, wall, timeout)
             return
         epoch = take_list(lists, n, ACTIVE)
     else:
@@ -482,9 +345,9 @@ def close(
             streams[n, s, ORIGIN] + streams[n, s, FIRST] * streams[n, s, PERIOD]
         )
         work[1 + s, WAS_PERIOD] = streams[n, s, PERIOD]
-    if look_again(lanes, streams, rings, n, scratch) == 0:
-        observe_held(rows, lists, lanes, streams, rings, n, scratch)
-        last = collect_waiting(rows, lists, n, numbers, last)
+    if look_again(w, n) == 0:
+        observe_held(w, n)
+        last = collect_waiting(w, n, last)
         sort_rows(rows, numbers, first, last, spare, True)
         if last > first:
             end = max(end, anchor_of(rows, numbers, first, last, lanes[n, LENGTH]))
@@ -492,24 +355,7 @@ def close(
                 start = plausible_start(rows, numbers, first, last, end, lanes[n, LENGTH])
     else:
         sort_rows(rows, numbers, first, last, spare, True)
-    hand_over(
-        rows,
-        first,
-        last,
-        start,
-        end,
-        reason,
-        complete,
-        lanes,
-        streams,
-        n,
-        numbers,
-        batches,
-        parts,
-        floats,
-        work,
-        scratch,
-    )
+    hand_over(w, first, last, start, end, reason, complete, n)
     for s in range(lanes[n, STREAMS]):
         if streams[n, s, TRACKED] != 0 and streams[n, s, ABSENT] >= EVICT_CLOSES:
             streams[n, s, TRACKED] = 0
@@ -520,7 +366,7 @@ def close(
             empty_heap(rows, lists, n, numbers, spare, last)
     over = take_list(lists, n, OVER)
     held = take_list(lists, n, HELD)
-    open_window(lanes, streams, n, end, timeout)
+    open_window(w, n, end, timeout)
     lanes[n, HWM] = lanes[n, MARK]
     lanes[n, CLOSED_AT] = wall
     while epoch >= 0:
@@ -528,5 +374,5 @@ def close(
         lift(rows, epoch, lanes, streams, n, patient)
         route(rows, epoch, lists, lanes, streams, rings, n, False)
         epoch = following
-    route_overflow(rows, over, lists, lanes, streams, rings, n, numbers, spare, last)
-    route_chain(rows, held, lists, lanes, streams, rings, n, False)
+    route_overflow(w, over, n, last)
+    route_chain(w, held, n, False)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tidegate.core.batching import columns as c
 from tidegate.core.batching.engine import load, run, run_call, settle_lanes
 from tidegate.core.batching.period import RING
+from tidegate.core.batching.world import World
 from tidegate.core.model import Int64s
 from tidegate.core.state import Column, State
 
@@ -109,79 +110,82 @@ class Deciding:
     ) -> Decision:
         """Every batch that the new rows (the last `len(codes)`) imply."""
         rows = waiting.rows
-        room = _Room(state, rows, len(codes), len(codes) // 4 + 8)
+        room = _Room(state, waiting, len(codes), len(codes) // 4 + 8)
         first, again = len(rows) - len(codes), False
         while first < len(rows):
             first, again = run(
-                rows, first, again, codes, names, waiting.lists, *room.state, room.named,
-                *room.out, self.length_ns, self.timeout, self.max_rows, wall_ns,
+                room.world, first, again, codes, names, state["find"], room.named,
+                self.length_ns, self.timeout, self.max_rows, wall_ns, True,
             )  # fmt: skip
             if first < len(rows):
                 room.grow()
-        return room.decision(rows)
+        return room.decision()
 
     def as_one_call(
         self, state: State, waiting: Waiting, codes: Int64s, names: Int64s, wall_ns: int
     ) -> Decision:
         """At most one batch, with all new rows looked at together."""
-        rows = waiting.rows
-        room = _Room(state, rows, len(codes), 1)
+        room = _Room(state, waiting, len(codes), 1)
         run_call(
-            rows, codes, names, waiting.lists, *room.state, room.named, *room.out,
-            self.length_ns, self.timeout, wall_ns,
+            room.world, 0, codes, names, state["find"], room.named,
+            self.length_ns, self.timeout, wall_ns, False,
         )  # fmt: skip
-        return room.decision(rows)
+        return room.decision()
 
     def lanes(
         self, state: State, waiting: Waiting, numbers: Int64s, wall_ns: int, *, everything: bool
     ) -> Decision:
         """What is due in these lanes now, or everything they hold."""
-        rows = waiting.rows
-        room = _Room(state, rows, 0, len(rows) // 4 + 8)
+        room = _Room(state, waiting, 0, waiting.used // 4 + 8)
         done = 0
         while done < len(numbers):
             done = settle_lanes(
-                numbers, done, everything, rows, waiting.lists, *room.state[:3], *room.out,
-                self.timeout, self.max_rows, wall_ns,
+                room.world, numbers, done, everything,
+                self.timeout, self.max_rows, wall_ns, True,
             )  # fmt: skip
             if done < len(numbers):
                 room.grow()
-        return room.decision(rows)
+        return room.decision()
 
 
 class _Room:
-    """The arrays a call writes into."""
+    """The world of one call."""
 
-    def __init__(self, state: State, rows: Int64s, n_new: int, batches: int) -> None:
-        self.state = (state["lane"], state["stream"], state["ring"], state["find"])
+    def __init__(self, state: State, waiting: Waiting, n_new: int, batches: int) -> None:
         streams = state["stream"].shape[1]
         parts = batches * min(streams, 4) + streams
         self.named = np.empty(n_new, np.int64)
-        self.out = (
-            np.empty(len(rows), np.int64),
-            np.empty(len(rows), np.int64),
-            np.empty((batches, c.BATCH_COLUMNS), np.int64),
-            np.empty((parts, c.PART_COLUMNS), np.int64),
-            np.empty((parts, c.PART_FLOATS), np.float64),
-            np.zeros((1 + streams, c.WORK_COLUMNS), np.int64),
-            np.empty(64 + 2 * streams, np.float64),
+        self.world = World(
+            rows=waiting.rows,
+            lists=waiting.lists,
+            lanes=state["lane"],
+            streams=state["stream"],
+            rings=state["ring"],
+            numbers=np.empty(waiting.used, np.int64),
+            spare=np.empty(waiting.used, np.int64),
+            batches=np.empty((batches, c.BATCH_COLUMNS), np.int64),
+            parts=np.empty((parts, c.PART_COLUMNS), np.int64),
+            floats=np.empty((parts, c.PART_FLOATS), np.float64),
+            work=np.zeros((1 + streams, c.WORK_COLUMNS), np.int64),
+            scratch=np.empty(64 + 2 * streams, np.float64),
         )
 
     def grow(self) -> None:
         """Twice the room for batches and parts, keeping what is written."""
-        numbers, spare, batches, parts, floats, work, scratch = self.out
-        twice = (_doubled(batches), _doubled(parts), _doubled(floats))
-        self.out = (numbers, spare, *twice, work, scratch)
+        w = self.world
+        self.world = w._replace(
+            batches=_doubled(w.batches), parts=_doubled(w.parts), floats=_doubled(w.floats)
+        )
 
-    def decision(self, rows: Int64s) -> Decision:
-        numbers, _, batches, parts, floats, work, _ = self.out
+    def decision(self) -> Decision:
+        w = self.world
         return Decision(
-            rows,
-            numbers[: work[0, c.N_OUT]],
-            batches[: work[0, c.N_BATCHES]],
-            parts[: work[0, c.N_PARTS]],
-            floats[: work[0, c.N_PARTS]],
-            self.named[: work[0, c.N_NAMED]],
+            w.rows,
+            w.numbers[: w.work[0, c.N_OUT]],
+            w.batches[: w.work[0, c.N_BATCHES]],
+            w.parts[: w.work[0, c.N_PARTS]],
+            w.floats[: w.work[0, c.N_PARTS]],
+            self.named[: w.work[0, c.N_NAMED]],
         )
 
 

@@ -6,6 +6,9 @@
 the recorded batcher worked. Both are the same routing and closing; only the moment at which the
 window is looked at differs. See docs/adr/0003-batching-per-message.md.
 
+`patient` says which of the two it is. It is always passed in, never written as a literal: numba
+would compile everything once per literal.
+
 Clock policy: wall time comes in as `wall` and serves the stall check alone.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidegate.core.batching.closing import begin, close, collect, place
+from tidegate.core.batching.closing import begin, close, collect
 from tidegate.core.batching.columns import (
     ACTIVE,
     CLOSED_AT,
@@ -61,6 +64,7 @@ from tidegate.core.batching.columns import (
 from tidegate.core.batching.grid import FAR_LENGTHS
 from tidegate.core.batching.routing import lift, route
 from tidegate.core.batching.rows import anchor_of, append, empty_heap, sort_rows
+from tidegate.core.batching.window import place
 from tidegate.core.jit import lean_kernel
 
 STALL_LENGTHS = 10
@@ -104,27 +108,15 @@ def find_stream(name, lanes, streams, find, n):
 
 
 @lean_kernel
-def gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work):
+def gap(w, n, timeout):
     """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
+    lanes, work = w.lanes, w.work
     if lanes[n, OVER_MIN] == NEVER or lanes[n, PULSES] > 0:
         return
     steps = (lanes[n, OVER_MIN] - lanes[n, START]) // lanes[n, LENGTH]
     if steps > 0:
         start = lanes[n, START] + steps * lanes[n, LENGTH]
-        place(
-            rows,
-            lists,
-            lanes,
-            streams,
-            rings,
-            n,
-            start,
-            False,
-            timeout,
-            numbers,
-            spare,
-            work[0, N_OUT],
-        )
+        place(w, n, start, False, timeout, work[0, N_OUT])
 
 
 @lean_kernel
@@ -140,8 +132,17 @@ def due(lanes, n):
 
 
 @lean_kernel
-def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
+def replace_window(w, n, timeout):
     """Put the window at the anchor of what waits, unless it stands there already."""
+    rows, lists, lanes, streams, numbers, spare, work = (
+        w.rows,
+        w.lists,
+        w.lanes,
+        w.streams,
+        w.numbers,
+        w.spare,
+        w.work,
+    )
     first = work[0, N_OUT]
     empty_heap(rows, lists, n, numbers, spare, first)
     last = collect(rows, lists[n, 2 * ACTIVE], numbers, first)
@@ -161,9 +162,7 @@ def replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, 
             streams[n, s, TRACKED] = 0
             streams[n, s, PERIOD] = 0
             streams[n, s, DIFFS] = 0
-    place(
-        rows, lists, lanes, streams, rings, n, anchor, True, timeout, numbers, spare, work[0, N_OUT]
-    )
+    place(w, n, anchor, True, timeout, work[0, N_OUT])
     return True
 
 
@@ -174,90 +173,42 @@ def stall_due(lanes, n, wall):
 
 
 @lean_kernel
-def room(streams, batches, parts, work):
+def room(w):
     """Is there room to write one more batch down?"""
+    streams, batches, parts, work = w.streams, w.batches, w.parts, w.work
     return work[0, N_BATCHES] < len(batches) and work[0, N_PARTS] + streams.shape[1] <= len(parts)
 
 
 @lean_kernel
-def settle(
-    rows,
-    lists,
-    lanes,
-    streams,
-    rings,
-    n,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    wall,
-    timeout,
-    limit,
-):
+def settle(w, n, wall, timeout, limit, patient):
     """Let out every batch that is due. False: the room ran out before the end."""
+    lanes = w.lanes
     while True:
-        if not room(streams, batches, parts, work):
+        if not room(w):
             return False
-        gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
+        gap(w, n, timeout)
         reason = due(lanes, n)
         if reason < 0 and stall_due(lanes, n, wall):
             lanes[n, CLOSED_AT] = wall
-            if replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
+            if replace_window(w, n, timeout):
                 continue
         if reason < 0 and lanes[n, ROWS] > limit:
-            if replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout):
+            if replace_window(w, n, timeout):
                 continue
             reason = R_LIMIT if lanes[n, MOVE] == 0 else lanes[n, MOVE]
         if reason < 0:
             return True
-        close(
-            rows,
-            lists,
-            lanes,
-            streams,
-            rings,
-            n,
-            numbers,
-            spare,
-            batches,
-            parts,
-            floats,
-            work,
-            scratch,
-            reason,
-            wall,
-            timeout,
-            True,
-        )
+        close(w, n, reason, wall, timeout, patient)
 
 
 @lean_kernel
-def drain(
-    rows,
-    lists,
-    lanes,
-    streams,
-    rings,
-    n,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    wall,
-    timeout,
-):
+def drain(w, n, wall, timeout, patient):
     """Let everything out, window by window. False: the room ran out before the end."""
+    rows, lists, lanes, work = w.rows, w.lists, w.lanes, w.work
     while lanes[n, ROWS] > 0:
-        if not room(streams, batches, parts, work):
+        if not room(w):
             return False
-        gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
+        gap(w, n, timeout)
         if lists[n, 2 * ACTIVE] < 0:
             earliest = lanes[n, OVER_MIN]
             row = lists[n, 2 * HELD]
@@ -267,39 +218,8 @@ def drain(
             steps = (earliest - lanes[n, START]) // lanes[n, LENGTH]
             if steps > 0:
                 start = lanes[n, START] + steps * lanes[n, LENGTH]
-                place(
-                    rows,
-                    lists,
-                    lanes,
-                    streams,
-                    rings,
-                    n,
-                    start,
-                    False,
-                    timeout,
-                    numbers,
-                    spare,
-                    work[0, N_OUT],
-                )
-        close(
-            rows,
-            lists,
-            lanes,
-            streams,
-            rings,
-            n,
-            numbers,
-            spare,
-            batches,
-            parts,
-            floats,
-            work,
-            scratch,
-            R_FLUSH,
-            wall,
-            timeout,
-            True,
-        )
+                place(w, n, start, False, timeout, work[0, N_OUT])
+        close(w, n, np.int64(R_FLUSH), wall, timeout, patient)
     return True
 
 
@@ -326,62 +246,24 @@ def load(rows, n_held, lists):
 
 
 @lean_kernel
-def run(
-    rows,
-    first,
-    again,
-    codes,
-    names,
-    lists,
-    lanes,
-    streams,
-    rings,
-    find,
-    named,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    length,
-    timeout,
-    limit,
-    wall,
-):
+def run(w, first, again, codes, names, find, named, length, timeout, limit, wall, patient):
     """Rows from `first` on, one at a time. Gives back the row at which the room for batches ran
     out: the caller makes room and goes on from there with `again`. Else the number of rows."""
+    rows, lists, lanes, streams, rings, work = w.rows, w.lists, w.lanes, w.streams, w.rings, w.work
     n_held = len(rows) - len(codes)
     for row in range(first, len(rows)):
         n = rows[row, LANE]
         if not (again and row == first):
-            if not room(streams, batches, parts, work):
+            if not room(w):
                 return row, False
             admit(rows, row, names[codes[row - n_held]], lanes, streams, find, n, named, work)
             if lanes[n, OPEN] == 0:
                 if lanes[n, LENGTH] == 0:
                     lanes[n, LENGTH] = length
                 append(rows, lists, n, ACTIVE, row)
-                begin(
-                    rows,
-                    lists,
-                    lanes,
-                    streams,
-                    rings,
-                    n,
-                    numbers,
-                    spare,
-                    batches,
-                    parts,
-                    floats,
-                    work,
-                    scratch,
-                    wall,
-                    timeout,
-                )
+                begin(w, n, wall, timeout)
                 continue
-            lift(rows, row, lanes, streams, n, True)
+            lift(rows, row, lanes, streams, n, patient)
             route(rows, row, lists, lanes, streams, rings, n, False)
         # Nothing is due after most rows: say so here, without a call.
         if (
@@ -392,53 +274,16 @@ def run(
             and lanes[n, ROWS] <= limit
         ):
             continue
-        if not settle(
-            rows,
-            lists,
-            lanes,
-            streams,
-            rings,
-            n,
-            numbers,
-            spare,
-            batches,
-            parts,
-            floats,
-            work,
-            scratch,
-            wall,
-            timeout,
-            limit,
-        ):
+        if not settle(w, n, wall, timeout, limit, patient):
             return row, True
     return len(rows), False
 
 
 @lean_kernel
-def run_call(
-    rows,
-    codes,
-    names,
-    lists,
-    lanes,
-    streams,
-    rings,
-    find,
-    named,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    length,
-    timeout,
-    wall,
-):
-    """All rows of lane 0 as one call, from which at most one batch comes."""
+def run_call(w, n, codes, names, find, named, length, timeout, wall, patient):
+    """All rows of one lane as one call, from which at most one batch comes."""
+    rows, lists, lanes, streams, rings, work = w.rows, w.lists, w.lanes, w.streams, w.rings, w.work
     n_held = len(rows) - len(codes)
-    n = 0
     if lanes[n, LENGTH] == 0:
         lanes[n, LENGTH] = length
     for row in range(n_held, len(rows)):
@@ -446,119 +291,34 @@ def run_call(
         if lanes[n, OPEN] == 0:
             append(rows, lists, n, ACTIVE, row)
         else:
-            lift(rows, row, lanes, streams, n, False)
+            lift(rows, row, lanes, streams, n, patient)
             route(rows, row, lists, lanes, streams, rings, n, False)
     if lanes[n, OPEN] == 0:
         if lanes[n, ROWS] > 0:
-            begin(
-                rows,
-                lists,
-                lanes,
-                streams,
-                rings,
-                n,
-                numbers,
-                spare,
-                batches,
-                parts,
-                floats,
-                work,
-                scratch,
-                wall,
-                timeout,
-            )
+            begin(w, n, wall, timeout)
         return
-    gap(rows, lists, lanes, streams, rings, n, timeout, numbers, spare, work)
+    gap(w, n, timeout)
     reason = due(lanes, n)
     if reason >= 0:
-        close(
-            rows,
-            lists,
-            lanes,
-            streams,
-            rings,
-            n,
-            numbers,
-            spare,
-            batches,
-            parts,
-            floats,
-            work,
-            scratch,
-            reason,
-            wall,
-            timeout,
-            False,
-        )
+        close(w, n, reason, wall, timeout, patient)
     elif stall_due(lanes, n, wall):
         lanes[n, CLOSED_AT] = wall
-        replace_window(rows, lists, lanes, streams, rings, n, numbers, spare, work, timeout)
+        replace_window(w, n, timeout)
 
 
 @lean_kernel
-def settle_lanes(
-    which,
-    first,
-    everything,
-    rows,
-    lists,
-    lanes,
-    streams,
-    rings,
-    numbers,
-    spare,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-    timeout,
-    limit,
-    wall,
-):
+def settle_lanes(w, which, first, everything, timeout, limit, wall, patient):
     """Let out what is due in these lanes, or everything. Gives back how many of them are done:
     fewer than all if the room ran out."""
+    lanes = w.lanes
     for i in range(first, len(which)):
         n = which[i]
         if lanes[n, OPEN] == 0:
             continue
         if everything:
-            done = drain(
-                rows,
-                lists,
-                lanes,
-                streams,
-                rings,
-                n,
-                numbers,
-                spare,
-                batches,
-                parts,
-                floats,
-                work,
-                scratch,
-                wall,
-                timeout,
-            )
+            done = drain(w, n, wall, timeout, patient)
         else:
-            done = settle(
-                rows,
-                lists,
-                lanes,
-                streams,
-                rings,
-                n,
-                numbers,
-                spare,
-                batches,
-                parts,
-                floats,
-                work,
-                scratch,
-                wall,
-                timeout,
-                limit,
-            )
+            done = settle(w, n, wall, timeout, limit, patient)
         if not done:
             return i
     return len(which)

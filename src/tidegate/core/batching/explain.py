@@ -49,24 +49,19 @@ _ROWS, _DISTINCT, _LATE, _EARLY, _SLOT, _ON_GRID = range(6)
 
 
 @lean_kernel
-def explain(
-    rows,
-    first,
-    last,
-    start,
-    end,
-    lanes,
-    streams,
-    n,
-    b,
-    numbers,
-    batches,
-    parts,
-    floats,
-    work,
-    scratch,
-):
+def explain(w, first, last, start, end, n, b):
     """Write one part per stream that had rows, or should have had."""
+    rows, lanes, streams, numbers, batches, parts, floats, work, scratch = (
+        w.rows,
+        w.lanes,
+        w.streams,
+        w.numbers,
+        w.batches,
+        w.parts,
+        w.floats,
+        w.work,
+        w.scratch,
+    )
     known = lanes[n, STREAMS]
     for s in range(known):
         work[1 + s, _ROWS] = 0
