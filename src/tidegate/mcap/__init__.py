@@ -10,7 +10,18 @@
 [{'topic': 'camera', 'log_time_ns': 5, 'data': b'{"frame": 1}'}]
 """
 
+from tidegate.mcap.export import export, write_table
 from tidegate.mcap.reader import CLOCKS, Clock, McapFile, Selection, read, schema
 from tidegate.mcap.writer import McapWriter
 
-__all__ = ["CLOCKS", "Clock", "McapFile", "McapWriter", "Selection", "read", "schema"]
+__all__ = [
+    "CLOCKS",
+    "Clock",
+    "McapFile",
+    "McapWriter",
+    "Selection",
+    "export",
+    "read",
+    "schema",
+    "write_table",
+]

@@ -45,7 +45,7 @@ def open_source(
         check_connector(spark, field)
     try:
         if source.format in OURS:
-            register_sources(spark)
+            register_sources(spark, source.format)
         ddl = None if kafka else source.ddl
         schema = None
         if streaming and ddl is None and path is not None and source.format not in OURS:

@@ -56,14 +56,13 @@ class DeltaSink(ParquetSink):
         for kind in sorted({row.kind for row in files}):
             added = [self._action(row, batch) for row in files if row.kind == kind]
             properties = CommitProperties(app_transactions=[Transaction(self._query, batch)])
-            table = self._table(kind)
+            table, schema = self._table(kind), deltalake.Schema.from_arrow(schemas[kind])
             if table is None:
-                create_table_with_add_actions(
-                    f"{self.root}/{kind}", schemas[kind], added, commit_properties=properties
-                )
+                place = f"{self.root}/{kind}"
+                create_table_with_add_actions(place, schema, added, commit_properties=properties)
             else:
                 table.create_write_transaction(
-                    added, "append", schemas[kind], commit_properties=properties
+                    added, "append", schema, commit_properties=properties
                 )
 
     def _table(self, kind: str) -> Any | None:

@@ -5,27 +5,47 @@
       options: {kafka.bootstrap.servers: "localhost:9092", subscribe: readings}
       schema: vehicle string, topic string, stamp long       # of the JSON in the value
 
-Arrival order is partition and offset: `arrival: [kafka_partition, kafka_offset]`. Partitions run
-ahead of each other, so each has its own watermark: `eventtime: {source: kafka_partition}`, with
+Inside a partition, arrival order is the offset; between partitions Kafka has none but the time at
+which a message came in: `arrival: [kafka_timestamp_ns, kafka_partition, kafka_offset]`. Partitions
+run ahead of each other, so each has its own watermark: `eventtime: {source: kafka_partition}`, with
 `idleTimeout` for those that fall silent.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql import types as T  # noqa: N812
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import PipelineDefinition
+from tidegate.pipeline.references import resolve
+from tidegate.spark.session import session
 
-__all__ = ["PACKAGE", "check_broker", "check_connector", "kafka_columns", "session_settings"]
+__all__ = [
+    "PACKAGE",
+    "PACKAGE_VARIABLE",
+    "check_broker",
+    "check_brokers",
+    "check_connector",
+    "kafka_columns",
+    "session_for",
+    "session_settings",
+]
 
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
 """The connector of the Spark that Tidegate runs on; it is fetched when a pipeline names Kafka."""
+
+PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
+"""Names another connector, for machines whose Maven repository does not have that one. Spark
+promises nothing for a connector of another version."""
 
 UNPARSED = "kafka_unparsed"
 """The text of a value that is not JSON of the schema; null for all others."""
@@ -38,7 +58,36 @@ in a Java stack."""
 def session_settings(definition: PipelineDefinition) -> dict[str, str]:
     """What a session needs beyond the usual to run this pipeline."""
     formats = [s.source.format for s in definition.streams.values() if s.source is not None]
-    return {"spark.jars.packages": PACKAGE} if "kafka" in formats else {}
+    if "kafka" not in formats:
+        return {}
+    return {"spark.jars.packages": os.environ.get(PACKAGE_VARIABLE, PACKAGE)}
+
+
+def session_for(definition: PipelineDefinition, master: str | None, log: Path) -> SparkSession:
+    """A session that can run this pipeline; a connector that cannot be had is one sentence."""
+    settings = session_settings(definition)
+    try:
+        return session(master, definition.name, settings, log=log)
+    except PySparkException as error:
+        missing = re.findall(r"unresolved dependency: ([^:\]]+)", log.read_text(errors="replace"))
+        if not settings or not missing:
+            raise
+        names = ", ".join(
+            dict.fromkeys(name.replace("#", ":").replace(";", ":") for name in missing)
+        )
+        raise ConfigError(
+            "spark.jars.packages", settings["spark.jars.packages"],
+            f"{names} cannot be fetched; {PACKAGE_VARIABLE} can name another (log: {log})",
+        ) from error  # fmt: skip
+
+
+def check_brokers(definition: PipelineDefinition) -> None:
+    """Say that no broker answers before a session is started for nothing."""
+    for name, stream in definition.streams.items():
+        if stream.source is not None and stream.source.format == "kafka":
+            field = f"streams.{name}.source"
+            options = {key: resolve(str(v), key) for key, v in stream.source.options.items()}
+            check_broker(options, field)
 
 
 def check_broker(options: Mapping[str, str], field: str) -> None:

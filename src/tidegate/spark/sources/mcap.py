@@ -29,7 +29,7 @@ from tidegate.mcap import schema as columns_of
 from tidegate.mcap.index import Piece
 from tidegate.spark.sources import options as o
 
-__all__ = ["McapRun", "McapSource", "Settings", "read_run", "runs"]
+__all__ = ["McapRun", "McapSource", "Settings", "read_run", "runs", "with_path_columns"]
 
 PARTITION_BYTES = 64 << 20
 """Bytes of a file, as stored, that one task reads: some seconds of work, and few tasks per file."""
@@ -148,16 +148,17 @@ def runs(file: str, settings: Settings) -> Iterator[McapRun]:
 
 def read_run(run: McapRun, settings: Settings, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a run, with these columns."""
-    extra = o.PathColumns(settings.path_pattern)
-    wanted = settings.schema
-    values = extra.of(run.file)
     with McapFile(run.file) as opened:
         for batch in opened.batches(settings.selection, run.pieces, faults=run.faults):
-            constant = [
-                pa.nulls(batch.num_rows, pa.string())
-                if value is None
-                else pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
-                for value in values
-            ]
-            rows = pa.RecordBatch.from_arrays([*batch.columns, *constant], schema=wanted)
-            yield rows.select(list(names))
+            yield with_path_columns(batch, run.file, settings).select(list(names))
+
+
+def with_path_columns(batch: pa.RecordBatch, file: str, settings: Settings) -> pa.RecordBatch:
+    """The rows of a file with the columns whose values stand in its path."""
+    constant = [
+        pa.nulls(batch.num_rows, pa.string())
+        if value is None
+        else pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+        for value in o.PathColumns(settings.path_pattern).of(file)
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *constant], schema=settings.schema)

@@ -10,12 +10,14 @@ __all__ = ["OURS", "register_sources"]
 
 OURS = {
     "mcap": "tidegate.spark.sources.mcap:McapSource",
+    "rosbag": "tidegate.spark.sources.rosbag:RosbagSource",
+    "spool": "tidegate.spark.sources.spool:SpoolSource",
 }
 """Formats of ours, and where they are."""
 
 
-def register_sources(spark: SparkSession) -> None:
-    """Register our formats with a session, so that `spark.read.format("mcap")` works."""
-    for target in OURS.values():
-        module, _, name = target.partition(":")
+def register_sources(spark: SparkSession, *formats: str) -> None:
+    """Register our formats (all, or those named) with a session: `spark.read.format("mcap")`."""
+    for format in formats or OURS:
+        module, _, name = OURS[format].partition(":")
         spark.dataSource.register(getattr(import_module(module), name))

@@ -1,0 +1,237 @@
+"""Kafka in and out, against a real broker on loopback; skipped, with the reason, without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row
+
+from kafka_broker import Broker, NoBrokerError, free_port
+from tidegate.errors import ConfigError, StateError
+from tidegate.pipeline import PipelineDefinition
+from tidegate.spark.pack import to_blob
+from tidegate.spark.sources.kafka import PACKAGE, session_settings
+
+ck = pytest.importorskip("confluent_kafka", reason="pip install 'tidegate[kafka]'")
+
+MESSAGES = 900
+LAG_MS = 500
+"""Partition 2 comes in so much later than the others, once it has begun."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        made = Broker.create(tmp_path_factory.mktemp("kafka"))
+    except NoBrokerError as error:
+        pytest.skip(str(error))
+    yield made
+    made.stop()
+
+
+def produce(broker: Broker, first: int, last: int) -> None:
+    """Message n: event time n ms, partition n % 3, in order within each partition."""
+    producer = ck.Producer({"bootstrap.servers": broker.servers, "linger.ms": 50})
+    for n in range(first, last):
+        came_in = 1_700_000_000_000 + n + (LAG_MS if n % 3 == 2 and n > 10 else 0)
+        value = json.dumps({"vehicle": f"v{n // 3 % 2}", "stamp": n * 10**6, "n": n})
+        producer.produce("readings", value, key=f"k{n}", partition=n % 3, timestamp=came_in)
+    assert producer.flush(30) == 0
+
+
+def consumed(broker: Broker, topic: str) -> list[Any]:
+    """All committed messages of a topic."""
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": broker.servers, "group.id": "test", "enable.partition.eof": True,
+            "isolation.level": "read_committed", "enable.auto.commit": False,
+        }
+    )  # fmt: skip
+    parts = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    consumer.assign([ck.TopicPartition(topic, part, 0) for part in parts])
+    found, ended = [], 0
+    while ended < len(parts):
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is None:
+            found.append((message.key(), json.loads(message.value())))
+        else:
+            ended += 1
+    consumer.close()
+    return found
+
+
+PIPELINE = """
+name: readings
+streams:
+  readings:
+    source:
+      format: kafka
+      options: {{kafka.bootstrap.servers: "{servers}", subscribe: readings,
+                 startingOffsets: earliest, maxOffsetsPerTrigger: 400}}
+      schema: vehicle string, stamp long, n long
+    key: vehicle
+    arrival: [kafka_timestamp_ns, kafka_partition, kafka_offset]
+    eventtime: {{column: stamp, type: unixtimestamp_ns}}
+options:
+  mode: streaming
+  trigger: available_now
+  eventtime: {{enabled: true, lateTolerance: 20 ms, watermarkPer: tuple, source: kafka_partition}}
+sink: {sink}
+"""
+
+
+def tidegate(tmp_path: Path, text: str) -> tuple[int, str, dict[str, Any]]:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(text)
+    command = [sys.executable, "-m", "tidegate", "run", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else {}
+
+
+@pytest.mark.slow
+def test_in_and_out(broker: Broker, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    admin.create_topics([NewTopic("readings", 3, 1)])["readings"].result(30)
+    produce(broker, 0, MESSAGES)
+    bad = ck.Producer({"bootstrap.servers": broker.servers})
+    bad.produce("readings", b"no JSON at all", partition=1, timestamp=1_700_000_000_500)
+    bad.flush(30)
+    out = tmp_path / "out"
+    text = PIPELINE.format(servers=broker.servers, sink=f"{{path: {out}}}")
+    code, error, first = tidegate(tmp_path, text)
+    if "cannot be fetched" in error:
+        assert code == 2
+        pytest.skip(f"no connector: {error.strip()}")
+    assert code == 0, error
+    assert first["rows_in"] == MESSAGES + 1
+    assert first["batches"] >= 3
+    # Partition 2 is half a second behind, far beyond the tolerance: only a watermark for each
+    # partition keeps its rows from being late.
+    assert first["rows"].get("late", 0) == 0
+    assert first["rows"]["data"] + first["held"] == MESSAGES
+    (wrong,) = pq.read_table(out / "error").to_pylist()
+    assert wrong["kafka_unparsed"] == "no JSON at all"
+    assert (wrong["kafka_partition"], wrong["kafka_offset"]) == (1, MESSAGES // 3)
+
+    produce(broker, MESSAGES, MESSAGES + 300)
+    code, error, second = tidegate(tmp_path, text)
+    assert code == 0, error
+    data = pq.read_table(out / "data")
+    assert data.num_rows + second["held"] == MESSAGES + 300
+    numbers = data["n"].to_pylist()
+    assert len(set(numbers)) == len(numbers)
+    for vehicle in ("v0", "v1"):
+        rows = data.sort_by([("batch", "ascending")]).to_pylist()
+        mine = [row["stamp"] for row in rows if row["vehicle"] == vehicle]
+        assert mine == sorted(mine)
+
+    options = f'{{bootstrap.servers: "{broker.servers}", topic: fleet, key: vehicle}}'
+    sink = f"{{format: kafka, path: {tmp_path / 'state'}, options: {options}}}"
+    code, error, third = tidegate(tmp_path, PIPELINE.format(servers=broker.servers, sink=sink))
+    assert code == 0, error
+    sent = consumed(broker, "fleet.data")
+    assert sorted(row["n"] for _, row in sent) == sorted(numbers)
+    assert {key.decode() for key, _ in sent} == {"v0", "v1"}
+    assert len(consumed(broker, "fleet.error")) == 1
+    assert len(consumed(broker, "fleet.commits")) == third["batches"]
+
+
+SCHEMAS = {"data": pa.schema([("vehicle", pa.string()), ("n", pa.int64()), ("raw", pa.binary())])}
+
+
+class Outcomes:
+    """As much of a DataFrame as the sink asks for: two blobs, and death before the second."""
+
+    def __init__(self, first: int, *, dies: bool = False) -> None:
+        self.first = first
+        self.dies = dies
+
+    def toLocalIterator(self) -> Iterator[Row]:  # noqa: N802  (Spark's name)
+        for place in range(2):
+            if self.dies and place == 1:
+                raise RuntimeError("a worker died")
+            n = self.first + place
+            rows = pa.record_batch([["v"], [n], [b"\x00\xff"]], schema=SCHEMAS["data"])
+            yield Row(kind="data", shard=0, blob=to_blob(rows), metrics=None, watermark_ns=None)
+        yield Row(kind="metric", shard=0, blob=None, metrics={"rows_in": 2}, watermark_ns=7)
+
+
+def sink(broker: Broker, topic: str) -> Any:
+    from tidegate.spark.sinks.kafka import KafkaSink
+
+    return KafkaSink(SCHEMAS, {"bootstrap.servers": broker.servers, "topic": topic})
+
+
+def numbers_in(broker: Broker, topic: str) -> list[int]:
+    return [row["n"] for _, row in consumed(broker, f"{topic}.data")]
+
+
+def test_a_batch_that_runs_again_is_written_once(broker: Broker) -> None:
+    one = sink(broker, "again")
+    commit = one.write(Outcomes(0), 0, "q")
+    assert (commit.rows, commit.watermark_ns) == ({"data": 2}, 7)
+    one.write(Outcomes(0), 0, "q")  # by the same driver
+    sink(broker, "again").write(Outcomes(0), 0, "q")  # by one that knows nothing
+    other = sink(broker, "again")
+    other.write(Outcomes(2), 1, "q")
+    assert numbers_in(broker, "again") == [0, 1, 2, 3]
+    assert consumed(broker, "again.data")[0][1]["raw"] == "AP8="
+    with pytest.raises(StateError, match="Kafka refused"):
+        one.write(Outcomes(2), 1, "q")  # a driver thought dead comes back
+    assert numbers_in(broker, "again") == [0, 1, 2, 3]
+
+
+def test_a_batch_that_dies_in_the_middle_leaves_nothing(broker: Broker) -> None:
+    with pytest.raises(RuntimeError, match="a worker died"):
+        sink(broker, "middle").write(Outcomes(0, dies=True), 0, "q")
+    sink(broker, "middle").write(Outcomes(0), 0, "q")
+    assert numbers_in(broker, "middle") == [0, 1]
+
+
+def test_a_backfill_is_not_written_over_another(broker: Broker) -> None:
+    first = sink(broker, "backfill")
+    first.check_unused()
+    first.write(Outcomes(0), 0, "batch")
+    with pytest.raises(ConfigError, match="must be unused"):
+        sink(broker, "backfill").check_unused()
+
+
+def test_a_broker_that_dies_and_comes_back(broker: Broker) -> None:
+    one = sink(broker, "crash")
+    one.write(Outcomes(0), 0, "q")
+    broker.stop()
+    broker.start()
+    one.write(Outcomes(2), 1, "q")
+    assert numbers_in(broker, "crash") == [0, 1, 2, 3]
+
+
+# -- without a broker ---------------------------------------------------------------------------
+
+
+def test_no_broker_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    port = free_port()
+    text = PIPELINE.format(servers=f"127.0.0.1:{port}", sink=f"{{path: {tmp_path}/out}}")
+    code, error, _ = tidegate(tmp_path, text)
+    assert code == 2
+    assert error.strip() == (
+        "tidegate: streams.readings.source.options.kafka.bootstrap.servers: got "
+        f"'127.0.0.1:{port}', no broker answers (127.0.0.1:{port}: Connection refused)"
+    )
+
+
+def test_the_connector_is_asked_for_when_a_pipeline_names_kafka() -> None:
+    kafka = PipelineDefinition.from_yaml("streams: {s: {source: {format: kafka}}}")
+    files = PipelineDefinition.from_yaml("streams: {s: {source: {path: x}}}")
+    assert session_settings(kafka) == {"spark.jars.packages": PACKAGE}
+    assert session_settings(files) == {}
