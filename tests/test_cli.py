@@ -28,7 +28,7 @@ def tidegate(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         [sys.executable, "-m", "tidegate", *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         env={**os.environ, **QUICK, **environment},
     )
 
@@ -162,6 +162,7 @@ def run_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None:
     out = pipeline.parent / "out"
     summary = run_json(tidegate("run", str(pipeline), "--json"))
@@ -176,6 +177,7 @@ def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     """Ctrl-C is no error: one sentence, exit code 130, and the next run goes on."""
     text = pipeline.read_text().replace("options:", "options:\n  mode: streaming\n  trigger: 1 s")
@@ -189,13 +191,13 @@ def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
         env={**os.environ, **QUICK},
     )
     try:
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 250
         while not (out / "_commits" / "00000000.json").exists():
             assert running.poll() is None, running.communicate()[1]
             assert time.monotonic() < deadline
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
-        _, stderr = running.communicate(timeout=60)
+        _, stderr = running.communicate(timeout=200)
     finally:
         running.kill()
     assert running.returncode == 130, stderr

