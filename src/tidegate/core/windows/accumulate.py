@@ -195,15 +195,17 @@ def fold_floats(
                         lo = v if v < lo else lo  # never true for NaN
                         hi = v if v > hi else hi
             elif extremes:
-                for i in range(a, b):
-                    v = values[i]
+                part = values[a:b]  # counted from 0: no index can be negative
+                for i in range(len(part)):
+                    v = part[i]
                     sum_ += v
                     lo = v if v < lo else lo
                     hi = v if v > hi else hi
                 count[s] += b - a
             else:
-                for i in range(a, b):
-                    sum_ += values[i]
+                part = values[a:b]
+                for i in range(len(part)):
+                    sum_ += part[i]
                 count[s] += b - a
             low[s], high[s] = lo, hi
             total[s] = sum_
@@ -240,17 +242,18 @@ def fold_ints(
             sum_ = total[s]
             wrapped = np.int64(0)
             if not nulls:
-                for i in range(a, b):
-                    v = values[i]
+                part = values[a:b]
+                for i in range(len(part)):
+                    v = part[i]
                     next_ = sum_ + v
                     wrapped |= (sum_ ^ next_) & (v ^ next_)
                     sum_ = next_
                 count[s] += b - a
                 if extremes:
                     lo, hi = low[s], high[s]
-                    for i in range(a, b):
-                        lo = min(lo, values[i])
-                        hi = max(hi, values[i])
+                    for i in range(len(part)):
+                        lo = min(lo, part[i])
+                        hi = max(hi, part[i])
                     low[s], high[s] = lo, hi
             else:
                 for i in range(a, b):

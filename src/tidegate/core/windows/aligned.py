@@ -69,9 +69,10 @@ from tidegate.core.windows.numbers import (
 def ascending(times: Int64s, first: Int) -> bool:
     """Are the times from `first` on in order? Without a branch, so that it runs at memory speed: a
     sign bit remembers any step back, and any time so large that a difference could overflow."""
-    signs = times[first] ^ (times[first] << 1)
-    for i in range(first + 1, len(times)):
-        signs |= (times[i] - times[i - 1]) | (times[i] ^ (times[i] << 1))
+    rest = times[first:]  # counted from 0: no index can be negative, so the loop is vectorised
+    signs = rest[-1] ^ (rest[-1] << 1)
+    for i in range(len(rest) - 1):
+        signs |= (rest[i + 1] - rest[i]) | (rest[i] ^ (rest[i] << 1))
     return bool(signs >= 0)
 
 

@@ -33,7 +33,7 @@ from tidegate.core.windows.numbers import (
 )
 from tidegate.core.windows.slots import SERIAL
 
-ROOM = 1 << 16
+ROOM = 1 << 14
 """New panes per kernel call; a collection that opens more is decided in several calls."""
 
 _KEY = np.int64(1) << 32
