@@ -17,6 +17,7 @@ from tidegate import cli
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.report import Summary
 
 PIPELINE = """\
 name: cars
@@ -133,3 +134,14 @@ def test_streams_whose_columns_cannot_agree(spark: SparkSession, tmp_path: Path)
     definition = PipelineDefinition.of({"streams": streams, "options": options})
     with pytest.raises(ConfigError, match=r"must agree in the types of their columns.*k"):
         _ = open_pipeline(spark, definition, streaming=False)[1].schemas
+
+
+def test_sums_and_highest_values_over_shards() -> None:
+    """Two shards at noon are not at midnight."""
+    names = ("rows_in", "eventtime_watermark.current_watermark", "eventtime_watermark.max_lateness")
+    shards = {0: dict(zip(names, (3, 100, 7), strict=True)), 5: dict.fromkeys(names, 90)}
+    assert Summary("out", shards=shards).to_json()["metrics"] == {
+        "rows_in": 93,
+        "eventtime_watermark.current_watermark": 100,
+        "eventtime_watermark.max_lateness": 90,
+    }

@@ -275,7 +275,7 @@ class Frames:
         stages = {stage.name: stage for stage in self.stages}
         for name, stage in stages.items():
             for metric in stage.metrics(stage.open()):
-                if metric in _HIGHEST:
+                if metric in HIGHEST:
                     total = F.max(metrics[f"{name}.{metric}"])
                 else:
                     total = F.sum(metrics[f"{name}.{metric}"])
@@ -319,7 +319,7 @@ _ERROR_FIELDS = [
     pa.field(name, pa.string()) for name in ("error_column", "error_value", "error_reason")
 ]
 
-_HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
+HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
 """Metrics of which the highest over all shards counts; of all others it is the sum."""
 
 

@@ -17,7 +17,7 @@ from tidegate.core.time import format_duration, format_time, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.references import resolve
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames import HIGHEST, Frames
 from tidegate.spark.pipeline import open_pipeline
 from tidegate.spark.run import run_batch_job, start
 from tidegate.spark.session import log_file
@@ -94,7 +94,10 @@ class Summary:
             "held": self.held,
             "watermark_ns": self.watermark_ns,
             "rows_per_second": round(self.rows_per_second),
-            "metrics": {name: self.total(name) for name in metrics},
+            "metrics": {
+                name: self.highest(name) if name.rpartition(".")[2] in HIGHEST else self.total(name)
+                for name in metrics
+            },
         }
 
 
