@@ -314,8 +314,9 @@ def close(w, n, reason, wall, timeout, patient):
         w.spare,
         w.work,
     )
+    length = lanes[n, LENGTH]
     start = lanes[n, START]
-    end = start + lanes[n, LENGTH]
+    end = start + length
     first = work[0, N_OUT]
     last = first
     epoch = -1
@@ -360,10 +361,12 @@ def close(w, n, reason, wall, timeout, patient):
         if streams[n, s, TRACKED] != 0 and streams[n, s, ABSENT] >= EVICT_CLOSES:
             streams[n, s, TRACKED] = 0
             streams[n, s, DIFFS] = 0
+    look_at_all = lanes[n, LENGTH] != length  # what is far ahead is measured in lengths
     for s in range(lanes[n, STREAMS]):
         if work[1 + s, WAS_SLOTS] > 0 and streams[n, s, PERIOD] == 0:
-            # A grid is gone: all overflow is looked at again.
-            empty_heap(rows, lists, n, numbers, spare, last)
+            look_at_all = True  # a grid is gone, and with it the reason for its overflow
+    if look_at_all:
+        empty_heap(rows, lists, n, numbers, spare, last)
     over = take_list(lists, n, OVER)
     held = take_list(lists, n, HELD)
     open_window(w, n, end, timeout)

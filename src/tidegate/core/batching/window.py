@@ -32,7 +32,7 @@ from tidegate.core.batching.columns import (
     TRACKED,
     WAITING,
 )
-from tidegate.core.batching.grid import AHEAD_LENGTHS, first_pulse
+from tidegate.core.batching.grid import AHEAD_LENGTHS, FAR_LENGTHS, first_pulse
 from tidegate.core.batching.routing import gridded, route
 from tidegate.core.batching.rows import empty_heap, pop_heap, push_heap, sort_rows, take_list
 from tidegate.core.jit import lean_kernel
@@ -78,10 +78,11 @@ def route_overflow(w, row, n, at):
         w.spare,
     )
     near = lanes[n, START] + 2 * AHEAD_LENGTHS * lanes[n, LENGTH]
+    beyond = lanes[n, START] + (1 + FAR_LENGTHS) * lanes[n, LENGTH]
     last = at
     while row >= 0:
         following = rows[row, NEXT]
-        if rows[row, TIME] > near and gridded(rows, row, streams, n):
+        if near < rows[row, TIME] <= beyond and gridded(rows, row, streams, n):
             push_heap(rows, lists, n, OVER, row)
         else:
             numbers[last] = row
