@@ -191,7 +191,9 @@ class Window(Operator):
         elif isinstance(self.late, NextWindow):
             cfg[k.C_POLICY] = k.POLICY_NEXT
         cfg[k.C_ACCUMULATE] = self.mode is not Accumulation.DISCARDING
-        cfg[k.C_IN_ORDER] = self.in_order and not self.program.plain
+        # Where only the watermark emits, and nothing is flushed for memory, rows need not close.
+        early = not self.program.plain or self.memory is not None
+        cfg[k.C_IN_ORDER] = self.in_order and early
         cfg[k.C_WALL] = wall_ns
         reach = min(self.reach, MAX_NS)
         cfg[k.C_EARLIEST], cfg[k.C_LATEST] = MIN_NS + reach, MAX_NS - reach
