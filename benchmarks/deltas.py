@@ -194,7 +194,7 @@ def storage(rows: int = 300_000) -> None:
                   f"{before / 1e6:5.2f} MB -> {table.bytes / 1e6:5.2f} MB")  # fmt: skip
 
 
-def spark(rows: int = 2_000_000, vectors: int = 100_000, dims: int = 128) -> None:
+def spark(rows: int = 2_000_000, vectors: int = 100_000, dims: int = 128, turns: int = 3) -> None:
     """The batch job against a Spark groupBy-applyInArrow that only concatenates."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -233,10 +233,12 @@ def spark(rows: int = 2_000_000, vectors: int = 100_000, dims: int = 128) -> Non
         ours, theirs = [], []
         base = table.log.latest()
         keep = {f.path: (table.root / f.path).read_bytes() for f in base.files}
-        for turn in range(3):
+        for turn in range(turns):
             theirs.append(concatenate())
             ours.append(compacting())
-            if turn < 2:  # back to the uncompacted table
+            print(f"  turn {turn}: concatenation {theirs[-1]:.1f} s, compaction {ours[-1]:.1f} s",
+                  flush=True)  # fmt: skip
+            if turn < turns - 1:  # back to the uncompacted table
                 for path, content in keep.items():
                     (table.root / path).write_bytes(content)
                 newest = table.log.latest()

@@ -1,8 +1,8 @@
 """The arithmetic of deltas, over many vectors and many deltas at once.
 
 Deltas come as ragged columns (op code, global pair, slices of indices, values and factors), so one
-call handles all vectors of a shard. Three kernels: is a row usable, apply rows to vectors, and fold
-runs of rows into one affine row each without knowing what they will be applied to.
+call handles all vectors of a shard: apply rows to vectors, and fold runs of rows into one affine
+row each without knowing what they will be applied to. The rows have passed `check_rows`.
 
 Every operation but Delete acts on each dimension as x → a·x + b. A run therefore folds into one
 global pair (a, b) for the dimensions nobody named, plus overrides for those somebody did. Pure
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.jit import kernel
 
-__all__ = ["apply_rows", "check_rows", "finite_rows", "merge_runs"]
+__all__ = ["apply_rows", "finite_rows", "merge_runs"]
 
 CREATE, DENSE, SPARSE, ADD, ADD_DENSE, SCALE, OFFSET, DELETE, AFFINE = range(9)
 
@@ -29,74 +29,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Int32s = NDArray[np.int32]
 Codes = NDArray[np.int8]
-
-
-@kernel
-def check_rows(
-    dims: int,
-    op: Codes,
-    factor: Floats,
-    amount: Floats,
-    istart: Ints,
-    indices: Int32s,
-    vstart: Ints,
-    values: Floats,
-    astart: Ints,
-    factors: Floats,
-    reason: Codes,
-    where: Ints,
-) -> None:
-    """Fill `reason` (0 = usable, see rows.REASONS) and `where` (the offending index or length)."""
-    seen = np.full(dims, -1, np.int64)
-    for r in range(len(op)):
-        if reason[r] != 0:
-            continue
-        code = op[r]
-        wide = vstart[r + 1] - vstart[r]
-        if code == SCALE:
-            if not np.isfinite(factor[r]):
-                reason[r] = 4
-            elif factor[r] == 0.0:
-                reason[r] = 5
-        elif code == OFFSET:
-            if not np.isfinite(amount[r]):
-                reason[r] = 4
-        elif code in (CREATE, DENSE, ADD_DENSE):
-            if wide != dims:
-                reason[r] = 6
-                where[r] = wide
-        elif code in (SPARSE, ADD, AFFINE):
-            named = istart[r + 1] - istart[r]
-            if named != wide or (code == AFFINE and astart[r + 1] - astart[r] != wide):
-                reason[r] = 7
-                where[r] = named
-            if code == AFFINE and not (
-                np.isfinite(factor[r]) and np.isfinite(amount[r]) and factor[r] != 0.0
-            ):
-                reason[r] = 4
-            for k in range(istart[r], istart[r + 1]):
-                if reason[r] != 0:
-                    break
-                i = indices[k]
-                if i < 0 or i >= dims:
-                    reason[r] = 8
-                    where[r] = i
-                elif seen[i] == r:
-                    reason[r] = 9
-                    where[r] = i
-                else:
-                    seen[i] = r
-        if reason[r] == 0:
-            for k in range(vstart[r], vstart[r + 1]):
-                if not np.isfinite(values[k]):
-                    reason[r] = 10
-                    where[r] = k - vstart[r]
-                    break
-            for k in range(astart[r], astart[r + 1]):
-                if not np.isfinite(factors[k]):
-                    reason[r] = 10
-                    where[r] = k - astart[r]
-                    break
 
 
 @kernel

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas import kernels
+from tidegate.core.deltas.checking import check_rows
 from tidegate.core.model import Int64s
 from tidegate.errors import ContractError
 
@@ -220,7 +221,7 @@ class Block:
         """Per row: the reason it cannot be used (0: it can), and the number that goes with it."""
         reason = self.early.copy()
         where = np.zeros(len(self), np.int64)
-        kernels.check_rows(dims, *self.ragged, reason, where)
+        check_rows(dims, *self.ragged, reason, where)
         return reason, where
 
     def apply(
