@@ -20,7 +20,7 @@ from tidegate.core.windows.aligned import assign_aligned
 from tidegate.core.windows.assigners import Adaptive, Fixed, LookBack, StateWindow, holds, ns
 from tidegate.core.windows.call import Call, open_call
 from tidegate.core.windows.firing import fire_all, fire_due, settle_all
-from tidegate.core.windows.late import Reemit
+from tidegate.core.windows.late import Accumulation, Reemit
 from tidegate.core.windows.lookback import LookingBack
 from tidegate.core.windows.partitions import kept_parts, part_columns, parts_of
 from tidegate.core.windows.plan import Plan, row_bytes
@@ -252,6 +252,8 @@ class Stepping:
         own_times = self.looking is not None or not self.op.aggregates
         if held is not None and (own_times or self.op.kind >= k.KIND_EVERYTHING):
             waiting = (held.column("fired").to_numpy() == 0) & (held.column("count").to_numpy() > 0)
+            if self.op.mode is not Accumulation.DISCARDING:  # its next pane has the old rows again
+                waiting |= held.column("ontime").to_numpy() == 0
             lane = held.column(LANE).to_numpy()[waiting]
             np.minimum.at(limit, lane, held.column("first").to_numpy()[waiting] - 1)
         if self.looking is not None:
