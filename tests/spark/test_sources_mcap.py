@@ -157,6 +157,20 @@ def test_available_now_does_not_see_what_comes_after(tmp_path: Path) -> None:
     assert sum(len(good) for _, good, _ in walk(reader, {}, ReadAllAvailable())) == 10
 
 
+def test_a_file_that_is_read_and_deleted_is_forgotten_not_read_again(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.mcap").write_bytes(recording(10))
+    reader = stream_reader(tmp_path)
+    reader.prepareForTriggerAvailableNow()
+    got = 0
+    for offset, good, _ in walk(reader, {}, ReadMaxFiles(1)):
+        got += len(good)
+        last = offset
+        (tmp_path / "a.mcap").unlink(missing_ok=True)
+    assert got == 30
+    assert {Path(file).name for file in last} == {"b.mcap", "c.mcap"}
+
+
 PIPELINE = """
 streams:
   fleet:

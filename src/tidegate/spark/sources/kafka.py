@@ -44,8 +44,8 @@ PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
 """The connector of the Spark that Tidegate runs on; it is fetched when a pipeline names Kafka."""
 
 PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
-"""Names another connector, for machines whose Maven repository does not have that one. Spark
-promises nothing for a connector of another version."""
+"""Names another connector, or jar files with commas between them, for machines whose Maven
+repository does not have that one. Spark promises nothing for a connector of another version."""
 
 UNPARSED = "kafka_unparsed"
 """The text of a value that is not JSON of the schema; null for all others."""
@@ -60,7 +60,9 @@ def session_settings(definition: PipelineDefinition) -> dict[str, str]:
     formats = [s.source.format for s in definition.streams.values() if s.source is not None]
     if "kafka" not in formats:
         return {}
-    return {"spark.jars.packages": os.environ.get(PACKAGE_VARIABLE, PACKAGE)}
+    wanted = os.environ.get(PACKAGE_VARIABLE, PACKAGE)
+    files = all(name.endswith(".jar") for name in wanted.split(","))
+    return {"spark.jars" if files else "spark.jars.packages": wanted}
 
 
 def session_for(definition: PipelineDefinition, master: str | None, log: Path) -> SparkSession:
@@ -76,7 +78,7 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
             dict.fromkeys(name.replace("#", ":").replace(";", ":") for name in missing)
         )
         raise ConfigError(
-            "spark.jars.packages", settings["spark.jars.packages"],
+            "spark.jars.packages", settings.get("spark.jars.packages"),
             f"{names} cannot be fetched; {PACKAGE_VARIABLE} can name another (log: {log})",
         ) from error  # fmt: skip
 

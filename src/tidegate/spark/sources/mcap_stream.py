@@ -11,9 +11,10 @@ Clock policy: the wall clock decides only whether an open file is waited for.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,17 +71,20 @@ class McapStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self.max_bytes is None else ReadMaxBytes(self.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self.target = self._extents()
+        self.target = self._extents(self.settings.files())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        extents = self._extents() if self.target is None else self.target
-        # A file that is finished with and gone from the folder need not be remembered.
-        now = {
-            file: dict(done) for file, done in start.items() if file in extents or not done["end"]
-        }
+        # Files that are finished with are not opened again: there may be thousands.
+        finished = {file for file, done in start.items() if done["end"]}
+        there = set(self.settings.files())
+        extents = self._extents(there - finished) if self.target is None else self.target
+        # One that is finished with and gone from the folder need not be remembered.
+        now = {file: dict(done) for file, done in start.items() if file not in finished - there}
+        for file in finished - there:
+            extents.pop(file, None)
         number = max((done["number"] for done in start.values()), default=-1) + 1
         known = sorted(now, key=lambda file: now[file]["number"])
-        new = sorted(file for file in extents if file not in now)
+        new = sorted(file for file in extents if file not in start)
         files_left = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         bytes_left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         moved = False
@@ -120,8 +124,13 @@ class McapStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _extents(self) -> dict[str, _Extent]:
-        return {file: self._extent(file) for file in self.settings.files()}
+    def _extents(self, files: Iterable[str]) -> dict[str, _Extent]:
+        found = {}
+        for file in files:
+            # One that is deleted while we look was never begun: there is nothing to go on with.
+            with contextlib.suppress(FileNotFoundError):
+                found[file] = self._extent(file)
+        return found
 
     def _extent(self, file: str) -> _Extent:
         found = os.stat(file)

@@ -1,0 +1,192 @@
+"""Files, bags and spools from a pipeline file; what is missing is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tidegate.errors import ConfigError
+from tidegate.mcap import Selection
+from tidegate.pipeline import PipelineDefinition
+from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.run import start
+from tidegate.spool import Landed, Spool
+
+ROWS = [{"vehicle": f"v{n % 2}", "stamp": n * 1000, "x": n * 0.5} for n in range(60)]
+
+PIPELINE = """
+streams:
+  s:
+    source: {source}
+    key: {key}
+    arrival: {arrival}
+    eventtime: {{column: {arrival}, type: unixtimestamp_ns}}
+options: {{mode: {mode}, eventtime: {{enabled: true, watermarkPer: tuple}}}}
+"""
+
+
+def opened(spark: SparkSession, source: str, mode: str = "batch", **more: str) -> Any:
+    fields = {"key": "vehicle", "arrival": "stamp", **more}
+    text = PIPELINE.format(source=source, mode=mode, **fields)
+    definition = PipelineDefinition.from_yaml(text)
+    return open_pipeline(spark, definition, streaming=mode == "streaming")[1]
+
+
+def write(folder: Path, format: str) -> None:
+    folder.mkdir()
+    table = pa.Table.from_pylist(ROWS)
+    if format == "parquet":
+        pq.write_table(table, folder / "a.parquet")
+    elif format == "csv":
+        pc_csv.write_csv(table, folder / "a.csv")
+    else:
+        import json
+
+        (folder / "a.json").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_files(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    write(tmp_path / "in", format)
+    source = f"{{format: {format}, path: {tmp_path / 'in'}"
+    if format == "csv":
+        source += ", schema: 'vehicle string, stamp long, x double', options: {header: true}"
+    made = opened(spark, source + "}").data.select("vehicle", "stamp", "x").collect()
+    assert sorted(map(tuple, made)) == sorted((r["vehicle"], r["stamp"], r["x"]) for r in ROWS)
+
+
+def test_a_directory_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "in", "json")
+    made = opened(spark, f"{{format: json, path: {tmp_path / 'in'}}}", "streaming")
+    start(made, str(tmp_path / "out")).awaitTermination()
+    assert pq.read_table(tmp_path / "out" / "data").num_rows > 50
+
+
+def test_a_spool_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        spool.append([Landed(f"t{n % 2}", n, b"%d" % n) for n in range(40)])
+    source = f"{{format: spool, path: {tmp_path / 'spool'}, options: {{maxRowsPerTrigger: 15}}}}"
+    fields = {"key": "topic", "arrival": "offset"}
+    made = opened(spark, source, "streaming", **fields)
+    query = start(made, str(tmp_path / "out"))
+    query.awaitTermination()
+    assert len([p for p in query.recentProgress if p.numInputRows]) == 3
+    data = pq.read_table(tmp_path / "out" / "data")
+    assert sorted(int(p) for p in data["payload"].to_pylist()) == list(range(40))
+
+
+# -- bags ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bags(tmp_path: Path) -> Path:
+    pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
+    from rosbags import rosbag1, rosbag2
+    from rosbags.typesys import Stores, get_typestore
+
+    kind = "sensor_msgs/msg/Temperature"
+    new, old = get_typestore(Stores.LATEST), get_typestore(Stores.ROS1_NOETIC)
+
+    def message(store: Any, n: int) -> Any:
+        stamp = store.types["builtin_interfaces/msg/Time"](sec=n, nanosec=7)
+        more = {"seq": n} if store is old else {}
+        header = store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="a", **more)
+        return store.types[kind](header=header, temperature=float(n), variance=0.0)
+
+    with rosbag2.Writer(tmp_path / "two", version=9) as bag:
+        channel = bag.add_connection("/temperature", kind, typestore=new)
+        for n in range(20):
+            bag.write(channel, 1000 + n, new.serialize_cdr(message(new, n), kind))
+    with rosbag1.Writer(tmp_path / "one.bag") as bag1:
+        channel = bag1.add_connection("/temperature", kind, typestore=old)
+        for n in range(20):
+            bag1.write(channel, 1000 + n, old.serialize_ros1(message(old, n), kind))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["two", "one.bag"])
+def test_bags(bags: Path, name: str) -> None:
+    from tidegate.spark.sources.rosbag import read_bag
+
+    table = pa.Table.from_batches(read_bag(str(bags / name), Selection(clock="header")))
+    assert table["header_stamp_ns"].to_pylist() == [n * 10**9 + 7 for n in range(20)]
+    assert table["log_time_ns"].to_pylist() == [1000 + n for n in range(20)]
+    assert set(table["topic"].to_pylist()) == {"/temperature"}
+    assert table["error"].null_count == 20
+    some = read_bag(str(bags / name), Selection(start_ns=1005, end_ns=1008))
+    assert [batch.num_rows for batch in some] == [3]
+    assert list(read_bag(str(bags / name), Selection(("/none",)))) == []
+
+
+@pytest.mark.parametrize("name", ["two", "one.bag"])
+def test_broken_bags(bags: Path, name: str) -> None:
+    from tidegate.spark.sources.rosbag import read_bag
+
+    file = next((bags / name).glob("*.db3")) if name == "two" else bags / name
+    data = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    data[20:] = 0
+    file.write_bytes(data.tobytes())
+    (batch,) = read_bag(str(bags / name), Selection())
+    (row,) = batch.to_pylist()
+    assert row["error"].startswith("the bag cannot be read on: ")
+    assert row["file"] == str(bags / name)
+
+
+def test_bags_from_yaml(spark: SparkSession, bags: Path) -> None:
+    fields = {"key": "file", "arrival": "log_time_ns"}
+    made = opened(spark, f"{{format: rosbag, path: {bags}}}", **fields)
+    found = made.data.groupBy("encoding").count().collect()
+    assert sorted(map(tuple, found)) == [("cdr", 20), ("ros1", 20)]
+
+
+# -- what is missing ----------------------------------------------------------------------------
+
+
+def test_a_missing_path_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    source = f"{{path: {tmp_path}/nothing}}"
+    text = PIPELINE.format(source=source, key="vehicle", arrival="stamp", mode="batch")
+    file.write_text(text + f"sink: {{path: {tmp_path}/out}}\n")
+    command = [sys.executable, "-m", "tidegate", "run", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 2
+    wanted = f"tidegate: streams.s.source.path: got '{tmp_path}/nothing', does not exist"
+    assert done.stderr.strip() == wanted
+
+
+ESCAPES = ["/etc", "{root}/../x", "{root}/link/x", "s3://b/x", "{root}/*/.."]
+
+
+@pytest.mark.parametrize("path", ESCAPES)
+def test_paths_do_not_leave_the_roots(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to("/etc")
+    monkeypatch.setenv("TIDEGATE_ROOTS", str(root))
+    with pytest.raises(ConfigError, match="must lie in"):
+        opened(spark, f"{{path: '{path.format(root=root)}'}}")
+
+
+def test_paths_inside_the_roots(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "in", "parquet")
+    monkeypatch.setenv("TIDEGATE_ROOTS", f"/nowhere:{tmp_path}")
+    assert opened(spark, f"{{path: '{tmp_path}/i*'}}").df.count() == 60
+
+
+def test_a_path_cannot_hide_among_the_options(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "in", "parquet")
+    with pytest.raises(ConfigError, match=r"is source\.path, not an option"):
+        opened(spark, f"{{options: {{Path: {tmp_path / 'in'}}}}}")
