@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,12 @@ bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine hel
 	$(BIN)/python benchmarks/windows.py
 	$(BIN)/python benchmarks/deltas.py
 	$(BIN)/python benchmarks/spark_step.py
+	$(BIN)/python benchmarks/mcap_reader.py
+
+faults: $(STAMP) ## kill runs at random moments and compare (hours; KILLS=3 for a first look)
+	$(BIN)/python tests/faults/kill.py --sink parquet --what driver --kills $(or $(KILLS),50)
+	$(BIN)/python tests/faults/kill.py --sink delta --what driver --kills $(or $(KILLS),50)
+	$(BIN)/python tests/faults/kill.py --sink parquet --what worker --kills $(or $(KILLS),50)
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .hypothesis
