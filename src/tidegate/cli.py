@@ -24,6 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+INTERRUPTED = 130
+"""The exit code of a program stopped by Ctrl-C, which is what typer makes of it."""
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -42,6 +45,12 @@ ArrivalColumn = Annotated[
 TimeColumn = Annotated[str | None, typer.Option("--time", help="the event-time column")]
 TimeType = Annotated[
     str | None, typer.Option("--type", help="how it is read, such as unixtimestamp_ms")
+]
+Serve = Annotated[
+    int | None,
+    typer.Option(
+        "--serve", help="a live page and /metrics on this loopback port", min=0, max=65535
+    ),
 ]
 Limit = Annotated[int, typer.Option(help="look at no more rows than this", min=1)]
 
@@ -102,6 +111,7 @@ def run(
     out: Annotated[
         str | None, typer.Option(help="where the tables go, instead of sink.path")
     ] = None,
+    serve: Serve = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline: once over what is there (batch), or as a stream."""
@@ -109,6 +119,14 @@ def run(
     from tidegate.spark.report import print_summary, run_definition
 
     definition = PipelineDefinition.load(pipeline)
+    if serve is not None:
+        from tidegate.pipeline.references import resolve
+        from tidegate.view.serve import LiveServer
+
+        path = out or (definition.sink.path if definition.sink else None)
+        if path is not None:
+            live = LiveServer(resolve(path, "sink.path"), serve).start()
+            errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
     summary = run_definition(definition, master=master, out=out, console=errors)
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
@@ -141,15 +159,24 @@ def view(
     limit: Annotated[
         int, typer.Option(help="most messages in the page; above, they are thinned", min=1)
     ] = 1_000_000,
+    serve: Serve = None,
     as_json: Json = False,
 ) -> None:
     """Make one page of a run: every message on a timeline, where it went and why; its health."""
     from tidegate.look.columns import Roles
     from tidegate.view.page import write_page
 
+    roles = Roles(tuple(key or ()), topic, None, arrival)
+    if serve is not None:
+        from tidegate.view.serve import LiveServer
+
+        live = LiveServer(out, serve, roles)
+        console.print(f"live at [bold]{live.url}[/], until you stop it", highlight=False)
+        live.serve_forever()
+        return
     if page is None:
         page = Path("page.html") if "://" in out else Path(out) / "page.html"
-    made = write_page(out, str(page), Roles(tuple(key or ()), topic, None, arrival), limit=limit)
+    made = write_page(out, str(page), roles, limit=limit)
     if as_json:
         print(json.dumps(made, indent=2))
         return
@@ -234,6 +261,8 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         code: Any = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         raise SystemExit(code or 0)
     except TidegateError as error:
         if debug:
@@ -241,9 +270,8 @@ def main() -> None:
         _say(str(error))
         raise SystemExit(2) from None
     except (KeyboardInterrupt, typer.Abort):
-        # typer turns the first into the second
         errors.print("stopped; run it again to go on from the last commit")
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         # typer's own errors (a wrong option, a missing file) know how to show themselves
         show = getattr(error, "show", None)

@@ -77,6 +77,10 @@ class Browser:
         self._ask("Page.navigate", url=f"{path.absolute().as_uri()}{fragment}")
         self.until("window.tidegate !== undefined", wait)
 
+    def visit(self, url: str, wait: float = 60) -> None:
+        self._ask("Page.navigate", url=url)
+        self.until("window.tidegate !== undefined", wait)
+
     def until(self, condition: str, wait: float = 20) -> None:
         end = time.monotonic() + wait
         while not self.evaluate(condition):

@@ -12,7 +12,7 @@ from tidegate.view.cells import NONE
 from tidegate.view.messages import KINDS, Messages
 from tidegate.view.stored import StoredRun
 
-__all__ = ["health_of"]
+__all__ = ["commit_levels", "health_of"]
 
 BUCKETS = 240
 """Points of a rate curve: more than a chart has pixels to tell apart, few enough to be small."""
@@ -30,7 +30,7 @@ def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
         "delay": _delay(messages),
         "lateness": _lateness(messages),
         "rate": _rates(messages, counted),
-        "commits": _commits(run),
+        "commits": commit_levels(run),
         "decision": _decision(messages),
         "waiting": _waiting(messages),
     }
@@ -84,7 +84,7 @@ def _rates(messages: Messages, counted: Any) -> dict[str, Any] | None:
     return {"at_s": [round(t, 6) for t in (middle / 1e9).tolist()], "per_key_hz": streams}
 
 
-def _commits(run: StoredRun) -> list[dict[str, Any]]:
+def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
     """Per micro-batch: where time stands, how far the newest row is ahead of it, what is held."""
     out = []
     standing: dict[str, dict[str, int]] = {}

@@ -92,7 +92,7 @@ class LanesWithGroups extends Lanes {
       const of = run.groupsOf[key];
       const first = bisect(of.starts, this.a - of.longest, 0, of.list.length);
       const last = bisect(of.starts, this.b, first, of.list.length);
-      if (last - first > SINGLE) continue;
+      if (last - first > (this.w - GUTTER) / 14) continue; // lines closer than this are a blur
       g.strokeStyle = this.colour.mark;
       g.globalAlpha = 0.65;
       g.lineWidth = 1.2;

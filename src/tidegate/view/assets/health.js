@@ -31,7 +31,8 @@ function drawHealth(run, root) {
     const labels = edges.slice(0, -1);
     const numbers = labels.map((_, i) => i);
     const bars = uPlot.paths.bars({ size: [0.9, 40], align: 1 });
-    const shown = series.filter(([, counts]) => counts);
+    const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+    const shown = series.filter(([, counts]) => counts).sort((a, b) => sum(b[1]) - sum(a[1])); // the few in front
     chart(home, {
       scales: { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: (_, low, high) => [0.6, Math.max(high * 1.5, 10)] } },
       xAxis: { values: (_, list) => list.map((v) => (Number.isInteger(v) && edges[v] !== undefined ? brief(edges[v]) : "")), space: 70 },

@@ -118,8 +118,8 @@ class Lanes {
     let most = 1;
     for (const row of shown) {
       if (row.strip) continue;
-      row.bars = this.bars(row.stream, 0);
-      if (row.bars) for (const n of row.bars) if (n > most) most = n;
+      row.bars = this.run.kinds.map((_, kind) => this.bars(row.stream, kind));
+      for (const bars of row.bars) if (bars) for (const n of bars) if (n > most) most = n;
     }
     return most;
   }
@@ -145,17 +145,21 @@ class Lanes {
   drawLane(g, row, dense) {
     const y = row.y - this.top;
     const floor = y + row.h - 12, roof = y + 11;
-    if (row.bars) {
-      g.fillStyle = this.colour.data;
-      const room = row.h - 20;
-      for (let p = 0; p < row.bars.length; p++) {
-        const n = row.bars[p];
+    const room = row.h - 20;
+    // the many behind, the few in front: dropped, late, then what is in order, then single marks
+    for (const kind of [2, 1, 0]) {
+      if (!row.bars[kind]) continue;
+      g.fillStyle = this.colour[this.run.kinds[kind]];
+      g.globalAlpha = kind ? 0.4 : 1;
+      row.bars[kind].forEach((n, p) => {
         if (n) { const h = Math.max(2, (n / dense) * room); g.fillRect(GUTTER + p, floor + 4 - h, 1, h); }
-      }
-    } else this.drawEach(g, row.stream, 0, floor, roof, this.colour.data);
+      });
+      g.globalAlpha = 1;
+    }
+    for (const kind of [2, 0]) if (!row.bars[kind]) this.drawEach(g, row.stream, kind, floor, roof, this.colour[this.run.kinds[kind]]);
     this.drawSlots(g, row);
-    for (let kind = 1; kind < this.run.kinds.length; kind++) {
-      this.drawEach(g, row.stream, kind, floor, roof, this.colour[this.run.kinds[kind]]);
+    for (const kind of [1, 3]) {
+      if (kind === 3 || !row.bars[kind]) this.drawEach(g, row.stream, kind, floor, roof, this.colour[this.run.kinds[kind]]);
     }
   }
 
@@ -169,8 +173,8 @@ class Lanes {
     const size = high - low < 250 ? 3.2 : 2.2;
     g.strokeStyle = colour;
     g.fillStyle = colour;
-    g.lineWidth = kind ? 1.4 : 1;
-    g.globalAlpha = kind ? 0.75 : 0.38;
+    g.lineWidth = kind === 1 ? 1.4 : 1;
+    g.globalAlpha = kind === 1 ? 0.75 : 0.38;
     g.beginPath();
     for (let i = low; i < high; i += stride) {
       if (!known[i] || kind === 3) continue;
