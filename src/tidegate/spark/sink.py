@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark.pack import fit, from_blob
 
-__all__ = ["Commit", "ParquetSink"]
+__all__ = ["Commit", "ParquetSink", "filesystem", "run_for_state"]
 
 MANIFEST_DDL = (
     "kind string, shard int, rows long, watermark_ns long, metrics map<string,bigint>, file string"
@@ -74,6 +74,8 @@ class ParquetSink:
                     f"{self.path} holds batch {batch} of another query ({owner}); "
                     "use another output path, or the checkpoint that belongs to it"
                 )
+            run_for_state(outcomes)
+            self._delete(f"{self.root}/_staging/{batch:08d}")
             return commit
         self._remove(batch)
         writer = _Writer(
@@ -225,6 +227,15 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     blobs = batch.column(batch.schema.get_field_index("blob"))
     for row, blob in zip(batch.select(names).to_pylist(), blobs, strict=True):
         yield {**row, "blob": blob.as_buffer() if blob.is_valid else None}
+
+
+def run_for_state(outcomes: DataFrame) -> None:
+    """Run a batch that is written already, and write nothing.
+
+    A driver that died between our commit and Spark's runs the batch again. Spark then wants to see
+    the state of every partition committed again, or refuses to go on, now and at every restart.
+    """
+    outcomes.write.format("noop").mode("overwrite").save()
 
 
 def filesystem(path: str) -> tuple[pafs.FileSystem, str]:

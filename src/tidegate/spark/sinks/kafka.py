@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark.pack import fit, from_blob
-from tidegate.spark.sink import Commit
+from tidegate.spark.sink import Commit, run_for_state
 
 try:
     import confluent_kafka as ck
@@ -74,6 +74,7 @@ class KafkaSink:
         """Write one micro-batch, or find that it is written already."""
         self._open(query)
         if self._last is not None and self._last >= batch:
+            run_for_state(outcomes)
             return Commit(batch, {}, None, {}, [])
         rows: dict[str, int] = {}
         shards: dict[int, dict[str, int]] = {}
