@@ -22,7 +22,7 @@ from tidegate.spark.sink import ParquetSink
 
 root = Path(sys.argv[1])
 (root / "in").mkdir()
-pq.write_table(pa.table({"car": ["a", "b", "a"], "t": [20, 10, 10]}), root / "in" / "0.parquet")
+pq.write_table(pa.table({"car": ["a", "b", "a"], "t": [10, 10, 20]}), root / "in" / "0.parquet")
 spark = session("local[1]", settings={"spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -57,7 +58,7 @@ def open_source(
             opened = opened.schema(ddl if ddl is not None else schema)  # type: ignore[arg-type]
         rows = opened.load(path) if path is not None else opened.load()
         return kafka_columns(rows, source.ddl) if kafka else rows
-    except (AnalysisException, PySparkException) as error:
+    except (AnalysisException, PySparkException, Py4JJavaError) as error:
         raise ConfigError(
             field, source.format, "could not be opened",
             message=f"{field}: {source.format} could not be opened: {_cause(error)}",
@@ -66,7 +67,9 @@ def open_source(
 
 def _cause(error: Exception) -> str:
     """The sentence that says what happened: ours if one of ours is inside, else the first."""
-    lines = str(error).strip().split("\n")
+    # A format whose class Spark cannot find is a bare Java exception.
+    said = error.java_exception if isinstance(error, Py4JJavaError) else error
+    lines = str(said).strip().split("\n")
     for line in lines:
         if "tidegate.errors.ConfigError: " in line:
             return line.split("tidegate.errors.ConfigError: ", 1)[1]

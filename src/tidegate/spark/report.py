@@ -179,7 +179,11 @@ def run_frames(
                 settings=settings,
             )
             try:
-                query.awaitTermination()
+                # Wait here, not in Java: Ctrl-C in the middle of a call to it leaves a broken
+                # connection and pages of its log.
+                while query.isActive:
+                    time.sleep(0.1)
+                query.awaitTermination()  # raises what stopped it
             finally:
                 query.stop()
         else:
