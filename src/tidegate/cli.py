@@ -190,7 +190,7 @@ def view(
 
 @app.command()
 def inspect(
-    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines or CSV")],
+    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines, CSV or MCAP")],
     key: KeyColumns = None,
     topic: TopicColumn = None,
     time: TimeColumn = None,
@@ -214,7 +214,7 @@ def inspect(
 
 @app.command()
 def init(
-    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines or CSV")],
+    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines, CSV or MCAP")],
     to: Annotated[Path, typer.Option(help="the file to write")] = Path("pipeline.yaml"),
     out: Annotated[str, typer.Option(help="where its tables will go")] = "out",
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,

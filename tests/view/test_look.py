@@ -26,6 +26,7 @@ from tidegate.look.measure import histogram, stream_looks
 from tidegate.look.show import print_look
 from tidegate.look.starter import starter
 from tidegate.look.times import candidates
+from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.testing.fleet import TOPICS, facts, fleet
 
@@ -124,6 +125,35 @@ def test_text_times_in_csv_are_read_as_the_run_will_read_them(tmp_path: Path) ->
     look = inspect(str(tmp_path / "t.json"))
     assert (look.roles.time, look.time_type) == ("at", "iso8601")
     assert look.first_ns == START
+
+
+def test_an_mcap_recording_is_read_without_its_payloads(tmp_path: Path) -> None:
+    path = tmp_path / "log.mcap"
+    with McapWriter(path) as log:
+        channels = [log.channel(t, schema="Reading", encoding="json") for t in ("/imu", "/gps")]
+        for n in range(400):
+            every = channels[0] if n % 4 else channels[1]
+            log.message(every, log_time_ns=n * 10**7 + 3_000_000, publish_time_ns=n * 10**7,
+                        data=b"{}")  # fmt: skip
+    look = inspect(str(path))
+    assert (look.roles.topic, look.roles.time) == ("topic", "publish_time_ns")
+    assert (look.roles.arrival, look.rows, look.looked_at) == ("log_time_ns", 400, 400)
+    assert {s.topic: s.rows for s in look.streams} == {"/imu": 300, "/gps": 100}
+    assert {d.delay.p50 for d in look.delays} == {3_000_000}
+    stream = PipelineDefinition.from_yaml(starter(look)).streams["messages"]
+    assert stream.source is not None
+    assert stream.source.format == "mcap"
+
+
+def test_the_stage_that_init_proposes_fits_once_uncommented(recording: Path) -> None:
+    text = starter(inspect(str(recording)))
+    lines = text.splitlines()
+    at = lines.index("# stages:")
+    lines[at : at + 2] = [line.removeprefix("# ").removeprefix("#") for line in lines[at : at + 2]]
+    definition = PipelineDefinition.from_yaml("\n".join(lines))
+    columns = {"messages": pq.read_schema(recording / "000.parquet")}
+    made = plan(definition, columns)
+    assert any("Synchronize" in type(stage).__name__ for stage in made.flow_stages)
 
 
 def test_what_the_columns_are_is_found_by_their_values_too() -> None:

@@ -21,7 +21,7 @@ from tidegate.errors import ConfigError
 from tidegate.look.columns import Roles, guess_roles
 from tidegate.look.measure import Spread, StreamLook, histogram, stream_looks
 from tidegate.look.table import Source, open_source
-from tidegate.look.times import Candidate, candidates
+from tidegate.look.times import Candidate, candidates, recorded
 
 __all__ = ["Look", "TopicDelay", "inspect"]
 
@@ -105,7 +105,10 @@ def inspect(
     sample = source.head(SAMPLE_ROWS)
     roles = roles or Roles()
     roles.check(sample.schema)
-    times = candidates(sample, as_text=source.format != "parquet")
+    if source.format == "mcap":
+        times = recorded(sample)
+    else:
+        times = candidates(sample, as_text=source.format != "parquet")
     guessed = guess_roles(sample)
     time = roles.time or (times[0].column if times else None)
     if time_type is None:
@@ -253,11 +256,14 @@ def _arrival(rows: pa.Table, roles: Roles) -> Int64s | None:
     """Arrival in nanoseconds, if that column is a time and not a mere number."""
     if roles.arrival is None:
         return None
-    found = candidates(rows.select([roles.arrival]).slice(0, SAMPLE_ROWS))
-    if not found or found[0].readable < 1:
-        return None
     column = rows[roles.arrival].combine_chunks()
-    parsed = Decoder().types.parse(found[0].type, column)
+    kind = "unixtimestamp_ns"
+    if not (roles.arrival.endswith("_ns") and pa.types.is_integer(column.type)):
+        found = candidates(rows.select([roles.arrival]).slice(0, SAMPLE_ROWS))
+        if not found or found[0].readable < 1:
+            return None
+        kind = found[0].type
+    parsed = Decoder().types.parse(kind, column)
     return parsed.time_ns if bool(parsed.ok.all()) else None
 
 

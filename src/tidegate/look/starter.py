@@ -22,6 +22,8 @@ def starter(look: Look, *, out: str = "out") -> str:
         )  # fmt: skip
     path = str(Path(look.source.path).absolute())
     options = {"csv": ", options: {header: true}"}.get(look.source.format, "")
+    if look.roles.time == "header_stamp_ns" and look.source.format == "mcap":
+        options = ", options: {clock: header}"
     lines = [
         f"# Written by tidegate init from a look at {look.looked_at:,} rows of {_q(path)}.",
         "# Check it: tidegate dry-run pipeline.yaml   Run it: tidegate run pipeline.yaml",

@@ -1,7 +1,8 @@
-"""A table from files: Parquet, JSON lines or CSV, one file or a folder of them, in file order."""
+"""A table from files: Parquet, JSON lines, CSV or MCAP; one file or a folder, in file order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ FORMATS = {
     ".jsonl": "json",
     ".ndjson": "json",
     ".csv": "csv",
+    ".mcap": "mcap",
 }
 
 
@@ -77,8 +79,43 @@ def _hidden(path: Path, root: Path) -> bool:
     return any(part[0] in "._" for part in path.relative_to(root).parts)
 
 
+@dataclass(frozen=True)
+class _Recording:
+    """MCAP files with the methods of a dataset; payloads stay where they are."""
+
+    files: list[str]
+
+    def head(self, rows: int, columns: list[str] | None = None) -> pa.Table:
+        batches: list[pa.RecordBatch] = []
+        found = 0
+        for batch in self._batches():
+            batches.append(batch.select(columns) if columns else batch)
+            found += batch.num_rows
+            if found >= rows:
+                break
+        names = columns or [name for name in _mcap().schema("header").names if name != "data"]
+        wanted = pa.schema([_mcap().schema("header").field(name) for name in names])
+        return pa.Table.from_batches(batches, wanted).slice(0, rows)
+
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for file in self.files:
+            for batch in _mcap().read(file, clock="header"):
+                yield batch.drop_columns(["data"])
+
+
+def _mcap() -> Any:
+    import tidegate.mcap  # its kernels are compiled on import: only who reads a recording waits
+
+    return tidegate.mcap
+
+
 def _dataset(source: Source) -> Any:
     files = [str(file) for file in source.files]
+    if source.format == "mcap":
+        return _Recording(files)
     if source.format == "parquet":
         return pads.dataset(files, format="parquet")
     if source.format == "csv":

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidegate.core.eventtime import EventtimeTypes
 from tidegate.look.columns import ARRIVAL_NAMES, TIME_NAMES
 
-__all__ = ["Candidate", "candidates"]
+__all__ = ["Candidate", "candidates", "recorded"]
 
 EARLIEST_NS = 631_152_000 * 10**9
 """1990-01-01: a number that would lie before it is taken for something else than a time."""
@@ -63,6 +63,20 @@ def candidates(sample: pa.Table, *, as_text: bool = False) -> list[Candidate]:
         if best is not None:
             found.append(best)
     return sorted(found, key=_likelihood)
+
+
+def recorded(sample: pa.Table) -> list[Candidate]:
+    """The clocks of an MCAP recording. They are nanoseconds whatever they say: simulated time may
+    begin at zero."""
+    found = []
+    for column in ("header_stamp_ns", "publish_time_ns", "log_time_ns"):
+        times = sample[column].drop_null().to_numpy()
+        share = len(times) / max(sample.num_rows, 1)
+        if share > 0.5:
+            found.append(
+                Candidate(column, "unixtimestamp_ns", share, int(times.min()), int(times.max()))
+            )
+    return found
 
 
 def _likelihood(candidate: Candidate) -> tuple[int, int]:
