@@ -153,7 +153,7 @@ def test_the_stage_that_init_proposes_fits_once_uncommented(recording: Path) -> 
     definition = PipelineDefinition.from_yaml("\n".join(lines))
     columns = {"messages": pq.read_schema(recording / "000.parquet")}
     made = plan(definition, columns)
-    assert any("Synchronize" in type(stage).__name__ for stage in made.flow_stages)
+    assert any("Synchronize" in type(stage).__name__ for stage in made.flow_stages())
 
 
 def test_what_the_columns_are_is_found_by_their_values_too() -> None:

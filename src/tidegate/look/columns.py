@@ -20,7 +20,8 @@ TOPIC_NAMES = ("topic", "stream", "channel", "sensor", "signal", "source", "name
 TIME_NAMES = ("time_ns", "header_stamp_ns", "stamp", "event_time", "eventtime", "timestamp",
               "header_stamp", "time", "ts", "t", "created_at", "date")  # fmt: skip
 ARRIVAL_NAMES = ("log_time", "log_time_ns", "arrival", "arrival_ns", "arrived", "received",
-                 "received_at", "receive_time", "ingest_time", "publish_time", "offset")  # fmt: skip
+                 "received_at", "receive_time", "ingest_time", "publish_time",
+                 "offset")  # fmt: skip
 
 FEW = 1000
 """A text column with more distinct values than this names rows, not streams."""
