@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tidegate import cli
+from tidegate.core.sync import Synchronize
 from tidegate.core.time import format_time
 from tidegate.errors import ConfigError
 from tidegate.look.columns import Roles, guess_roles
@@ -153,7 +154,9 @@ def test_the_stage_that_init_proposes_fits_once_uncommented(recording: Path) -> 
     definition = PipelineDefinition.from_yaml("\n".join(lines))
     columns = {"messages": pq.read_schema(recording / "000.parquet")}
     made = plan(definition, columns)
-    assert any("Synchronize" in type(stage).__name__ for stage in made.flow_stages())
+    (stage,) = [s for s in made.flow_stages() if isinstance(s, Synchronize)]
+    assert set(stage.topics) == set(TOPICS)
+    assert stage.queue_size == 40  # two periods of 5 Hz hold forty messages at 100 Hz
 
 
 def test_what_the_columns_are_is_found_by_their_values_too() -> None:

@@ -103,9 +103,11 @@ def _stages(look: Look) -> list[str]:
     )
     fastest = min(s.period_ns for s in look.streams if s.rate_hz > 0)
     slowest = max(s.period_ns for s in look.streams if s.rate_hz > 0)
+    # a queue must reach over two periods of the slowest topic, or its partners leave too early
+    queue = max(10, -(-2 * slowest // fastest))
     return [
         f"# the fastest topic comes every {span(fastest)}, the slowest every {span(slowest)};"
         " one message of each, matched:",
         "# stages:",
-        f"#   - synchronize: {{topics: [{names}], queueSize: 10, lowerBounds: {{{bounds}}}}}",
+        f"#   - synchronize: {{topics: [{names}], queueSize: {queue}, lowerBounds: {{{bounds}}}}}",
     ]
