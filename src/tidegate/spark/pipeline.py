@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.core.eventtime import EventtimeTypes
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, Plan, plan
-from tidegate.pipeline.definition import StreamDefinition
+from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.references import resolve
 from tidegate.spark.control import control_schema
 from tidegate.spark.frames import Frames
@@ -21,7 +21,7 @@ from tidegate.spark.sources import OURS, register_sources
 from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
 from tidegate.spark.sources.paths import inside_roots
 
-__all__ = ["open_pipeline", "open_source"]
+__all__ = ["check_sources", "open_pipeline", "open_source"]
 
 
 def open_source(
@@ -32,17 +32,9 @@ def open_source(
     field = f"streams.{name}.source"
     if source is None:
         raise ConfigError(field, None, "is required to run a pipeline")
-    path = None if source.path is None else resolve(source.path, f"{field}.path")
-    if path is not None:
-        inside_roots(path, f"{field}.path")
-        if "://" not in path and not any(_matches(path)):
-            raise ConfigError(f"{field}.path", path, "does not exist")
-    options = {key: resolve(str(value), key) for key, value in source.options.items()}
-    if "path" in {key.lower() for key in options}:
-        raise ConfigError(f"{field}.options", "path", "is source.path, not an option")
+    path, options = _checked(source, field)
     kafka = source.format == "kafka"
     if kafka:
-        check_broker(options, field)
         check_connector(spark, field)
     try:
         if source.format in OURS:
@@ -63,6 +55,28 @@ def open_source(
             field, source.format, "could not be opened",
             message=f"{field}: {source.format} could not be opened: {_cause(error)}",
         ) from error  # fmt: skip
+
+
+def check_sources(definition: PipelineDefinition) -> None:
+    """Say what is missing (a path, a broker) before a session is started for nothing."""
+    for name, stream in definition.streams.items():
+        if stream.source is not None:
+            _checked(stream.source, f"streams.{name}.source")
+
+
+def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
+    """Path and options of a source with references resolved, if what they name is there."""
+    path = None if source.path is None else resolve(source.path, f"{field}.path")
+    if path is not None:
+        inside_roots(path, f"{field}.path")
+        if "://" not in path and not any(_matches(path)):
+            raise ConfigError(f"{field}.path", path, "does not exist")
+    options = {key: resolve(str(value), key) for key, value in source.options.items()}
+    if "path" in {key.lower() for key in options}:
+        raise ConfigError(f"{field}.options", "path", "is source.path, not an option")
+    if source.format == "kafka":
+        check_broker(options, field)
+    return path, options
 
 
 def _cause(error: Exception) -> str:

@@ -18,12 +18,12 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.references import resolve
 from tidegate.spark.frames import HIGHEST, Frames
-from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.pipeline import check_sources, open_pipeline
 from tidegate.spark.run import run_batch_job, start
 from tidegate.spark.session import log_file
 from tidegate.spark.sink import Commit
 from tidegate.spark.sinks import SinkSettings
-from tidegate.spark.sources.kafka import check_brokers, session_for
+from tidegate.spark.sources.kafka import session_for
 from tidegate.spark.sources.paths import inside_roots
 
 __all__ = ["Summary", "print_summary", "run_definition", "run_frames"]
@@ -114,7 +114,7 @@ def run_definition(
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
     path = inside_roots(resolve(path, "sink.path"), "sink.path")
     settings = SinkSettings.of(definition.sink)
-    check_brokers(definition)
+    check_sources(definition)
     streaming = definition.options.mode == "streaming"
     _, pipeline = open_pipeline(
         session_for(definition, master, log_file()),

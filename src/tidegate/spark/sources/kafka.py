@@ -26,14 +26,12 @@ from pyspark.sql import types as T  # noqa: N812
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import PipelineDefinition
-from tidegate.pipeline.references import resolve
 from tidegate.spark.session import session
 
 __all__ = [
     "PACKAGE",
     "PACKAGE_VARIABLE",
     "check_broker",
-    "check_brokers",
     "check_connector",
     "kafka_columns",
     "session_for",
@@ -81,15 +79,6 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
             "spark.jars.packages", settings.get("spark.jars.packages"),
             f"{names} cannot be fetched; {PACKAGE_VARIABLE} can name another (log: {log})",
         ) from error  # fmt: skip
-
-
-def check_brokers(definition: PipelineDefinition) -> None:
-    """Say that no broker answers before a session is started for nothing."""
-    for name, stream in definition.streams.items():
-        if stream.source is not None and stream.source.format == "kafka":
-            field = f"streams.{name}.source"
-            options = {key: resolve(str(v), key) for key, v in stream.source.options.items()}
-            check_broker(options, field)
 
 
 def check_broker(options: Mapping[str, str], field: str) -> None:
