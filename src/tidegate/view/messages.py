@@ -62,10 +62,11 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
         if kind in run.kinds:
             seen[kind] = _read(run, kind, named)
     total = 0
+    budget = _budget({kind: table for kind, (table, _) in seen.items()}, limit)
     for kind, (table, own) in seen.items():
         code = KINDS.index(kind)
         if kind == "data" and "spread_ns" in table.column_names:
-            most = limit // max(len(topics_of(table)), 1)
+            most = budget[kind] // max(len(topics_of(table)), 1)
             groups, members = sets_of(table, own, most)
             total += sum(table.num_rows - table[t].null_count for t in topics_of(table))
             parts += members
@@ -80,10 +81,29 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
         part = _plain(code, table, own)
         if groups is not None and kind == "data" and groups.what in ("batch", "window"):
             part.group = groups.columns.pop("__of_row")
-        part.most = limit if kind == "data" else max(limit // 4, 1)
+        part.most = budget[kind]
         parts.append(part)
     roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), named)
     return _sorted(parts, groups, total, roles_used)
+
+
+def _budget(tables: dict[str, pa.Table], limit: int) -> dict[str, int]:
+    """How many messages of each kind the page may hold. Late rows and errors are few and what one
+    looks for: they are kept first, up to a quarter each; the rest is shared in proportion."""
+    rows = {kind: table.num_rows * _messages_per_row(table) for kind, table in tables.items()}
+    if sum(rows.values()) <= limit:
+        return rows
+    rare = [kind for kind in rows if kind in ("late", "error")]
+    kept: dict[str, int] = {kind: min(rows[kind], max(limit // 4, 1)) for kind in rare}
+    rest = max(limit - sum(kept.values()), 1)
+    many = sum(count for kind, count in rows.items() if kind not in kept)
+    for kind, count in rows.items():
+        kept.setdefault(kind, max(count * rest // max(many, 1), 1))
+    return kept
+
+
+def _messages_per_row(table: pa.Table) -> int:
+    return len(topics_of(table)) if "spread_ns" in table.column_names else 1
 
 
 def _check(run: StoredRun, roles: Roles) -> None:
