@@ -102,6 +102,8 @@ class Frames:
     """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control`."""
     partitions: int | None = None
     """Shuffle partitions the shards are spread over. Unset: those of the session."""
+    wall_ns: int | None = None
+    """A clock that stands still: for runs that catch up. Unset, a stream has Spark's own."""
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Under which a worker keeps its flows between micro-batches."""
 
@@ -251,8 +253,10 @@ class Frames:
             stage.warm()
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
-        timers = self._needs_timers()
-        processor = ShardStep(step, self.flow_name, timers=timers, shards=count)
+        timers = self.needs_timers()
+        processor = ShardStep(
+            step, self.flow_name, timers=timers, shards=count, wall_ns=self.wall_ns
+        )
         return packed.groupBy("shard").transformWithState(
             processor, STEP_DDL, "Append", "ProcessingTime" if timers else "None"
         )
@@ -310,7 +314,7 @@ class Frames:
             text = f"streams of one pipeline must agree in the types of their columns: {error}"
             raise ConfigError("streams", "columns", text, message=text) from error
 
-    def _needs_timers(self) -> bool:
+    def needs_timers(self) -> bool:
         """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
         return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
 

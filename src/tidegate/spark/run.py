@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from time import time_ns
 from typing import Literal
 
 import pyarrow.fs as pafs
@@ -48,18 +50,27 @@ def start(
     """Start a stream into `path`; the checkpoint lies in it unless told otherwise.
 
     `on_commit` is called on the driver after every micro-batch that is whole.
+
+    An available-now run catches up with what was recorded, and how long Spark takes for that says
+    nothing about the streams: its clock stands still, as in a batch job, so that a slow machine
+    makes no batch stall and no source idle.
     """
     if not pipeline.df.isStreaming:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
     pipeline = _with_shards_of(pipeline, checkpoint)
+    if mode == "available-now":
+        pipeline = replace(pipeline, wall_ns=time_ns())
     sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
+    quiet = _Quiet() if mode == "available-now" and pipeline.needs_timers() else None
 
     def write(outcomes: DataFrame, batch: int) -> None:
         query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = sink.write(outcomes, batch, query or "")
         if on_commit is not None:
             on_commit(commit)
+        if quiet is not None:
+            quiet.see(commit)
 
     writer = pipeline.observed.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", checkpoint)
@@ -69,7 +80,35 @@ def start(
         writer = writer.trigger(availableNow=True)
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
-    return writer.start()
+    query = writer.start()
+    if quiet is not None:
+        threading.Thread(target=quiet.stop, args=(query,), daemon=True).start()
+    return query
+
+
+class _Quiet:
+    """Ends an available-now run of a pipeline that has timers.
+
+    Spark runs empty micro-batches for as long as a processing-time timer might be set, which is for
+    ever; so the run is stopped after the first one that brought nothing new.
+    """
+
+    def __init__(self) -> None:
+        self.rows_in: dict[int, int] = {}
+        self.reached = threading.Event()
+
+    def see(self, commit: Commit) -> None:
+        rows_in = {shard: metrics["rows_in"] for shard, metrics in commit.shards.items()}
+        news = any(self.rows_in.get(shard) != rows for shard, rows in rows_in.items())
+        self.rows_in |= rows_in
+        if not news and not commit.rows:
+            self.reached.set()
+
+    def stop(self, query: StreamingQuery) -> None:
+        while not self.reached.wait(0.1):
+            if not query.isActive:
+                return
+        query.stop()
 
 
 def _with_shards_of(pipeline: Frames, checkpoint: str) -> Frames:

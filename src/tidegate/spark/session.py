@@ -15,6 +15,9 @@ from tidegate.spark.java import use_java
 
 __all__ = ["SETTINGS", "log_file", "session"]
 
+LOCAL = "local[*,4]"
+"""All cores, and a task may fail three times, as on a cluster: a dead worker stops no run."""
+
 SETTINGS: dict[str, str] = {
     # transformWithState runs on nothing else
     "spark.sql.streaming.stateStore.providerClass": (
@@ -57,7 +60,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     cores = str(os.cpu_count() or 2)
-    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    builder = SparkSession.builder.appName(name).master(master or LOCAL)
     own = {"spark.sql.shuffle.partitions": cores}
     for key, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)

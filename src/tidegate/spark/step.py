@@ -23,7 +23,7 @@ from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.state import concat
 from tidegate.core.time import UNSET
-from tidegate.errors import StateError
+from tidegate.errors import ContractError, StateError
 from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, to_blob
 
@@ -40,6 +40,11 @@ reports twice; sums over shards leave out the second report."""
 
 ROWS_PER_PIECE = 1_000_000
 """Rows of a shard run through the chain at a time: bounds memory in a backfill."""
+
+BLOB_BYTES = 256 * 2**20
+"""About where a blob of outcomes ends: far below the 2 GiB a column can hold."""
+
+_LARGEST = 2**31 - 1
 
 _FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
 _FLOWS_KEPT = 64
@@ -61,6 +66,7 @@ def run_shard(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Run the packed rows of one shard through its flow; yields kind and rows."""
     parts = sorted(packed, key=lambda row: (row.part, row.seq))
+    _check_size(sum(len(row.blob) for row in parts))
     errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
     if errors is not None:
         flow.counters["rows_in"] += errors.num_rows
@@ -72,6 +78,15 @@ def run_shard(
     for row in parts:
         if row.kind == "control":
             yield from tables(apply_control(flow, row.blob))
+
+
+def _check_size(size: int) -> None:
+    """Arrow's columns of text and bytes end at 2 GiB; say so before one of them does."""
+    if size > _LARGEST:
+        raise ContractError(
+            f"a shard has {size / 2**30:.1f} GiB of rows in one micro-batch or backfill, more than "
+            "2 GiB: use more shards, or smaller micro-batches (such as maxFilesPerTrigger)"
+        )
 
 
 def _run_rows(
@@ -111,16 +126,20 @@ def packed_rows(
     shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow, metric: str = METRIC
 ) -> Iterator[dict[str, Any]]:
     """Step output: one row per kind, and one of kind `metric` with the state of the flow."""
-    by_kind: dict[str, list[pa.RecordBatch]] = {}
+    by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
     for kind, rows in made:
-        by_kind.setdefault(kind, []).append(rows)
-    for kind, parts in by_kind.items():
-        rows = concat(parts)
-        assert rows is not None
-        yield {
-            "shard": shard, "kind": kind, "rows": rows.num_rows, "watermark_ns": None,
-            "metrics": None, "blob": to_blob(rows),
-        }  # fmt: skip
+        groups = by_kind.setdefault(kind, [[]])
+        if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
+            groups.append([])
+        groups[-1].append(rows)
+    for kind, groups in by_kind.items():
+        for parts in groups:
+            joined = concat(parts)
+            if joined is not None:
+                yield {
+                    "shard": shard, "kind": kind, "rows": joined.num_rows, "watermark_ns": None,
+                    "metrics": None, "blob": to_blob(joined),
+                }  # fmt: skip
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
     yield {
@@ -132,8 +151,11 @@ def packed_rows(
 class ShardStep(StatefulProcessor):
     """transformWithState: the pages of a flow in a map state, timers for its deadlines."""
 
-    def __init__(self, shard: Shard, query: str, *, timers: bool, shards: int) -> None:
+    def __init__(
+        self, shard: Shard, query: str, *, timers: bool, shards: int, wall_ns: int | None = None
+    ) -> None:
         self.shard = shard
+        self.wall_ns = wall_ns
         self.query = query
         self.timers = timers
         self.shards = shards
@@ -176,6 +198,8 @@ class ShardStep(StatefulProcessor):
         pass
 
     def _wall(self, timer_values: Any) -> int:
+        if self.wall_ns is not None:
+            return self.wall_ns
         return max(int(timer_values.getCurrentProcessingTimeInMs()), 0) * 1_000_000
 
     def _open(self, shard: int) -> Flow:

@@ -1,0 +1,119 @@
+"""The operators on Spark: the same as in process, and the same as Spark's own where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+
+from spark.outcomes import assert_same, count, in_process, run_now, say, written
+from spark.recordings import Recording, ordered, stream_of, with_control
+from tidegate.core.windows import Count, Session, Sliding, Tumbling
+from tidegate.spark import Frames
+from tidegate.spark.run import run_batch_job
+
+Pipeline = Callable[[Frames], Frames]
+
+PIPELINES: dict[str, Pipeline] = {
+    "synchronize": lambda f: f.synchronize(["lidar", "camera", "imu"], max_interval="50 ms"),
+    "batch": lambda f: f.batch("1 s", gated=["lidar", "imu"]),
+    "window rows": lambda f: f.window(Tumbling("500 ms"), trigger=Count(40)),
+    "window after window": lambda f: f.window(
+        Tumbling("250 ms"), aggregates={"n": "count", "v": ("mean", "value")}, group_by=["topic"]
+    ).window(Tumbling("1 s"), aggregates={"n": ("sum", "n")}),
+}
+
+
+def opened(df: DataFrame, name: str) -> Frames:
+    return PIPELINES[name](ordered(df, topic="topic"))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_in_process_batch_and_stream_agree(
+    name: str, spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    batch = opened(spark.read.parquet(str(recording.folder)), name)
+    expected = in_process(batch, recording.slices)
+    assert count(expected["data"]) > 20
+    run_batch_job(batch, str(tmp_path / "batch"))
+    assert_same(expected, written(tmp_path / "batch", batch))
+
+    control = tmp_path / "control"
+
+    def stream() -> Frames:
+        return with_control(spark, opened(stream_of(spark, recording.folder), name), control)
+
+    run_now(stream(), tmp_path / "stream")
+    say(control, "end", "graceful")
+    run_now(stream(), tmp_path / "stream")
+    assert_same(expected, written(tmp_path / "stream", stream()))
+
+
+def test_batch_length_is_changed_by_a_control_row(
+    spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    control = tmp_path / "control"
+    say(control, "batch_length", "2 s", vehicle="car-00001")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in (0, 1, 2, 3):
+        source = recording.folder / f"{number:03d}.parquet"
+        (folder / source.name).symlink_to(source)
+
+    def stream() -> Frames:
+        return with_control(spark, opened(stream_of(spark, folder), "batch"), control)
+
+    run_now(stream(), tmp_path / "out")
+    say(control, "end", "graceful")
+    run_now(stream(), tmp_path / "out")
+    lengths: dict[Any, set[int]] = {}
+    for key, rows in written(tmp_path / "out", stream())["batch"].items():
+        whole = [r for r in rows if r["batch_reason"] not in ("first", "flush")]
+        lengths[key[0]] = {r["batch_end_ns"] - r["batch_start_ns"] for r in whole}
+    assert 2 * 10**9 in lengths["car-00001"]
+    assert all(2 * 10**9 not in found for key, found in lengths.items() if key != "car-00001")
+
+
+def _times(spark: SparkSession) -> DataFrame:
+    """Rows in order, with times to the microsecond, so that Spark's own windows see the same."""
+    rows = spark.range(4000).select(
+        (F.col("id") % 3).cast("string").alias("k"),
+        (F.col("id") * 7919 + F.pmod(F.hash("id"), F.lit(5000))).alias("us"),
+        (F.col("id") * 1.5).alias("v"),
+    )
+    with_gaps = rows.where(F.col("us") % 1_000_000 < 700_000)
+    return with_gaps.select("k", (F.col("us") * 1000).alias("t"), "v")
+
+
+@pytest.mark.parametrize(
+    ("window", "native"),
+    [
+        (Tumbling("500 ms"), lambda: F.window("ts", "500 milliseconds")),
+        (Sliding("1 s", "250 ms"), lambda: F.window("ts", "1 second", "250 milliseconds")),
+        (Session("30 ms"), lambda: F.session_window("ts", "30 milliseconds")),
+    ],
+    ids=["tumbling", "sliding", "session"],
+)
+def test_windows_equal_sparks_own(window: Any, native: Any, spark: SparkSession) -> None:
+    from tidegate.spark import frames
+
+    df = _times(spark)
+    ours = (
+        frames(df, key="k", time="t", arrival="t")
+        .event_time("unixtimestamp_ns")
+        .window(window, aggregates={"n": "count", "s": ("sum", "v")})
+        .data.select("k", "window_start_ns", "window_end_ns", "n", "s")
+    )
+    stamped = df.withColumn("ts", F.timestamp_micros((F.col("t") / 1000).cast("long")))
+    theirs = stamped.groupBy("k", native().alias("w")).agg(F.count("*"), F.sum("v")).select(
+        "k", (F.unix_micros("w.start") * 1000).alias("start"),
+        (F.unix_micros("w.end") * 1000).alias("end"), "count(1)", "sum(v)",
+    )  # fmt: skip
+    found = sorted(tuple(row) for row in ours.collect())
+    wanted = sorted(tuple(row) for row in theirs.collect())
+    assert len(wanted) > 20
+    assert found == wanted
