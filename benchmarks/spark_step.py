@@ -45,7 +45,7 @@ class Nothing(Operator):
 
 
 def record(folder: Path, rows: int, keys: int) -> None:
-    """A recording of `rows` messages of about 150 bytes in arrival order, up to 200 ms disordered."""
+    """A recording of `rows` messages of about 150 bytes, disordered by up to 200 ms."""
     rng = np.random.default_rng(0)
     stamp = np.arange(rows) * (10**9 // (145 * keys)) + 1_700_000_000 * 10**9
     arrival = stamp + rng.integers(0, 200_000_000, rows)

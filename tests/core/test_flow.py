@@ -42,7 +42,7 @@ def test_each_key_has_its_own_order_and_watermark() -> None:
     out = flow.process(pa.record_batch({"k": list("aabb"), "t": [1, 10, 2, 3]}))
     assert ids(out) == [("a", 1)]
     out = flow.process(pa.record_batch({"k": list("ab"), "t": [5, 5]}))
-    assert [o.kind for o in out] == ["late", "watermark"]
+    assert [o.kind for o in out] == ["watermark", "late"]
     assert ids(flow.end()) == [("a", 10), ("b", 2), ("b", 3), ("b", 5)]
 
 

@@ -117,11 +117,12 @@ class EventtimeWatermark(Operator):
             state["watermark"], state["newest"], state["source"], state["wall"], state["idle"],
             state["suspect"], codes, behind,
         )  # fmt: skip
-        out: list[Outcome] = []
+        refused: list[Outcome] = []
         if counts[kernel.ACCEPTED] < rows:
-            out += self._refused(state, collection, codes, behind)
+            refused = self._refused(state, collection, codes, behind)
         present = kernel.present(lanes, state.lanes)
-        return out + self._release(state, collection, codes, present, before)
+        # Late rows go last: the next stage then stands at the watermark that made them late.
+        return self._release(state, collection, codes, present, before) + refused
 
     def uses_wall_time(self) -> bool:
         by_clock = self.max_future_skew is not None and self.skew_against == "clock"
