@@ -38,14 +38,10 @@ log.dirs={folder}/logs
 log.retention.ms=-1
 num.partitions=1
 offsets.topic.replication.factor=1
-offsets.topic.# Tests stamp messages as they like; by default Kafka deletes what is stamped a week ago.
-log.retention.ms=-1
-num.partitions=1
+offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
-transaction.state.log.# Tests stamp messages as they like; by default Kafka deletes what is stamped a week ago.
-log.retention.ms=-1
-num.partitions=1
+transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 """
 
