@@ -174,6 +174,21 @@ class Outcomes:
         self.first = first
         self.dies = dies
 
+    @property
+    def write(self) -> Outcomes:
+        return self
+
+    def format(self, name: str) -> Outcomes:
+        assert name == "noop"
+        return self
+
+    def mode(self, _: str) -> Outcomes:
+        return self
+
+    def save(self) -> None:
+        """Rows of a batch that is written already are still computed, for the state behind them."""
+        self.computed = True
+
     def toLocalIterator(self) -> Iterator[Row]:  # noqa: N802  (Spark's name)
         for place in range(2):
             if self.dies and place == 1:
@@ -247,8 +262,13 @@ def test_no_broker_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     )
 
 
-def test_the_connector_is_asked_for_when_a_pipeline_names_kafka() -> None:
+def test_the_connector_is_asked_for_when_a_pipeline_names_kafka(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TIDEGATE_KAFKA_PACKAGE", raising=False)
     kafka = PipelineDefinition.from_yaml("streams: {s: {source: {format: kafka}}}")
     files = PipelineDefinition.from_yaml("streams: {s: {source: {path: x}}}")
     assert session_settings(kafka) == {"spark.jars.packages": PACKAGE}
     assert session_settings(files) == {}
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "a.jar,b.jar")
+    assert session_settings(kafka) == {"spark.jars": "a.jar,b.jar"}
