@@ -89,10 +89,11 @@ def dry_run(pipeline: PipelineFile, master: Master = None, as_json: Json = False
 
     definition = PipelineDefinition.load(pipeline)
     from tidegate.spark.pipeline import open_pipeline
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.session import log_file
+    from tidegate.spark.sources.kafka import session_for
 
     streaming = definition.options.mode == "streaming"
-    spark = session(master, definition.name, log=log_file())
+    spark = session_for(definition, master, log_file())
     made, frames = open_pipeline(spark, definition, streaming=streaming)
     tables = {kind: [f"{f.name}: {f.type}" for f in s] for kind, s in frames.schemas.items()}
     if as_json:
@@ -186,6 +187,20 @@ def view(
         f"{made['keys']:,} keys in {made['bytes'] / 1e6:.1f} MB; open it in a browser",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="where a run wrote its tables")],
+    file: Annotated[Path, typer.Argument(help="the MCAP log to write")],
+    kind: Annotated[list[str] | None, typer.Option(help="which tables; data if unset")] = None,
+    key: KeyColumns = None,
+) -> None:
+    """Write the tables of a run as a playable MCAP log, one channel per topic."""
+    from tidegate.mcap import export as write
+
+    written = write(out, file, kinds=tuple(kind or ("data",)), key=tuple(key or ()))
+    console.print(f"wrote {written:,} messages to {file}", soft_wrap=True)
 
 
 @app.command()
