@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,19 +108,25 @@ def contestants(only: set[str]) -> dict[str, Callable[[Any], Any]]:
     return {name: make for name, make in known.items() if not only or name in only}
 
 
-def once(spark: Any, folder: Path, make: Callable[[Any], Any]) -> float:
+def _read(query: Any) -> int:
+    return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def once(spark: Any, folder: Path, rows: int, make: Callable[[Any], Any]) -> float:
     stream = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
     checkpoint = tempfile.mkdtemp()
     try:
         writer = make(stream).writeStream.format("noop").outputMode("append")
         query = writer.option("checkpointLocation", checkpoint).start()
-        query.processAllAvailable()
+        # Not processAllAvailable: with timers Spark runs empty micro-batches and never is done.
+        while query.isActive and _read(query) < rows:
+            time.sleep(0.2)
         query.stop()
         # The first micro-batch starts workers; the figure is the steady state after it.
         progress = [p for p in query.recentProgress if p["numInputRows"]][1:]
-        rows = sum(p["numInputRows"] for p in progress)
+        steady = sum(p["numInputRows"] for p in progress)
         millis = sum(p["durationMs"]["triggerExecution"] for p in progress)
-        return rows / (millis / 1000) if millis else float("nan")
+        return steady / (millis / 1000) if millis else float("nan")
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -129,8 +137,10 @@ def main() -> None:
     parser.add_argument("--keys", type=int, nargs="+", default=[100])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--set", nargs="*", default=[], help="Spark settings to try: key=value")
     arguments = parser.parse_args()
-    spark = session(settings={"spark.sql.shuffle.partitions": "2"})
+    tried = dict(pair.split("=", 1) for pair in arguments.set)
+    spark = session(settings={"spark.sql.shuffle.partitions": "2", **tried})
     everyone = contestants(set(arguments.only))
     for keys in arguments.keys:
         with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +148,8 @@ def main() -> None:
             speeds: dict[str, list[float]] = {name: [] for name in everyone}
             for _ in range(arguments.rounds):
                 for name, make in everyone.items():
-                    speeds[name].append(once(spark, Path(folder), make))
+                    speeds[name].append(once(spark, Path(folder), arguments.rows, make))
+                    print(f"{name}: {speeds[name][-1] / 1e6:.3f} M rows/s", file=sys.stderr)
         middle = {name: statistics.median(values) for name, values in speeds.items()}
         print(f"\n{keys} keys, {arguments.rows} rows, median of {arguments.rounds}")
         for name, speed in middle.items():
