@@ -1,7 +1,7 @@
 """Spark's Python daemon with everything a worker needs loaded before it forks.
 
-Importing numba and pyarrow and reading the cached kernels takes over a second; done here it is paid
-once per machine instead of once per worker.
+Importing numba, pyarrow and the kernels takes about a second; done here it is paid once per machine
+instead of once per worker.
 """
 
 from __future__ import annotations

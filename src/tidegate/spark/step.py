@@ -27,12 +27,11 @@ from tidegate.errors import ContractError, StateError
 from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, to_blob
 
-__all__ = ["METRIC", "STEP", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
+__all__ = ["METRIC", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
 
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
 )
-STEP = ("shard", "kind", "rows", "watermark_ns", "metrics", "blob")
 
 METRIC, METRIC_AGAIN = "metric", "metric again"
 """The kinds of the rows that carry metrics. A shard that got rows and was woken in one micro-batch
