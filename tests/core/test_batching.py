@@ -134,6 +134,26 @@ def test_stall_by_wall_deadline() -> None:
     assert stage.wake_at(state) == due + 10 * SECOND
 
 
+def test_a_break_is_no_stall() -> None:
+    def reasons_after(pause: int, *, resume: bool) -> list[str]:
+        stage = Batch("1 s", gated=("det",))
+        state = stage.open()
+        stage.process(state, collection(6, wall_ns=100 * SECOND))
+        rows = pa.record_batch({"topic": ["det"], "car": ["c1"], "n": [0]})
+        stage.process(state, Collection.of(rows, np.array([300 * SECOND]), wall_ns=101 * SECOND))
+        stage.process(state, collection(7, first=6, wall_ns=102 * SECOND))
+        again = (102 + pause) * SECOND
+        if resume:
+            stage.resume(state, again)
+            assert stage.wake_at(state) == again + 10 * SECOND
+        out = stage.wake(state, again)
+        out += stage.process(state, collection(9, first=7, wall_ns=again))
+        return [row["batch_reason"] for row in _summaries(out)]
+
+    assert reasons_after(5000, resume=True) == reasons_after(0, resume=False)
+    assert "stall" in reasons_after(5000, resume=False)
+
+
 def test_watermarks_are_held_back() -> None:
     chain = Chain((STAGE,))
     states = chain.open()

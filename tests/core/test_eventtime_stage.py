@@ -78,6 +78,16 @@ def test_equal_times_keep_their_order_of_arrival_also_across_collections() -> No
     assert out.rows.column("id").to_pylist() == ["a", "A", "b", "B", "c", "C"]  # type: ignore[union-attr]
 
 
+def test_a_break_is_no_silence() -> None:
+    stage = EventtimeWatermark("9 s", idle_timeout="2 s")
+    state = stage.open()
+    stage.process(state, Collection.of(pa.record_batch({"v": [1]}), np.array([5]), wall_ns=10**9))
+    stage.resume(state, 3600 * 10**9)
+    assert stage.wake(state, 3600 * 10**9) == []
+    assert stage.wake_at(state) == 3602 * 10**9 + 1
+    assert stage.wake(state, 3603 * 10**9) != []
+
+
 def test_the_slowest_source_that_is_not_idle_sets_the_pace() -> None:
     stage = EventtimeWatermark(0, source="s", idle_timeout=100)
     state = stage.open()

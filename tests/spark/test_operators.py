@@ -53,6 +53,29 @@ def test_in_process_batch_and_stream_agree(
     assert_same(expected, written(tmp_path / "stream", stream()))
 
 
+def test_a_run_goes_on_after_a_micro_batch_that_was_cut_off(
+    spark: SparkSession, recording: Recording, tmp_path: Path
+) -> None:
+    """A stage with timers leaves empty micro-batches behind; one cut off by the stop comes again
+    first, and is not taken for the end of the next run."""
+    control = tmp_path / "control"
+
+    def stream() -> Frames:
+        return with_control(spark, opened(stream_of(spark, recording.folder), "batch"), control)
+
+    run_now(stream(), tmp_path / "out")
+    commits = tmp_path / "out" / "_checkpoint" / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    for file in (commits / str(last), commits / f".{last}.crc"):
+        file.unlink(missing_ok=True)
+    say(control, "end", "graceful")
+    run_now(stream(), tmp_path / "out")
+    expected = in_process(
+        opened(spark.read.parquet(str(recording.folder)), "batch"), recording.slices
+    )
+    assert_same(expected, written(tmp_path / "out", stream()))
+
+
 def test_batch_length_is_changed_by_a_control_row(
     spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:

@@ -109,6 +109,10 @@ class Flow:
                 self._forget(gone)
         return out
 
+    def resume(self, wall_ns: int) -> None:
+        """The flow runs again after a break, which no stage takes for silence of its streams."""
+        self.chain.resume(self.states, wall_ns)
+
     def control(self, signal: ControlSignal) -> list[Outcome]:
         """Hand a signal to every stage."""
         return self.chain.control(self.states, signal)

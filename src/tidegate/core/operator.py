@@ -62,6 +62,10 @@ class Operator(ABC):
         """Deadlines up to `wall_ns` are due."""
         return []
 
+    def resume(self, state: State, wall_ns: int) -> None:  # noqa: B027  (few stages wait)
+        """The stage runs again after a break: what it waits for by the clock starts anew at
+        `wall_ns`, because nobody looked at the streams meanwhile."""
+
     def uses_wall_time(self) -> bool:
         """Whether `wake_at` may ever name a deadline. Asked before there is a state."""
         return type(self).wake_at is not Operator.wake_at
@@ -154,6 +158,10 @@ class Chain:
         for number, stage in enumerate(self.stages):
             out += self._push(states, number + 1, stage.wake(states[number], wall_ns))
         return out
+
+    def resume(self, states: Sequence[State], wall_ns: int) -> None:
+        for stage, state in zip(self.stages, states, strict=True):
+            stage.resume(state, wall_ns)
 
     def control(self, states: Sequence[State], signal: ControlSignal) -> list[Outcome]:
         out: list[Outcome] = []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from time import time_ns
 from typing import Literal
 
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError, StateError
@@ -53,24 +55,22 @@ def start(
 
     An available-now run catches up with what was recorded, and how long Spark takes for that says
     nothing about the streams: its clock stands still, as in a batch job, so that a slow machine
-    makes no batch stall and no source idle.
+    makes no batch stall and no source idle. Nor does the time between two runs, of either mode:
+    a stage that waits by the clock starts its wait anew.
     """
     if not pipeline.df.isStreaming:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
-    pipeline = _with_shards_of(pipeline, checkpoint)
+    pipeline = replace(_with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
     if mode == "available-now":
-        pipeline = replace(pipeline, wall_ns=time_ns())
+        pipeline = replace(pipeline, wall_ns=time.time_ns())
     sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
-    quiet = _Quiet() if mode == "available-now" and pipeline.needs_timers() else None
 
     def write(outcomes: DataFrame, batch: int) -> None:
         query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = sink.write(outcomes, batch, query or "")
         if on_commit is not None:
             on_commit(commit)
-        if quiet is not None:
-            quiet.see(commit)
 
     writer = pipeline.observed.writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", checkpoint)
@@ -81,34 +81,31 @@ def start(
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
     query = writer.start()
-    if quiet is not None:
-        threading.Thread(target=quiet.stop, args=(query,), daemon=True).start()
+    if mode == "available-now" and pipeline.needs_timers():
+        threading.Thread(target=_stop_when_quiet, args=(query,), daemon=True).start()
     return query
 
 
-class _Quiet:
-    """Ends an available-now run of a pipeline that has timers.
+def _stop_when_quiet(query: StreamingQuery) -> None:
+    """End an available-now run of a pipeline that has timers.
 
     Spark runs empty micro-batches for as long as a processing-time timer might be set, which is for
-    ever; so the run is stopped after the first one that brought nothing new.
+    ever; so the run is stopped after the first one that read nothing new. The first of the run does
+    not count: it may be one again that an earlier stop cut off, with the news still to come.
     """
-
-    def __init__(self) -> None:
-        self.rows_in: dict[int, int] = {}
-        self.reached = threading.Event()
-
-    def see(self, commit: Commit) -> None:
-        rows_in = {shard: metrics["rows_in"] for shard, metrics in commit.shards.items()}
-        news = any(self.rows_in.get(shard) != rows for shard, rows in rows_in.items())
-        self.rows_in |= rows_in
-        if not news and not commit.rows:
-            self.reached.set()
-
-    def stop(self, query: StreamingQuery) -> None:
-        while not self.reached.wait(0.1):
-            if not query.isActive:
+    first: int | None = None
+    while query.isActive:
+        for progress in query.recentProgress:
+            if first is None:
+                first = progress.batchId
+            elif progress.batchId > first and not _read_anything(progress):
+                query.stop()
                 return
-        query.stop()
+        time.sleep(0.1)
+
+
+def _read_anything(progress: StreamingQueryProgress) -> bool:
+    return any(source.startOffset != source.endOffset for source in progress.sources)
 
 
 def _with_shards_of(pipeline: Frames, checkpoint: str) -> Frames:

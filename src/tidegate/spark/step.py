@@ -173,7 +173,7 @@ class ShardStep(StatefulProcessor):
     ) -> Iterator[Row]:
         wall_ns = self._wall(timerValues)
         shard = int(key[0])
-        flow = self._open(shard)
+        flow = self._open(shard, wall_ns)
         out = list(packed_rows(shard, run_shard(self.shard, flow, rows, wall_ns), flow))
         self.reported.add(shard)
         self._save(shard, flow)
@@ -186,8 +186,9 @@ class ShardStep(StatefulProcessor):
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[Row]:
         shard = int(key[0])
-        flow = self._open(shard)
-        made = tables(flow.wake(self._wall(timerValues)))
+        wall_ns = self._wall(timerValues)
+        flow = self._open(shard, wall_ns)
+        made = tables(flow.wake(wall_ns))
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         out = list(packed_rows(shard, made, flow, metric))
         self._save(shard, flow)
@@ -201,7 +202,7 @@ class ShardStep(StatefulProcessor):
             return self.wall_ns
         return max(int(timer_values.getCurrentProcessingTimeInMs()), 0) * 1_000_000
 
-    def _open(self, shard: int) -> Flow:
+    def _open(self, shard: int, wall_ns: int) -> Flow:
         stored = self.token.get()
         kept = _FLOWS.pop((self.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored[0]:
@@ -210,6 +211,7 @@ class ShardStep(StatefulProcessor):
         if stored is not None:
             check_shards(int(stored[0].partition(":")[0]), self.shards, "the state")
             flow.load({int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()})
+            flow.resume(wall_ns)
         return flow
 
     def _save(self, shard: int, flow: Flow) -> None:

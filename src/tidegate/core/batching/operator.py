@@ -164,6 +164,12 @@ class Batch(Operator):
         lanes = np.flatnonzero(due & (lane[:, c.OPEN] != 0) & (lane[:, c.ROWS] > 0))
         return self._lanes(state, lanes, wall_ns, everything=False)
 
+    def resume(self, state: State, wall_ns: int) -> None:
+        lane = state["lane"]
+        waiting = np.flatnonzero((lane[:, c.OPEN] != 0) & (lane[:, c.ROWS] > 0))
+        lane[waiting, c.CLOSED_AT] = wall_ns
+        state.touch(waiting)
+
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         chosen = np.arange(state.lanes, dtype=np.int64)
         if lanes is not None:

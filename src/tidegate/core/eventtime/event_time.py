@@ -153,6 +153,12 @@ class EventtimeWatermark(Operator):
         state.touch(lanes)
         return self._release(state, None, _NO_CODES, lanes, state["watermark"].copy())
 
+    def resume(self, state: State, wall_ns: int) -> None:
+        if self.idle_timeout is not None:
+            waiting = (state["wall"] != UNSET) & (state["idle"] == 0)
+            state["wall"][waiting] = wall_ns
+            state.touch(np.flatnonzero(waiting.any(axis=1)))
+
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         held = state.tables["held"]
         if held is None or held.num_rows == 0:
