@@ -112,6 +112,20 @@ def _read(query: Any) -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
+def _memory() -> int:
+    """Resident memory of the Python workers, where the machine tells (Linux)."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            command = (status.parent / "cmdline").read_bytes()
+            if b"tidegate.spark.daemon" in command and b"java" not in command:
+                words = status.read_text().split("VmRSS:")[1].split()
+                total += int(words[0]) * 1024
+        except (OSError, IndexError):  # gone meanwhile, or a kernel thread
+            continue
+    return total
+
+
 def once(spark: Any, folder: Path, rows: int, make: Callable[[Any], Any]) -> float:
     stream = spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(folder))
     checkpoint = tempfile.mkdtemp()
@@ -120,12 +134,15 @@ def once(spark: Any, folder: Path, rows: int, make: Callable[[Any], Any]) -> flo
         query = writer.option("checkpointLocation", checkpoint).start()
         # Not processAllAvailable: with timers Spark runs empty micro-batches and never is done.
         while query.isActive and _read(query) < rows:
-            time.sleep(0.2)
+            time.sleep(0.5)
         query.stop()
         # The first micro-batch starts workers; the figure is the steady state after it.
         progress = [p for p in query.recentProgress if p["numInputRows"]][1:]
         steady = sum(p["numInputRows"] for p in progress)
         millis = sum(p["durationMs"]["triggerExecution"] for p in progress)
+        grown = _memory()
+        if grown:
+            print(f"  workers: {grown / 2**20:.0f} MiB resident", file=sys.stderr)
         return steady / (millis / 1000) if millis else float("nan")
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)

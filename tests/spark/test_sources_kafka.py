@@ -195,7 +195,9 @@ class Outcomes:
                 raise RuntimeError("a worker died")
             n = self.first + place
             rows = pa.record_batch([["v"], [n], [b"\x00\xff"]], schema=SCHEMAS["data"])
-            yield Row(kind="data", shard=0, blob=to_blob(rows), metrics=None, watermark_ns=None)
+            yield Row(
+                kind="data", shard=0, blob=to_blob(rows).as_py(), metrics=None, watermark_ns=None
+            )
         yield Row(kind="metric", shard=0, blob=None, metrics={"rows_in": 2}, watermark_ns=7)
 
 

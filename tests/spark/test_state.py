@@ -42,7 +42,10 @@ class _Spoiled:
         self.pages, self.how = pages, how
 
     def updateValue(self, page: Any, blob: Any) -> None:  # noqa: N802  (Spark's name)
-        self.pages.updateValue(page, (self.how(blob[0]),))
+        self.pages.updateValue(page, blob if page[0] < 0 else (self.how(blob[0]),))
+
+    def getValue(self, page: Any) -> Any:  # noqa: N802  (Spark's name)
+        return self.pages.getValue(page)
 
     def iterator(self) -> Any:
         return self.pages.iterator()

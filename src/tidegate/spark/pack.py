@@ -28,6 +28,7 @@ __all__ = [
     "Unpacker",
     "arrow_schema",
     "from_blob",
+    "gathered",
     "to_blob",
     "to_blobs",
 ]
@@ -68,9 +69,13 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def to_blob(rows: pa.RecordBatch) -> memoryview:
-    """A batch as Arrow IPC."""
-    return memoryview(to_blobs([rows]).buffers()[2])
+def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
+    """A batch as Arrow IPC.
+
+    A scalar, which Arrow takes into a column as it is. It takes a memoryview too, but never gives
+    back its memory (seen in pyarrow 26), and bytes would be one more copy.
+    """
+    return to_blobs([rows])[0]
 
 
 def to_blobs(pieces: Sequence[pa.RecordBatch]) -> pa.BinaryArray:
@@ -119,7 +124,7 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part, seq = self.input * _PARTS + _partition(), 0
         labels = self.labels
-        for rows in _gathered(batches):
+        for rows in gathered(batches):
             kinds, shards, pieces = zip(*self._split(rows), strict=True)
             numbers = np.arange(seq, seq + len(pieces), dtype=np.int32)
             seq += len(pieces)
@@ -158,7 +163,8 @@ def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Re
         yield kind, int(shard[order[first]]), rows.slice(first, last - first)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth a call: only small ones are joined."""
     waiting: list[pa.RecordBatch] = []
     count, size = 0, 0
     for batch in batches:

@@ -30,6 +30,13 @@ SETTINGS: dict[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # rows per hop to Python: the packer gathers them into larger blobs itself
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # bytes per hop: Java pools no larger buffers, and each of their pages would be faulted in anew
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 2**20),
+    # the same for workers: up to 256 MB of freed memory is kept for the next micro-batch
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+    "spark.executorEnv.MALLOC_TOP_PAD_": str(64 * 2**20),
     # workers load numba, pyarrow and the kernels once, before they are forked
     "spark.python.daemon.module": "tidegate.spark.daemon",
     "spark.python.worker.reuse": "true",

@@ -22,10 +22,10 @@ from tidegate.core.eventtime.kernel import order_rows
 from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.state import concat
-from tidegate.core.time import UNSET
+from tidegate.core.time import MIN_NS, UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.spark.control import apply_control
-from tidegate.spark.pack import TIME, from_blob, to_blob
+from tidegate.spark.pack import TIME, from_blob, gathered, to_blob
 
 __all__ = ["METRIC", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
 
@@ -40,10 +40,14 @@ reports twice; sums over shards leave out the second report."""
 ROWS_PER_PIECE = 1_000_000
 """Rows of a shard run through the chain at a time: bounds memory in a backfill."""
 
-BLOB_BYTES = 256 * 2**20
-"""About where a blob of outcomes ends: far below the 2 GiB a column can hold."""
+BLOB_BYTES = 4 * 2**20
+"""About where a blob of outcomes ends: while Java reads one, Python makes the next."""
 
 _LARGEST = 2**31 - 1
+
+_TOKEN = -1
+"""The page that holds the token: a second state variable would cost as much as all the pages, for
+Spark compiles the code of each variable anew in every task."""
 
 _FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
 _FLOWS_KEPT = 64
@@ -71,9 +75,9 @@ def run_shard(
         flow.counters["rows_in"] += errors.num_rows
         flow.counters["parse_error_count"] += errors.num_rows
         yield "error", in_arrival_order(errors, shard.arrival)
-    rows = concat([from_blob(row.blob) for row in parts if row.kind == "data"])
-    if rows is not None:
-        yield from _run_rows(shard, flow, rows, wall_ns)
+    data = [from_blob(row.blob) for row in parts if row.kind == "data"]
+    for rows in pieces_in_order(data, shard.arrival):
+        yield from _run_rows(flow, rows, wall_ns)
     for row in parts:
         if row.kind == "control":
             yield from tables(apply_control(flow, row.blob))
@@ -89,16 +93,12 @@ def _check_size(size: int) -> None:
 
 
 def _run_rows(
-    shard: Shard, flow: Flow, rows: pa.RecordBatch, wall_ns: int
+    flow: Flow, rows: pa.RecordBatch, wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    rows = in_arrival_order(rows, shard.arrival)
     flow.counters["rows_in"] += rows.num_rows
-    for first in range(0, rows.num_rows, ROWS_PER_PIECE):
-        piece = rows.slice(first, ROWS_PER_PIECE)
-        index = piece.schema.get_field_index(TIME)
-        time_ns = piece.column(index).to_numpy()
-        collection = Collection.of(piece.remove_column(index), time_ns, wall_ns)
-        yield from tables(flow.accept(collection))
+    index = rows.schema.get_field_index(TIME)
+    time_ns = rows.column(index).to_numpy()
+    yield from tables(flow.accept(Collection.of(rows.remove_column(index), time_ns, wall_ns)))
 
 
 def tables(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -108,6 +108,42 @@ def tables(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, pa.RecordBatch]]:
             yield outcome.kind, outcome.table()
 
 
+def pieces_in_order(
+    parts: list[pa.RecordBatch], arrival: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all parts in order of arrival, in pieces.
+
+    Where the parts lie in order already they are handed on as they are, without a copy; only
+    small ones are joined.
+    """
+    if _in_order(parts, arrival):
+        yield from gathered(parts)
+        return
+    joined = concat(parts)
+    if joined is not None:
+        joined = in_arrival_order(joined, arrival)
+        for first in range(0, joined.num_rows, ROWS_PER_PIECE):
+            yield joined.slice(first, ROWS_PER_PIECE)
+
+
+def _in_order(parts: list[pa.RecordBatch], arrival: tuple[str, ...]) -> bool:
+    """Whether the parts are alike and in order, as far as that is quickly told."""
+    if any(not part.schema.equals(parts[0].schema) for part in parts[1:]):
+        return False
+    if not arrival or not parts:
+        return True
+    newest = MIN_NS
+    for part in parts:
+        column = part.column(part.schema.get_field_index(arrival[0]))
+        if len(arrival) > 1 or not pa.types.is_int64(column.type) or column.null_count:
+            return False
+        times = column.to_numpy()
+        if times[0] < newest or (times[1:] < times[:-1]).any():
+            return False
+        newest = times[-1]
+    return True
+
+
 def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.RecordBatch:
     """Rows sorted by the columns that pin arrival; rows that agree in all keep their order."""
     if not arrival or rows.num_rows < 2:
@@ -115,8 +151,6 @@ def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.Recor
     first = rows.column(rows.schema.get_field_index(arrival[0]))
     if len(arrival) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
         order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
-        if (order[1:] > order[:-1]).all():
-            return rows
         return rows.take(pa.array(order))
     return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in arrival]))
 
@@ -162,7 +196,6 @@ class ShardStep(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.pages = handle.getMapState("pages", "page int", "blob binary")
-        self.token = handle.getValueState("token", "token string")
         self.reported: set[int] = set()
 
     def handleInputRows(  # noqa: N802  (Spark's name)
@@ -203,14 +236,17 @@ class ShardStep(StatefulProcessor):
         return max(int(timer_values.getCurrentProcessingTimeInMs()), 0) * 1_000_000
 
     def _open(self, shard: int, wall_ns: int) -> Flow:
-        stored = self.token.get()
+        page = self.pages.getValue((_TOKEN,))
+        stored = None if page is None else bytes(page[0]).decode()
         kept = _FLOWS.pop((self.query, shard), None)
-        if stored is not None and kept is not None and kept[0] == stored[0]:
+        if stored is not None and kept is not None and kept[0] == stored:
             return kept[1]
         flow = self.shard.make()
         if stored is not None:
-            check_shards(int(stored[0].partition(":")[0]), self.shards, "the state")
-            flow.load({int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()})
+            check_shards(int(stored.partition(":")[0]), self.shards, "the state")
+            pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
+            del pages[_TOKEN]
+            flow.load(pages)
             flow.resume(wall_ns)
         return flow
 
@@ -218,7 +254,7 @@ class ShardStep(StatefulProcessor):
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
         token = f"{self.shards}:{uuid.uuid4().hex}"
-        self.token.update((token,))
+        self.pages.updateValue((_TOKEN,), (token.encode(),))
         _FLOWS[self.query, shard] = (token, flow)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
