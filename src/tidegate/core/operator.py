@@ -215,6 +215,7 @@ class Chain:
             if len(item) == 0:
                 continue
             state = states[number]
+            state.grow(int(item.lane.max()) + 1)
             state.touch(item.lane)
             stage = self.stages[number]
             if isinstance(item, Collection):

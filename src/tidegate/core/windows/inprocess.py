@@ -228,13 +228,14 @@ class Windows:
             if policy is MemoryPolicy.BLOCK and (self._manual or self._emit is not None):
                 self.tracker.wait(size)
             elif self._pending and (self._manual or self._emit is not None):
-                reason = pa.array(["memory_pressure"] * len(piece), pa.string())
-                return [Dropped(piece.rows, piece.time_ns, piece.lane, reason)]
+                return [_refused(piece)]
+        if self.tracker.over():  # and nothing that could be flushed for it
+            return [_refused(piece)]
         return self._carry_out("rows", write_rows(piece) if self._log is not None else b"", piece)
 
     def _room(self, size: int) -> bool:
         self._measure()
-        return self.tracker.used + size <= self.memory.limit
+        return self.tracker.used + size <= self.memory.limit and not self.tracker.over()
 
     def _unspill(self) -> list[Outcome]:
         """Bring spilled rows back, oldest first, as long as there is room."""
@@ -342,3 +343,8 @@ class Windows:
             self.operator.discard(self._state)
             return []
         return self.flush()
+
+
+def _refused(piece: Collection) -> Dropped:
+    reason = pa.array(["memory_pressure"] * len(piece), pa.string())
+    return Dropped(piece.rows, piece.time_ns, piece.lane, reason)

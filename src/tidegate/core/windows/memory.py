@@ -209,6 +209,14 @@ class MemoryTracker:
             self._used[component] = size
             self._freed.notify_all()
 
+    def over(self) -> list[str]:
+        """The components that hold more than their own budget; rows are judged as they come."""
+        return [
+            name
+            for name, used in self._used.items()
+            if name != "ingestion" and used > self.memory.part(name)
+        ]
+
     def metrics(self) -> dict[str, int | float]:
         """Bytes, share of the budget, level (0 low to 3 emergency), in total and by component."""
         out: dict[str, int | float] = {
