@@ -17,7 +17,9 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, assert_same, count, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
 from spark.trouble import FailWhile, KillOnce
+from tidegate.core.windows import Count, Tumbling
 from tidegate.pipeline import PipelineDefinition
+from tidegate.spark import Frames
 from tidegate.spark.pipeline import open_pipeline
 from tidegate.spark.sink import ParquetSink
 
@@ -28,15 +30,22 @@ def middle(recording: Recording) -> int:
     return int(times[len(times) // 2])
 
 
+def windowed(frames: Frames) -> Frames:
+    """Rows wait in open windows: a worker dies after it took them and before it emitted them."""
+    return frames.window(Tumbling("700 ms"), trigger=Count(60))
+
+
+@pytest.mark.parametrize("then", [lambda frames: frames, windowed], ids=["rows", "windows"])
 def test_a_worker_killed_in_mid_batch(
-    spark: SparkSession, recording: Recording, tmp_path: Path
+    then: Callable[[Frames], Frames], spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:
     marker = tmp_path / "killed"
     plain = ordered(stream_of(spark, recording.folder, files=2))
-    pipeline = plain.then(KillOnce(str(marker), "car-00001", middle(recording)))
+    pipeline = then(plain.then(KillOnce(str(marker), "car-00001", middle(recording))))
     run_now(pipeline, tmp_path / "out")
     assert int(marker.read_text()) != os.getpid()
-    expected = in_process(plain, recording.slices, end=False)
+    expected = in_process(then(plain), recording.slices, end=False)
+    assert count(expected["data"]) > 1000
     assert_same(written(tmp_path / "out", pipeline), expected)
 
 
