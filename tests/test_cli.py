@@ -172,7 +172,14 @@ def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None
     table = pq.read_table(out / "data")
     assert table["t"].to_pylist() == [3, 8, 9]
     assert pq.read_table(out / "late")["t"].to_pylist() == [1]
+    record = (out / "_tidegate" / "pipeline.json").read_text()
+    assert json.loads(record)["roles"]["key"] == ["car"]
+    pipeline.write_text(pipeline.read_text().replace("2 s", "3 s"))
     refused(tidegate("run", str(pipeline)), "sink.path", "must be empty")
+    # what lies there is still described by the run that wrote it
+    assert (out / "_tidegate" / "pipeline.json").read_text() == record
+    shown = run_json(tidegate("view", str(out), "--json"))
+    assert (shown["messages"], shown["keys"]) == (5, 1)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, sentence_of
 
 __all__ = ["app", "main"]
 
@@ -112,12 +112,16 @@ def run(
     out: Annotated[
         str | None, typer.Option(help="where the tables go, instead of sink.path")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="take up edits of the file while the stream runs")
+    ] = False,
     serve: Serve = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline: once over what is there (batch), or as a stream."""
     from tidegate.pipeline import PipelineDefinition
     from tidegate.spark.report import print_summary, run_definition
+    from tidegate.spark.watch import run_watched
 
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:
@@ -128,7 +132,10 @@ def run(
         if path is not None:
             live = LiveServer(resolve(path, "sink.path"), serve).start()
             errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
-    summary = run_definition(definition, master=master, out=out, console=errors)
+    if watch:
+        summary = run_watched(pipeline, master=master, out=out, console=errors)
+    else:
+        summary = run_definition(definition, master=master, out=out, console=errors)
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
     else:
@@ -295,7 +302,7 @@ def main() -> None:
             raise SystemExit(getattr(error, "exit_code", 2)) from None
         if debug:
             raise
-        _say(_first_cause(error))
+        _say(sentence_of(error))
         errors.print("(run with --debug for the stack)")
         raise SystemExit(2) from None
 
@@ -303,13 +310,3 @@ def main() -> None:
 def _say(sentence: str) -> None:
     """One line on standard error. What stands in brackets is text of the user's, not markup."""
     errors.print(f"[bold red]tidegate:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
-
-
-def _first_cause(error: Exception) -> str:
-    """The sentence inside a Java or Python stack that says what happened."""
-    text = str(error)
-    for line in reversed(text.splitlines()):
-        for name in ("StateError: ", "ConfigError: ", "ContractError: "):
-            if name in line:
-                return line.split(name, 1)[1]
-    return text.strip().split("\n")[0]

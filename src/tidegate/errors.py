@@ -11,7 +11,7 @@ delivered.
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "ContractError", "StateError", "TidegateError"]
+__all__ = ["ConfigError", "ContractError", "StateError", "TidegateError", "sentence_of"]
 
 
 class TidegateError(Exception):
@@ -42,3 +42,17 @@ class ContractError(TidegateError):
 
 class StateError(TidegateError):
     """A snapshot or checkpoint is corrupt, newer than this version, or made by another plan."""
+
+
+def sentence_of(error: Exception) -> str:
+    """The sentence inside a Java or Python stack that says what happened: ours if there is one.
+
+    >>> sentence_of(RuntimeError("Job aborted\\n  at ...\\ntidegate.errors.StateError: no state"))
+    'no state'
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    for line in reversed(lines):
+        for name in ("StateError: ", "ConfigError: ", "ContractError: "):
+            if name in line:
+                return line.split(name, 1)[1]
+    return lines[0]

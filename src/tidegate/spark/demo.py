@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.report import Summary, print_summary, run_frames
+from tidegate.spark.report import Summary, print_summary, run_frames, write_record
 from tidegate.spark.session import log_file, session
 from tidegate.testing.fleet import facts, fleet
 
@@ -75,6 +75,7 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
     with console.status("compiling the kernels (once; they are kept for the next run)"):
         _, frames = open_pipeline(spark, definition, streaming=True, control=f"{results}/_control")
         _ = frames.outcomes
+    write_record(str(results), definition)
     for _ in range(2):
         # The first run reads the recording; the second one brings the end, which releases the rest.
         _, frames = open_pipeline(spark, definition, streaming=True, control=f"{results}/_control")

@@ -16,17 +16,27 @@ from rich.table import Table
 from tidegate.core.time import format_duration, format_time, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
+from tidegate.pipeline.record import RECORD, record_text
 from tidegate.pipeline.references import resolve
 from tidegate.spark.frames import HIGHEST, Frames
 from tidegate.spark.pipeline import check_sources, open_pipeline
-from tidegate.spark.run import run_batch_job, start
+from tidegate.spark.run import run_batch_job, start, stop_between_batches
 from tidegate.spark.session import log_file
-from tidegate.spark.sink import Commit
-from tidegate.spark.sinks import SinkSettings
+from tidegate.spark.sink import Commit, filesystem
+from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.sources.kafka import session_for
 from tidegate.spark.sources.paths import inside_roots
 
-__all__ = ["Summary", "print_summary", "run_definition", "run_frames"]
+__all__ = [
+    "OpenRun",
+    "Summary",
+    "open_definition",
+    "print_summary",
+    "run_definition",
+    "run_frames",
+    "run_opened",
+    "write_record",
+]
 
 
 @dataclass
@@ -101,14 +111,28 @@ class Summary:
         }
 
 
-def run_definition(
-    definition: PipelineDefinition,
-    *,
-    master: str | None = None,
-    out: str | None = None,
-    console: Console | None = None,
-) -> Summary:
-    """Run a definition to its end (batch, available_now) or until it is stopped."""
+@dataclass(frozen=True)
+class OpenRun:
+    """A definition that has been checked against its sources and its sink: ready to start."""
+
+    definition: PipelineDefinition
+    path: str
+    frames: Frames
+    settings: SinkSettings
+
+    @property
+    def interval(self) -> str | None:
+        """The time between micro-batches as Spark wants it; None for a run that ends."""
+        trigger = self.definition.options.trigger
+        if trigger in (None, "available_now"):
+            return None
+        return f"{parse_duration(trigger) // 10**6} milliseconds"
+
+
+def open_definition(
+    definition: PipelineDefinition, *, master: str | None = None, out: str | None = None
+) -> OpenRun:
+    """Everything that can be wrong before a row is read is said here."""
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
@@ -122,19 +146,49 @@ def run_definition(
         streaming=streaming,
         control=f"{path}/_control" if streaming else None,
     )
-    trigger = definition.options.trigger
-    interval = None
-    if trigger not in (None, "available_now"):
-        interval = f"{parse_duration(trigger) // 10**6} milliseconds"
+    return OpenRun(definition, path, pipeline, settings)
+
+
+def run_definition(
+    definition: PipelineDefinition,
+    *,
+    master: str | None = None,
+    out: str | None = None,
+    console: Console | None = None,
+) -> Summary:
+    """Run a definition to its end (batch, available_now) or until it is stopped."""
+    opened = open_definition(definition, master=master, out=out)
+    return run_opened(opened, console or Console(stderr=True))
+
+
+def run_opened(
+    opened: OpenRun, console: Console, until: Callable[[Summary], bool] | None = None
+) -> Summary:
+    """Run it; `until` is asked ten times a second and stops a stream between micro-batches."""
+    if opened.definition.options.mode == "batch":
+        # before the record is written: what lies there belongs to the run that wrote it
+        open_sink(opened.settings, opened.path, opened.frames.schemas).check_unused()
+    write_record(opened.path, opened.definition)
     return run_frames(
-        pipeline,
-        path,
-        console=console or Console(stderr=True),
-        checkpoint=definition.options.checkpoint,
-        available_now=trigger in (None, "available_now"),
-        interval=interval,
-        settings=settings,
+        opened.frames,
+        opened.path,
+        console=console,
+        checkpoint=opened.definition.options.checkpoint,
+        available_now=opened.interval is None,
+        interval=opened.interval,
+        settings=opened.settings,
+        until=until,
     )
+
+
+def write_record(path: str, definition: PipelineDefinition) -> None:
+    """Write down beside the tables what ran."""
+    fs, root = filesystem(path)
+    place = f"{root}/{RECORD}"
+    fs.create_dir(place.rpartition("/")[0])
+    with fs.open_output_stream(f"{place}.tmp") as stream:
+        stream.write(record_text(definition).encode())
+    fs.move(f"{place}.tmp", place)
 
 
 def run_frames(
@@ -147,6 +201,7 @@ def run_frames(
     interval: str | None = None,
     expected: int | None = None,
     settings: SinkSettings | None = None,
+    until: Callable[[Summary], bool] | None = None,
 ) -> Summary:
     """Run frames into `path` with a progress bar; `expected` input rows make it a percentage."""
     summary = Summary(path)
@@ -182,6 +237,8 @@ def run_frames(
                 # Wait here, not in Java: Ctrl-C in the middle of a call to it leaves a broken
                 # connection and pages of its log.
                 while query.isActive:
+                    if until is not None and until(summary):
+                        stop_between_batches(query)
                     time.sleep(0.1)
                 query.awaitTermination()  # raises what stopped it
             finally:

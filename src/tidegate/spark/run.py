@@ -21,7 +21,7 @@ from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.step import check_shards
 
-__all__ = ["Mode", "run_batch_job", "start"]
+__all__ = ["Mode", "run_batch_job", "start", "stop_between_batches"]
 
 Mode = Literal["batch", "available-now", "continuous"]
 
@@ -84,6 +84,19 @@ def start(
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=_stop_when_quiet, args=(query,), daemon=True).start()
     return query
+
+
+def stop_between_batches(query: StreamingQuery) -> None:
+    """Let the micro-batch that is running end, then stop: whoever goes on from the checkpoint
+    finds nothing half done."""
+    last = query.lastProgress
+    before = -1 if last is None else last.batchId
+    while query.isActive and query.status["isTriggerActive"]:
+        last = query.lastProgress
+        if last is not None and last.batchId > before:
+            break
+        time.sleep(0.02)
+    query.stop()
 
 
 def _stop_when_quiet(query: StreamingQuery) -> None:

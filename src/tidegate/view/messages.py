@@ -55,12 +55,13 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
     """Everything a run's tables say about its messages, thinned evenly above `limit`."""
     _check(run, roles)
     named = roles.over(run.declared_roles())
+    guessed_key = run.record() is None  # a run that says it has no key has none
     parts: list[Part] = []
     groups: Groups | None = None
     seen: dict[str, tuple[pa.Table, Roles]] = {}
     for kind in KINDS:
         if kind in run.kinds:
-            seen[kind] = _read(run, kind, named)
+            seen[kind] = _read(run, kind, named, guessed_key)
     total = 0
     budget = _budget({kind: table for kind, (table, _) in seen.items()}, limit)
     for kind, (table, own) in seen.items():
@@ -119,7 +120,7 @@ def _inner(kind: pa.DataType) -> list[str]:
     return [f.name for f in kind] if pa.types.is_struct(kind) else []
 
 
-def _read(run: StoredRun, kind: str, named: Roles) -> tuple[pa.Table, Roles]:
+def _read(run: StoredRun, kind: str, named: Roles, guessed_key: bool) -> tuple[pa.Table, Roles]:
     schema = run.schema(kind)
     there = Roles(
         tuple(name for name in named.key if name in schema.names),
@@ -127,7 +128,8 @@ def _read(run: StoredRun, kind: str, named: Roles) -> tuple[pa.Table, Roles]:
         None,
         named.arrival,
     )
-    roles = there.over(guess_roles(run.sample(kind)))
+    guess = guess_roles(run.sample(kind))
+    roles = there.over(guess if guessed_key else replace(guess, key=()))
     ours = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "error_reason",
             "batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "late",
             "spread_ns", "decided_at_ns", "window_id", "window_start_ns", "window_end_ns", "pane",

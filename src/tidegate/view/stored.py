@@ -15,6 +15,7 @@ import yaml
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.look.columns import Roles
+from tidegate.pipeline.record import RECORD, RunRecord
 
 __all__ = ["MICRO_BATCH", "StoredRun", "open_run"]
 
@@ -74,15 +75,28 @@ class StoredRun:
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
         return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
 
+    def record(self) -> RunRecord | None:
+        """What the run wrote down about itself; runs of older versions did not."""
+        text = self._text(f"{self.root}/{RECORD}")
+        return None if text is None else RunRecord.read(text, f"{self.path}/{RECORD}")
+
     def declared_roles(self) -> Roles:
-        """What the pipeline's own file says, if it lies in the output or beside it."""
+        """What the run wrote down, else what a pipeline's file in the output or beside it says."""
+        record = self.record()
+        if record is not None:
+            return Roles(record.key, record.topic, None, next(iter(record.arrival), None))
         parent = self.root.rsplit("/", 1)[0]
         for place in (f"{self.root}/pipeline.yaml", f"{parent}/pipeline.yaml"):
-            if self.fs.get_file_info(place).type != pafs.FileType.File:
-                continue
-            with self.fs.open_input_stream(place) as stream:
-                return _roles_of(stream.read())
+            text = self._text(place)
+            if text is not None:
+                return _roles_of(text)
         return Roles()
+
+    def _text(self, place: str) -> bytes | None:
+        if self.fs.get_file_info(place).type != pafs.FileType.File:
+            return None
+        with self.fs.open_input_stream(place) as stream:
+            return bytes(stream.read())
 
 
 def open_run(path: str) -> StoredRun:
