@@ -7,6 +7,7 @@ strategies in `tidegate.core.windows` and `tidegate.core.deltas`.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -134,3 +135,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def _in_notebook() -> None:
+    """In IPython, results are shown as pictures; elsewhere IPython is not even looked for."""
+    started = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if started is not None:
+        from tidegate.notebook.register import load_ipython_extension
+
+        load_ipython_extension(started)
+
+
+_in_notebook()

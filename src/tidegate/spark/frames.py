@@ -298,6 +298,15 @@ class Frames:
         each = 1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE
         return self.shards or self.partition_count * each
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the plan and its tables. Runs no job."""
+        from tidegate.notebook.plan import plan_html
+
+        head = {"frames on": "a stream" if self.df.isStreaming else "a batch",
+                "key": ", ".join(self.keys), "topic": self.topic or "", "time": self.time or "",
+                "arrival": ", ".join(self.arrival)}  # fmt: skip
+        return plan_html(head, self.stages, self.schemas)
+
     # -- inside ---------------------------------------------------------------------------------
 
     def _topic(self) -> str:
