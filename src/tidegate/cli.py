@@ -126,11 +126,13 @@ def run(
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:
         from tidegate.pipeline.references import resolve
+        from tidegate.pipeline.roots import inside_roots
         from tidegate.view.serve import LiveServer
 
         path = out or (definition.sink.path if definition.sink else None)
         if path is not None:
-            live = LiveServer(resolve(path, "sink.path"), serve).start()
+            path = inside_roots(resolve(path, "sink.path"), "sink.path")
+            live = LiveServer(path, serve).start()
             errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
     if watch:
         summary = run_watched(pipeline, master=master, out=out, console=errors)

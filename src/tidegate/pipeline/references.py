@@ -1,7 +1,8 @@
 """References to secrets: `${env:NAME}` and `${file:path}`.
 
 A definition holds the reference, never the value. It is resolved when a source or sink is opened,
-and whatever shows a definition (`explain`, logs, the page) shows the reference.
+and whatever shows a definition (`explain`, logs, the page) shows the reference. A file must lie in
+the directories given (`TIDEGATE_ROOTS`), as any path of a definition.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.roots import inside_roots
 
 __all__ = ["is_reference", "resolve", "shown"]
 
@@ -49,6 +51,7 @@ def resolve(text: str, field: str = "option", env: Mapping[str, str] | None = No
                 )
             return variables[name]
         if kind == "file":
+            inside_roots(name, field, env)
             try:
                 return Path(name).read_text().rstrip("\n")
             except OSError as error:

@@ -13,13 +13,13 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.references import resolve
+from tidegate.pipeline.roots import inside_roots, option_inside_roots
 from tidegate.spark.control import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sink import filesystem
 from tidegate.spark.sources import OURS, register_sources
 from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
-from tidegate.spark.sources.paths import inside_roots
 
 __all__ = ["check_sources", "open_pipeline", "open_source"]
 
@@ -68,10 +68,15 @@ def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str
     """Path and options of a source with references resolved, if what they name is there."""
     path = None if source.path is None else resolve(source.path, f"{field}.path")
     if path is not None:
-        inside_roots(path, f"{field}.path")
-        if "://" not in path and not any(_matches(path)):
+        inside_roots(path, f"{field}.path", pattern=True)
+        matches = _matches(path) if "://" not in path else []
+        if "://" not in path and not matches:
             raise ConfigError(f"{field}.path", path, "does not exist")
+        for match in matches:  # what a pattern finds may be a link that leads out
+            inside_roots(str(match), f"{field}.path")
     options = {key: resolve(str(value), key) for key, value in source.options.items()}
+    for key, value in options.items():
+        option_inside_roots(key, value, f"{field}.options")
     if "path" in {key.lower() for key in options}:
         raise ConfigError(f"{field}.options", "path", "is source.path, not an option")
     if source.format == "kafka":

@@ -18,6 +18,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.record import RECORD, record_text
 from tidegate.pipeline.references import resolve
+from tidegate.pipeline.roots import inside_roots
 from tidegate.spark.frames import HIGHEST, Frames
 from tidegate.spark.pipeline import check_sources, open_pipeline
 from tidegate.spark.run import run_batch_job, start, stop_between_batches
@@ -25,7 +26,6 @@ from tidegate.spark.session import log_file
 from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.sources.kafka import session_for
-from tidegate.spark.sources.paths import inside_roots
 
 __all__ = [
     "OpenRun",
@@ -119,6 +119,7 @@ class OpenRun:
     path: str
     frames: Frames
     settings: SinkSettings
+    checkpoint: str | None = None
 
     @property
     def interval(self) -> str | None:
@@ -137,6 +138,10 @@ def open_definition(
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
     path = inside_roots(resolve(path, "sink.path"), "sink.path")
+    checkpoint = definition.options.checkpoint
+    if checkpoint is not None:
+        field = "options.checkpoint"
+        checkpoint = inside_roots(resolve(checkpoint, field), field)
     settings = SinkSettings.of(definition.sink)
     check_sources(definition)
     streaming = definition.options.mode == "streaming"
@@ -146,7 +151,7 @@ def open_definition(
         streaming=streaming,
         control=f"{path}/_control" if streaming else None,
     )
-    return OpenRun(definition, path, pipeline, settings)
+    return OpenRun(definition, path, pipeline, settings, checkpoint)
 
 
 def run_definition(
@@ -173,7 +178,7 @@ def run_opened(
         opened.frames,
         opened.path,
         console=console,
-        checkpoint=opened.definition.options.checkpoint,
+        checkpoint=opened.checkpoint,
         available_now=opened.interval is None,
         interval=opened.interval,
         settings=opened.settings,

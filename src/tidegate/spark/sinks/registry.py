@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import SinkDefinition
 from tidegate.pipeline.references import resolve
+from tidegate.pipeline.roots import option_inside_roots
 from tidegate.spark.sink import Commit, ParquetSink
 
 __all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]
@@ -43,6 +44,8 @@ class SinkSettings:
         if definition is None:
             return cls()
         options = {name: resolve(str(v), name) for name, v in definition.options.items()}
+        for name, value in options.items():
+            option_inside_roots(name, value, "sink.options")
         return cls(definition.format, options)
 
 
