@@ -200,12 +200,31 @@ def view(
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Argument(help="where a run wrote its tables")],
-    file: Annotated[Path, typer.Argument(help="the MCAP log to write")],
-    kind: Annotated[list[str] | None, typer.Option(help="which tables; data if unset")] = None,
+    out: Annotated[str, typer.Argument(help="where a run wrote its tables")],
+    file: Annotated[Path, typer.Argument(help="the log to write: .mcap or .rrd")],
+    to: Annotated[
+        str | None, typer.Option(help="mcap or rerun; by the file's name if unset")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="which tables; unset: data (MCAP), all (Rerun)")
+    ] = None,
     key: KeyColumns = None,
 ) -> None:
-    """Write the tables of a run as a playable MCAP log, one channel per topic."""
+    """Write the tables of a run as a log to play: MCAP, or a recording for Rerun's viewer."""
+    from tidegate.errors import ConfigError
+
+    wanted = to or ("rerun" if file.suffix == ".rrd" else "mcap")
+    if wanted == "rerun":
+        from tidegate.look.columns import Roles
+        from tidegate.view.rerun_export import export_rerun
+
+        done = export_rerun(out, str(file), kinds=kind or (), roles=Roles(tuple(key or ())))
+        console.print(f"wrote {done.rows:,} rows to {file}", soft_wrap=True)
+        if done.left_out:
+            errors.print(f"left out: {', '.join(sorted(done.left_out))}", soft_wrap=True)
+        return
+    if wanted != "mcap":
+        raise ConfigError("to", wanted, "must be mcap or rerun")
     from tidegate.mcap import export as write
 
     written = write(out, file, kinds=tuple(kind or ("data",)), key=tuple(key or ()))

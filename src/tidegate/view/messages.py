@@ -21,7 +21,7 @@ from tidegate.view.cells import NONE, arrival_of, flat, integers, nanoseconds, t
 from tidegate.view.groups import Groups, Part, batches_of, evenly, sets_of, topics_of, windows_of
 from tidegate.view.stored import MICRO_BATCH, StoredRun
 
-__all__ = ["KINDS", "Messages", "gather"]
+__all__ = ["KINDS", "Messages", "check_roles", "gather", "roles_in"]
 
 KINDS = ("data", "late", "dropped", "error")
 
@@ -53,15 +53,13 @@ class Messages:
 
 def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
     """Everything a run's tables say about its messages, thinned evenly above `limit`."""
-    _check(run, roles)
-    named = roles.over(run.declared_roles())
-    guessed_key = run.record() is None  # a run that says it has no key has none
+    check_roles(run, roles)
     parts: list[Part] = []
     groups: Groups | None = None
     seen: dict[str, tuple[pa.Table, Roles]] = {}
     for kind in KINDS:
         if kind in run.kinds:
-            seen[kind] = _read(run, kind, named, guessed_key)
+            seen[kind] = _read(run, kind, roles)
     total = 0
     budget = _budget({kind: table for kind, (table, _) in seen.items()}, limit)
     for kind, (table, own) in seen.items():
@@ -84,7 +82,7 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
             part.group = groups.columns.pop("__of_row")
         part.most = budget[kind]
         parts.append(part)
-    roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), named)
+    roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), roles)
     return _sorted(parts, groups, total, roles_used)
 
 
@@ -107,7 +105,7 @@ def _messages_per_row(table: pa.Table) -> int:
     return len(topics_of(table)) if "spread_ns" in table.column_names else 1
 
 
-def _check(run: StoredRun, roles: Roles) -> None:
+def check_roles(run: StoredRun, roles: Roles) -> None:
     """A column that was asked for must be in some table, or in the members of its sets."""
     names: dict[str, None] = {}
     for kind in run.kinds:
@@ -120,8 +118,10 @@ def _inner(kind: pa.DataType) -> list[str]:
     return [f.name for f in kind] if pa.types.is_struct(kind) else []
 
 
-def _read(run: StoredRun, kind: str, named: Roles, guessed_key: bool) -> tuple[pa.Table, Roles]:
+def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
+    """The roles of a table's columns: what was asked for, else what the run says, else a guess."""
     schema = run.schema(kind)
+    named = asked.over(run.declared_roles())
     there = Roles(
         tuple(name for name in named.key if name in schema.names),
         named.topic if named.topic in schema.names else None,
@@ -129,15 +129,22 @@ def _read(run: StoredRun, kind: str, named: Roles, guessed_key: bool) -> tuple[p
         named.arrival,
     )
     guess = guess_roles(run.sample(kind))
-    roles = there.over(guess if guessed_key else replace(guess, key=()))
+    if run.record() is not None:
+        guess = replace(guess, key=())  # a run that says it has no key has none
+    roles = there.over(guess)
+    if roles.arrival is None:
+        inside = dict.fromkeys(name for f in schema for name in _inner(f.type))
+        roles = replace(roles, arrival=next((n for n in ARRIVAL_NAMES if n in inside), None))
+    return roles
+
+
+def _read(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles]:
+    schema, roles = run.schema(kind), roles_in(run, kind, asked)
     ours = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "error_reason",
             "batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "late",
             "spread_ns", "decided_at_ns", "window_id", "window_start_ns", "window_end_ns", "pane",
             "revision", "trigger", "retraction")  # fmt: skip
     structs = [f.name for f in schema if pa.types.is_struct(f.type)]
-    if roles.arrival is None and structs:
-        inside = dict.fromkeys(name for f in schema for name in _inner(f.type))
-        roles = replace(roles, arrival=next((n for n in ARRIVAL_NAMES if n in inside), None))
     if "window_start_ns" in schema.names and "late" not in schema.names:
         ours = (*ours, *schema.names)  # aggregated: the page shows what was worked out
     arrival = [roles.arrival] if roles.arrival else []
