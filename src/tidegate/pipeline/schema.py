@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from tidegate.core.naming import snake
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import PipelineDefinition
-from tidegate.pipeline.stages import STAGES, Stage, Stages, snake
+from tidegate.pipeline.stages import STAGES, Stage, Stages
 
 __all__ = ["json_schema"]
 

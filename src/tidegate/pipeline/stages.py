@@ -8,12 +8,12 @@ a definition knows anyway, such as the topic column, is filled in from the conte
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from tidegate.core.naming import snake
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
 from tidegate.pipeline.problems import unknown
@@ -155,15 +155,6 @@ class Stages:
     def list(self) -> list[str]:
         """The known names, sorted."""
         return sorted(self._stages)
-
-
-def snake(name: str) -> str:
-    """`maxInterval` as `max_interval`.
-
-    >>> snake("maxInterval"), snake("max_interval")
-    ('max_interval', 'max_interval')
-    """
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: "_" + match[1].lower(), str(name))
 
 
 STAGES = Stages()

@@ -19,6 +19,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any
 
+from tidegate.core.naming import snake
 from tidegate.core.operator import Operator
 from tidegate.core.windows import (
     Accumulation,
@@ -49,7 +50,7 @@ from tidegate.core.windows import (
 )
 from tidegate.errors import ConfigError
 from tidegate.pipeline.problems import unknown
-from tidegate.pipeline.stages import StageContext, snake
+from tidegate.pipeline.stages import StageContext
 
 __all__ = ["KINDS", "LATE", "SETTINGS", "TRIGGERS", "build_window"]
 

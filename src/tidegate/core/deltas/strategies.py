@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tidegate.core.deltas.chains import Chains
 from tidegate.core.deltas.folding import Plan, fold
 from tidegate.core.model import Int64s
+from tidegate.core.naming import snake
 from tidegate.core.time import MAX_NS, Duration, format_duration, parse_duration
 from tidegate.errors import ConfigError
 
@@ -158,6 +159,8 @@ def read_strategy(value: Strategy | str | Mapping[str, Any]) -> Strategy:
 
     >>> read_strategy("tiered_merge"), read_strategy({"time_boundary": {"interval": "1 s"}})
     (TieredMerge(keep_recent=10), TimeBoundary(interval='1 s'))
+    >>> read_strategy({"tieredMerge": {"keepRecent": 5}})
+    TieredMerge(keep_recent=5)
     """
     if not isinstance(value, (str, Mapping)):
         if not hasattr(value, "plan"):
@@ -166,11 +169,12 @@ def read_strategy(value: Strategy | str | Mapping[str, Any]) -> Strategy:
     given: dict[str, Any] = {str(value): {}} if isinstance(value, str) else dict(value)
     if "name" in given:
         given = {str(given.pop("name")): given}
+    given = {snake(name): settings for name, settings in given.items()}
     if len(given) != 1 or next(iter(given)) not in _KNOWN:
         raise ConfigError("strategy", value, f"must be one of {', '.join(_KNOWN)}")
     ((name, settings),) = given.items()
     try:
-        made: Strategy = _KNOWN[name](**(settings or {}))
+        made: Strategy = _KNOWN[name](**{snake(k): v for k, v in (settings or {}).items()})
     except TypeError as error:
         raise ConfigError("strategy", value, f"has settings that do not fit: {error}") from None
     return made
