@@ -16,6 +16,9 @@ from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
 from tidegate.core.windows.numbers import STEP_COPY, STEP_ROWS, Int
 
+CODES_KNOWN = 4096
+"""Groups whose slots are remembered by number; beyond, each is looked up."""
+
 Matrix = NDArray[Any]
 Floats = NDArray[np.float64]
 
@@ -75,8 +78,15 @@ def split_groups(
     table = np.full(size, -1, np.int64)
     for s in range(n_slots):
         _slot_of(table, slots, s, first_slot, n_codes, held[s, 0], held[s, 1])
-    out = np.empty((n_steps + 1024, 4), np.int64)
+    most = n_steps + 1024  # one step per row at worst; pages that are not used cost nothing
+    for j in range(n_steps):
+        if steps[j, 0] == STEP_ROWS:
+            most += steps[j, 3] - steps[j, 2]
+    out = np.empty((most, 4), np.int64)
     made = 0
+    # The slots of the last step by code: groups come again and again in a stretch of rows.
+    known = np.empty(min(n_codes, CODES_KNOWN), np.int64)
+    known_by = np.full(len(known), -1, np.int64)
     for j in range(n_steps):
         what, e = steps[j, 0], steps[j, 1]
         by_row = what == STEP_ROWS
@@ -89,7 +99,14 @@ def split_groups(
                 out[made - 1, 3] = i + 1
                 i += 1
                 continue
-            s = _slot_of(table, slots, n_slots, first_slot, n_codes, e, code)
+            near = by_row and code < len(known)
+            if near and known_by[code] == j:
+                s = known[code]
+            else:
+                s = _slot_of(table, slots, n_slots, first_slot, n_codes, e, code)
+            if near:
+                known[code] = s
+                known_by[code] = j
             if s == n_slots:
                 n_slots += 1
                 if n_slots == len(slots):
