@@ -28,3 +28,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     made = Browser(tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    """What the page looked like in this run of the tests: build output, kept out of git."""
+    folder = Path(__file__).parents[2] / "build" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -53,18 +53,19 @@ def test_every_message_of_the_recording_is_in_the_page_once(plain: Path) -> None
 
 
 def test_the_page_opens_from_a_file_and_paints_without_a_complaint(
-    plain: Path, browser: Browser
+    plain: Path, browser: Browser, screenshots: Path
 ) -> None:
     browser.problems.clear()
     for theme in ("light", "dark"):
         browser.open(plain / "page.html", f"#theme={theme}")
         assert browser.evaluate(PAINTED) > 5_000
+        browser.screenshot(screenshots / f"timeline-{theme}.png")
         assert browser.evaluate("document.documentElement.dataset.theme") == theme
     browser.evaluate("document.getElementById('tab-health').click()")
     assert browser.evaluate("document.querySelectorAll('#health .uplot').length") >= 5
     assert "camera" in browser.evaluate("document.getElementById('health').innerText")
     assert browser.problems == []
-    browser.screenshot(plain / "health.png")
+    browser.screenshot(screenshots / "health.png")
 
 
 def test_the_columns_reach_the_browser_exactly(plain: Path, browser: Browser) -> None:
@@ -132,7 +133,7 @@ def test_wheel_and_drag_move_the_view(plain: Path, browser: Browser) -> None:
     ],
 )
 def test_a_click_on_a_set_a_batch_or_a_window_shows_what_it_holds(
-    tmp_path: Path, browser: Browser, what: str, stage: Operator, words: str
+    tmp_path: Path, browser: Browser, screenshots: Path, what: str, stage: Operator, words: str
 ) -> None:
     store(tmp_path, [in_order(), stage], fleet(2, 12, seed=6))
     write_page(str(tmp_path), str(tmp_path / "page.html"), Roles())
@@ -157,6 +158,11 @@ def test_a_click_on_a_set_a_batch_or_a_window_shows_what_it_holds(
         assert all(topic in text for topic in ("camera", "lidar", "gps"))
     if what == "batch":
         assert "expected" in text
+    browser.screenshot(screenshots / f"{what}.png")
+    browser.evaluate("document.getElementById('tab-health').click()")
+    if words != "n\t":  # aggregated windows do not say when their rows came
+        assert "Decision delay" in browser.evaluate("document.getElementById('health').innerText")
+    browser.screenshot(screenshots / f"{what}-health.png")
     assert browser.problems == []
 
 

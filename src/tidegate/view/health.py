@@ -9,6 +9,7 @@ import numpy as np
 from tidegate.core.model import Int64s
 from tidegate.look.measure import Spread, histogram, stream_looks
 from tidegate.view.cells import NONE
+from tidegate.view.compaction import chain_levels, compaction_of
 from tidegate.view.messages import KINDS, Messages
 from tidegate.view.stored import StoredRun
 
@@ -33,6 +34,7 @@ def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
         "commits": commit_levels(run),
         "decision": _decision(messages),
         "waiting": _waiting(messages),
+        "compaction": compaction_of(run),
     }
 
 
@@ -102,6 +104,7 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
                 "held": sum(_named(m, "buffer_size") or 0 for m in standing.values()),
                 "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
                 "rows": commit["rows"],
+                "chains": chain_levels(list(standing.values())),
             }
         )
     return out
@@ -120,20 +123,52 @@ def _named(metrics: dict[str, int], name: str) -> int | None:
 
 
 def _decision(messages: Messages) -> dict[str, Any] | None:
-    """Sets: how long after its newest member (event time) a set was decided, and how wide it is."""
+    """How long after its end a group was decided; for sets also how wide they are.
+
+    A set says itself which message decided it. A batch or a window does not: what is known is by
+    which micro-batch it was delivered, and the newest arrival in that.
+    """
     groups = messages.groups
-    if groups is None or groups.what != "set" or len(groups.end_ns) == 0:
+    if groups is None or len(groups.end_ns) == 0:
         return None
+    if groups.what != "set":
+        return _delivery(messages)
     delay: Int64s = groups.columns["decided_at_ns"] - groups.end_ns
     delay = delay[(groups.columns["decided_at_ns"] != NONE) & (delay >= 0)]
     edges, counts = histogram(delay)
     spread = groups.columns["spread_ns"]
     spread_edges, spread_counts = histogram(spread)
     return {
+        "what": "set",
         "edges_ns": edges, "counts": counts, "quantiles": Spread.of(delay).__dict__,
         "spread_edges_ns": spread_edges, "spread_counts": spread_counts,
         "spread_quantiles": Spread.of(spread).__dict__,
     }  # fmt: skip
+
+
+def _delivery(messages: Messages) -> dict[str, Any] | None:
+    """From the end of a batch or window to the newest arrival of the micro-batch that brought it,
+    of those whose end that arrival had passed: the last ones are brought by the end of the run."""
+    own = _of_kind(messages, "data") & (messages.arrival_ns != NONE)
+    own &= (messages.group >= 0) & (messages.micro >= 0)
+    if messages.groups is None or not own.any():
+        return None
+    which, first = np.unique(messages.group[own], return_index=True)
+    newest = _newest_arrival(messages, own)[messages.micro[own][first]]
+    delay = newest - messages.groups.end_ns[which]
+    delay = delay[delay >= 0]
+    if len(delay) == 0:
+        return None
+    edges, counts = histogram(delay)
+    found = {"edges_ns": edges, "counts": counts, "quantiles": Spread.of(delay).__dict__}
+    return {"what": messages.groups.what, **found}
+
+
+def _newest_arrival(messages: Messages, own: Any) -> Int64s:
+    """By micro-batch."""
+    newest = np.full(int(messages.micro[own].max()) + 1, NONE, np.int64)
+    np.maximum.at(newest, messages.micro[own], messages.arrival_ns[own])
+    return newest
 
 
 def _waiting(messages: Messages) -> dict[str, Any] | None:
@@ -142,7 +177,5 @@ def _waiting(messages: Messages) -> dict[str, Any] | None:
     own = _of_kind(messages, "data") & (messages.arrival_ns != NONE) & (messages.micro >= 0)
     if not own.any():
         return None
-    arrival, micro = messages.arrival_ns[own], messages.micro[own]
-    newest = np.full(int(micro.max()) + 1, NONE, np.int64)
-    np.maximum.at(newest, micro, arrival)
-    return {"quantiles": Spread.of(newest[micro] - arrival).__dict__}
+    held = _newest_arrival(messages, own)[messages.micro[own]] - messages.arrival_ns[own]
+    return {"quantiles": Spread.of(held).__dict__}

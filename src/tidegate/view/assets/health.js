@@ -48,8 +48,11 @@ function drawHealth(run, root) {
   }
   if (health.lateness) histogramCard("Lateness", `how far behind the watermark late rows came: ${quantiles(health.lateness.quantiles)}`, health.lateness.edges_ns, [["late", health.lateness.late, "late"]]);
   if (health.decision) {
-    histogramCard("Decision delay", `from a set's newest member to the message that decided it: ${quantiles(health.decision.quantiles)}`, health.decision.edges_ns, [["sets", health.decision.counts, "mark"]]);
-    histogramCard("Spread of sets", `from the first to the last member: ${quantiles(health.decision.spread_quantiles)}`, health.decision.spread_edges_ns, [["sets", health.decision.spread_counts, "data"]]);
+    const { decision } = health;
+    const name = { set: "sets", batch: "batches", window: "windows" }[decision.what];
+    const words = decision.what === "set" ? "from a set's newest member to the message that decided it" : `from the end of a ${decision.what} to the last arrival of the micro-batch that brought it`;
+    histogramCard("Decision delay", `${words}: ${quantiles(decision.quantiles)}`, decision.edges_ns, [[name, decision.counts, "mark"]]);
+    if (decision.spread_edges_ns) histogramCard("Spread of sets", `from the first to the last member: ${quantiles(decision.spread_quantiles)}`, decision.spread_edges_ns, [["sets", decision.spread_counts, "data"]]);
   }
   if (health.rate) {
     const home = card("Rate", "messages per second and key, by event time");
@@ -59,7 +62,7 @@ function drawHealth(run, root) {
       scales: { x: { time: false } },
       xAxis: { values: (_, list) => list.map((v) => `${+v.toFixed(3)} s`), space: 70 },
       yAxis: { values: (_, list) => list.map((v) => `${v} Hz`) },
-      series: [{}, ...names.map((name, i) => ({ label: name, stroke: palette[i % palette.length], width: 1.5, points: { show: false } }))],
+      series: [{}, ...names.map((name, i) => ({ label: name || "messages", stroke: palette[i % palette.length], width: 1.5, points: { show: false } }))],
     }, [health.rate.at_s.map((t) => t - begin), ...names.map((name) => health.rate.per_key_hz[name])]);
   }
   const { commits } = health;
@@ -76,6 +79,16 @@ function drawHealth(run, root) {
   perCommit("Watermark lag", "per micro-batch: the newest event time seen less the slowest watermark", [["lag", (c) => c.lag_ns, "mark"]], spanAxis);
   perCommit("Rows per micro-batch", "what each commit delivered, and what was still held", [["in order", (c) => c.rows.data || 0, "data"], ["late", (c) => c.rows.late || 0, "late"], ["held", (c) => c.held, "set"]], { values: (_, list) => list.map(whole) });
   perCommit("State", "bytes kept between micro-batches", [["bytes", (c) => c.state_bytes, "dropped"]], { values: (_, list) => list.map((v) => `${whole(Math.round(v / 1024))} K`) });
+  if (commits.some((commit) => commit.chains)) {
+    const level = (name) => (c) => (c.chains ? c.chains[name] : null);
+    perCommit("Chain length", "deltas per chain that no checkpoint holds yet, on average over all chains", [["mean length", level("length"), "data"]], { values: (_, list) => list.map((v) => +v.toFixed(1)) });
+    const { compaction } = health;
+    if (compaction) {
+      const of = (name) => (c) => (compaction.by_batch[c.batch] ? compaction.by_batch[c.batch][name] : null);
+      const saved = compaction.bytes_before ? ` ${(compaction.bytes_before / Math.max(compaction.bytes_after, 1)).toFixed(1)} times fewer bytes;` : "";
+      perCommit("Compaction", `${whole(compaction.count)} so far;${saved} mean deltas of a chain before and after, longest ${whole(compaction.before.max)}`, [["before", of("before"), "late"], ["after", of("after"), "mark"]], { values: (_, list) => list.map(whole) });
+    }
+  }
   const streams = card("Streams", "period: the median step between neighbours; jitter: what a step is off whole periods; a gap is more than three periods", true);
   const waiting = health.waiting ? `<p>Rows in order were held ${quantiles(health.waiting.quantiles)}, from their arrival to the last arrival of the micro-batch that delivered them.</p>` : "";
   streams.innerHTML += `<table><tr>${["stream", "keys", "messages", "rate", "period", "jitter p50", "jitter p99", "gaps", "longest pause", "missing", "same time twice"].map((n) => `<th>${n}</th>`).join("")}</tr>${health.streams.map((s) => `<tr>${[escaped(s.topic || "messages"), whole(s.streams), whole(s.rows), s.rate_hz ? `${+s.rate_hz.toPrecision(4)} Hz` : "–", span(s.period_ns), span(s.jitter.p50), span(s.jitter.p99), whole(s.gaps), span(s.longest_gap_ns), whole(s.missing), whole(s.duplicates)].map((v) => `<td>${v}</td>`).join("")}</tr>`).join("")}</table>${waiting}`;

@@ -35,7 +35,7 @@ function header(run) {
   byId("run").textContent = run.title;
   byId("run").title = run.title;
   const known = { data: "data", late: "late", dropped: "dropped", error: "error" };
-  const what = run.groups ? { set: "sets", batch: "in batches", window: "window rows" }[run.groups.what] : "in order";
+  const what = run.groups ? { set: "sets", batch: "in batches", window: "window rows" }[run.groups.what] : run.counts.compactions ? "vectors" : "in order";
   byId("counts").innerHTML = Object.entries(run.counts).map(([kind, n]) => `<span><i class="dot" style="background:var(--${known[kind] || "set"})"></i>${whole(n)} ${kind === "data" ? what : kind}</span>`).join("") + (run.shown < run.total ? `<span title="a page holds no more: tidegate view --limit">${whole(run.shown)} of ${whole(run.total)} messages shown</span>` : "");
   const entries = [["data", "●", run.groups ? { set: "in a set", batch: "in a batch", window: "in a window" }[run.groups.what] : "in order"], ["late", "◆", "late"], ["dropped", "●", "dropped"], ["error", "✕", "error"], ["missing", "○", "slot missing"], ["mark", "┆", "watermark"]];
   byId("legend").innerHTML = entries.filter(([kind]) => (kind === "mark" ? run.health.commits.some((c) => c.watermark_ns) : kind === "missing" ? run.groups && run.groups.what === "batch" : run.counts[kind])).map(([kind, sign, name]) => `<span><b style="color:var(--${kind === "missing" ? "error" : kind})">${sign}</b> ${name}</span>`).join("");
