@@ -207,10 +207,13 @@ def test_the_ticker_is_aligned_to_window_ends_and_needs_no_rows() -> None:
 def test_order_is_by_lane_time_and_arrival(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 6))
-    rows = int(rng.integers(0, 200))
+    # Both ways to sort: a few rows and nearly sorted ones are moved, many far ones are not.
+    rows = int(rng.integers(0, 200)) if seed % 2 else 5000
     span = int(rng.choice([1, 50, 10**6, 10**12, 2**62]))
     lanes = rng.integers(0, count, rows).astype(np.int32)
     times = rng.integers(-span, span, rows)
+    if seed % 4 == 2:
+        times = np.arange(rows) * 10 + rng.integers(0, 50, rows)
     expected = np.lexsort((np.arange(rows), times, lanes))
     assert order_rows(lanes, times, count).tolist() == expected.tolist()
 
@@ -218,6 +221,9 @@ def test_order_is_by_lane_time_and_arrival(seed: int) -> None:
 def test_order_from_the_first_to_the_last_nanosecond() -> None:
     times = np.array([MAX_NS, 0, MIN_NS, -1, MAX_NS, MIN_NS])
     assert order_rows(np.zeros(6, np.int32), times, 1).tolist() == [2, 5, 3, 1, 0, 4]
+    often = np.tile(times, 1000)
+    expected = np.argsort(often, kind="stable")
+    assert order_rows(np.zeros(6000, np.int32), often, 1).tolist() == expected.tolist()
 
 
 def test_arrange_leaves_out_what_was_refused() -> None:

@@ -31,6 +31,9 @@ _BUCKETS = 2**11
 _DIGIT = np.uint64(_BUCKETS - 1)
 """A digit of the radix sort: 2,048 buckets stay in the first-level cache."""
 _SIGN = np.uint64(2**63)
+
+MOVES = 16
+"""Places that rows may be moved on average before it costs more than a radix sort."""
 """With its sign bit turned, an int64 is a uint64 of the same order: distances cannot wrap."""
 
 
@@ -179,11 +182,53 @@ def admit(
 
 
 @kernel
+def by_lane(lanes: Int32s, count: int) -> tuple[Int64s, Int64s]:
+    """Row numbers by (lane, arrival), and where each lane begins."""
+    places = np.zeros(count + 1, np.int64)
+    for lane in lanes:
+        places[lane + 1] += 1
+    for lane in range(count):
+        places[lane + 1] += places[lane]
+    edges = places.copy()
+    order = np.empty(lanes.shape[0], np.int64)
+    for row in range(lanes.shape[0]):
+        lane = lanes[row]
+        order[places[lane]] = row
+        places[lane] += 1
+    return order, edges
+
+
+@kernel
+def insert_rows(order: Int64s, edges: Int64s, times: Int64s) -> bool:
+    """Bring the rows of each lane into order of time by moving each to its place.
+
+    Rows of a stream that is nearly in order move by a few places, and the memory they lie in is
+    small. False, with nothing done that matters, if they would have to move far.
+    """
+    stamps = np.empty(len(order), np.int64)
+    budget = np.int64(4096)  # and more with every row: rows far out of order are found out early
+    for lane in range(len(edges) - 1):
+        for at in range(edges[lane], edges[lane + 1]):
+            stamps[at] = times[order[at]]
+        for at in range(edges[lane] + 1, edges[lane + 1]):
+            stamp, row = stamps[at], order[at]
+            place = at
+            while place > edges[lane] and stamps[place - 1] > stamp:
+                stamps[place], order[place] = stamps[place - 1], order[place - 1]
+                place -= 1
+            stamps[place], order[place] = stamp, row
+            budget += MOVES - (at - place)
+            if budget < 0:
+                return False
+    return True
+
+
+@kernel
 def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
     """Row numbers by (lane, time, arrival), in time linear in the rows.
 
-    A radix sort of the times by their distance from the earliest, then a counting sort by lane;
-    both are stable. Rows that span a second need three passes, whatever their disorder.
+    Rows that are nearly in order are moved to their places. Otherwise a radix sort of the times by
+    their distance from the earliest, then a counting sort by lane. All of these are stable.
     """
     rows = lanes.shape[0]
     order = np.arange(rows)
@@ -199,6 +244,9 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
         highest = max(highest, times[row])
     if sorted_already:
         return order
+    near, edges = by_lane(lanes, count)
+    if insert_rows(near, edges, times):
+        return near
     other = np.empty(rows, np.int64)
     lowest_bits = np.uint64(lowest) ^ _SIGN
     span = (np.uint64(highest) ^ _SIGN) - lowest_bits
@@ -222,11 +270,7 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
         shift += _BITS
     if count == 1:
         return order
-    places = np.zeros(count + 1, np.int64)
-    for row in range(rows):
-        places[lanes[row] + 1] += 1
-    for lane in range(count):
-        places[lane + 1] += places[lane]
+    places = edges[:-1].copy()
     for at in range(rows):
         row = order[at]
         other[places[lanes[row]]] = row
