@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench faults clean
+.PHONY: help demo test lint bench bench-quick faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,8 @@ lint: $(STAMP) ## ruff and mypy, as CI runs them
 
 bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine helps)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	PYTHONPATH=benchmarks $(BIN)/python -m suite
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/eventtime.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/batching.py
@@ -39,6 +41,9 @@ bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine hel
 	$(BIN)/python benchmarks/deltas.py
 	$(BIN)/python benchmarks/spark_step.py
 	$(BIN)/python benchmarks/mcap_reader.py
+
+bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under three minutes)
+	PYTHONPATH=benchmarks $(BIN)/python -m suite --quick
 
 faults: $(STAMP) ## kill runs at random moments and compare (hours; KILLS=3 for a first look)
 	$(BIN)/python tests/faults/kill.py --sink parquet --what driver --kills $(or $(KILLS),50)
