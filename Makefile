@@ -30,6 +30,14 @@ lint: $(STAMP) ## ruff and mypy, as CI runs them
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## the site, in build/site, with pictures drawn from what the operators do now
+	$(BIN)/tidegate scenarios --to docs/pictures
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine helps)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	PYTHONPATH=benchmarks $(BIN)/python -m suite
@@ -45,10 +53,8 @@ bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine hel
 bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under three minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m suite --quick
 
-faults: $(STAMP) ## kill runs at random moments and compare (hours; KILLS=3 for a first look)
-	$(BIN)/python tests/faults/kill.py --sink parquet --what driver --kills $(or $(KILLS),50)
-	$(BIN)/python tests/faults/kill.py --sink delta --what driver --kills $(or $(KILLS),50)
-	$(BIN)/python tests/faults/kill.py --sink parquet --what worker --kills $(or $(KILLS),50)
+faults: $(STAMP) ## kill runs, break sources and disks, soak, and compare (an hour or more; ARGS="--kills 5")
+	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 
 clean: ## remove what the other commands made
-	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .hypothesis

@@ -20,8 +20,16 @@ from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sink import filesystem
 from tidegate.spark.sources import OURS, register_sources
 from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
+from tidegate.spark.sources.options import text
 
 __all__ = ["check_sources", "open_pipeline", "open_source"]
+
+FILES = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
+"""Spark's own formats of files."""
+
+NEVER_TOO_OLD = "36500d"
+"""Spark leaves out, without a word, files a week older than the newest it has read: all those of a
+recorder whose clock went back. A hundred years reach to 1970, where lost clocks start."""
 
 
 def open_source(
@@ -39,6 +47,8 @@ def open_source(
     try:
         if source.format in OURS:
             register_sources(spark, source.format)
+        if streaming and source.format in FILES and text(options, "maxFileAge") is None:
+            options["maxFileAge"] = NEVER_TOO_OLD
         ddl = None if kafka else source.ddl
         schema = None
         if streaming and ddl is None and path is not None and source.format not in OURS:

@@ -1,0 +1,149 @@
+"""`python -m faults`: disturb runs in every way we can think of, and compare what comes out.
+
+    python -m faults                           everything, 50 kills per sink
+    python -m faults --only kills --sink delta --kills 5 --seed 3
+
+Exits with 1 if a single row differs from what an undisturbed run gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from faults import recording, scenarios, soak
+from faults.child import SHORT
+from faults.kills import Campaign, Peace, Result, file_target, kafka_target
+from kafka_broker import Broker, NoBrokerError
+from tidegate.spark import session
+
+SINKS = ("parquet", "delta", "kafka")
+PARTS = ("kills", "scenarios", "soak")
+
+
+def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
+    recording.record(folder / "recording")
+    sinks = given.sink or SINKS
+    targets = [file_target(sink, folder) for sink in sinks if sink != "kafka"]
+    with ExitStack() as stack:
+        if "kafka" in sinks:
+            (folder / "broker").mkdir()
+            try:
+                broker = Broker.create(folder / "broker")
+                stack.callback(broker.stop)
+                targets.append(kafka_target(broker.servers, folder))
+            except NoBrokerError as error:
+                yield Result("kafka: killed", skipped=str(error))
+        if not targets:
+            return
+        task = bar.add_task("undisturbed", total=None)
+        try:
+            peace = Peace.of(targets, folder)
+        except AssertionError as error:
+            yield Result("undisturbed", wrong=[str(error)])
+            return
+        campaign = Campaign(targets, peace, folder, given.seed, given.streams, given.minutes)
+        for what, run, number in (
+            ("driver", campaign.kill_drivers, given.kills),
+            ("worker", campaign.kill_workers, given.worker_kills),
+        ):
+            if number:
+                bar.reset(task, total=number, description=f"killing the {what}")
+                yield from run(number, lambda steps: bar.advance(task, steps))
+        bar.remove_task(task)
+
+
+def run_scenarios(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
+    task = bar.add_task("starting Spark", total=len(scenarios.SCENARIOS))
+    spark = session("local[2,4]", settings=SHORT, log=folder / "spark.log")
+
+    def step(name: str) -> None:
+        bar.update(task, description=name, advance=1)
+
+    try:
+        yield from scenarios.run(spark, folder / "scenarios", step)
+    finally:
+        spark.stop()
+        bar.remove_task(task)
+
+
+def run_soak(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
+    for name, total, run in (
+        ("in process", given.days, lambda step: soak.in_process(given.days, step)),
+        (
+            "on Spark",
+            given.batches,
+            lambda step: soak.on_spark(given.batches, folder / "soak", step),
+        ),
+    ):
+        if total:
+            task = bar.add_task(f"soak {name}", total=None)
+            began = time.monotonic()
+            result = Result(f"soak {name}")
+            try:
+                result.did, result.rows = run(lambda task=task: bar.advance(task))
+            except AssertionError as error:
+                result.wrong.append(str(error))
+            result.seconds = time.monotonic() - began
+            yield result
+            bar.remove_task(task)
+
+
+def shown(results: list[Result]) -> Table:
+    table = Table(title="what was done, and what came out", title_justify="left")
+    for name in ("scenario", "what was done", "rows compared", "time", "result"):
+        table.add_column(name, justify="right" if name in ("rows compared", "time") else "left")
+    for each in results:
+        state = "[red]WRONG[/]" if each.wrong else "[green]well[/]"
+        if each.skipped:
+            state = "[yellow]skipped[/]"
+        rows = f"{each.rows:,}" if each.rows else ""
+        table.add_row(each.name, each.skipped or each.did, rows, f"{each.seconds:.0f} s", state)
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="faults", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", action="append", choices=PARTS, help="parts to run; all if unset")
+    parser.add_argument("--sink", action="append", choices=SINKS, help="sinks; all if unset")
+    parser.add_argument("--kills", type=int, default=50, help="kill points of drivers, per sink")
+    parser.add_argument("--worker-kills", type=int, default=20, help="of workers, over all sinks")
+    parser.add_argument("--streams", type=int, default=4, help="per sink and driver")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600, help="no driver is killed after")
+    parser.add_argument("--days", type=int, default=30, help="of the soak in process")
+    parser.add_argument("--batches", type=int, default=600, help="of the soak on Spark")
+    given = parser.parse_args()
+    parts = {"kills": kills, "scenarios": run_scenarios, "soak": run_soak}
+    console = Console()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+    )  # fmt: skip
+    results: list[Result] = []
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-faults-") as place,
+        Progress(*columns, console=console, transient=True) as bar,
+    ):
+        for part in given.only or PARTS:
+            for result in parts[part](given, Path(place), bar):
+                results.append(result)
+                bar.console.print(f"{result.name}: {result.skipped or result.did}", soft_wrap=True)
+                for line in result.wrong:
+                    bar.console.print(f"  [red]{line}[/]", soft_wrap=True)
+    console.print(shown(results))
+    console.print(f"{time.monotonic() - began:.0f} s, seed {given.seed}")
+    return int(any(result.wrong for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

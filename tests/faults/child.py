@@ -1,0 +1,147 @@
+"""A driver that runs several streams, and dies before or after the n-th touch of their outputs.
+
+    python -m faults.child FOLDER [N before|after]
+
+FOLDER holds a pipeline file per stream. A touch is a call by which a sink changes what is outside:
+a folder made or removed, a file moved or opened, a transaction of Delta or Kafka, and the writing
+of a batch as a whole. FOLDER gets `STREAM.touches` with a line when each begins (`>`) and is over
+(`<`), and `STREAM.ended` when a stream has come to its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.processes import kill_all
+
+SHORT = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.driver.memory": "1g",
+}
+"""A run here lives for seconds: compiling its plans would take longer than they run."""
+
+FILESYSTEM = ("create_dir", "move", "open_output_stream", "delete_dir")
+
+
+@dataclass
+class Fault:
+    """Kills this process, with Java and workers, at one touch of all those of its streams."""
+
+    at: int = 0
+    when: str = ""
+
+    def __post_init__(self) -> None:
+        self.numbers = itertools.count(1)
+
+    def strike(self, number: int, when: str) -> None:
+        if number == self.at and when == self.when:
+            kill_all(os.getpid())
+
+
+@dataclass
+class Touches:
+    """The touches of one stream."""
+
+    log: Path
+    fault: Fault
+
+    def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def touched(*arguments: Any, **named: Any) -> Any:
+            number = next(self.fault.numbers)
+            self._write(f"> {name}")
+            self.fault.strike(number, "before")
+            result = call(*arguments, **named)
+            self._write(f"< {name}")
+            self.fault.strike(number, "after")
+            return result
+
+        return touched
+
+    def _write(self, line: str) -> None:
+        with open(self.log, "a") as log:
+            log.write(f"{line}\n")
+
+
+class Watched:
+    """A file system whose changes are touches."""
+
+    def __init__(self, fs: Any, touches: Touches) -> None:
+        self._fs, self._touches = fs, touches
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._fs, name)
+        if name not in FILESYSTEM:
+            return found
+
+        def named(path: str, *more: Any) -> Any:
+            whole = " ".join([path, *(m for m in more if isinstance(m, str))])
+            what = next((p for p in ("_commits", "_staging") if p in whole), "table")
+            return self._touches.around(f"{name} {what}", found)(path, *more)
+
+        return named
+
+
+def watch(touches: Touches, sink: Any, form: str) -> Any:
+    """Put a touch around everything by which this sink changes the world."""
+    if form == "kafka":
+        plain = sink._call
+        sink._call = lambda method, *rest: touches.around(method, plain)(method, *rest)
+        sink._send = touches.around("send", sink._send)
+    else:
+        sink.fs = Watched(sink.fs, touches)
+    if form == "delta":
+        sink._publish = touches.around("delta transactions", sink._publish)
+    sink.write = touches.around("batch", sink.write)
+    return sink
+
+
+def main() -> None:
+    import tidegate.spark.run as run
+    from tidegate.pipeline import PipelineDefinition
+    from tidegate.spark import session
+    from tidegate.spark.pipeline import open_pipeline
+    from tidegate.spark.sinks import SinkSettings, open_sink
+
+    folder, fault = (
+        Path(sys.argv[1]),
+        Fault(*(int(sys.argv[2]), sys.argv[3]) if sys.argv[2:] else ()),
+    )
+    spark = session("local[2,4]", settings=SHORT, log=folder / "spark.log")
+    started = {}
+    for file in sorted(folder.glob("*.yaml")):
+        touches = Touches(file.with_suffix(".touches"), fault)
+        definition = PipelineDefinition.load(file)
+        assert definition.sink is not None
+        assert definition.sink.path is not None
+        settings = SinkSettings.of(definition.sink)
+
+        def opened(*arguments: Any, touches: Touches = touches) -> Any:
+            return watch(touches, open_sink(*arguments), arguments[0].format)
+
+        run.open_sink = opened
+        _, frames = open_pipeline(spark, definition, streaming=True)
+        file.with_suffix(".begun").touch()
+        query = started[file] = run.start(frames, definition.sink.path, settings=settings)
+        # One after the other: a Python process that Spark starts has ten seconds to answer.
+        while query.isActive and not touches.log.exists():
+            time.sleep(0.02)
+    while started:
+        for file, query in list(started.items()):
+            if not query.isActive:
+                query.awaitTermination()  # raises what stopped it
+                file.with_suffix(".ended").touch()
+                del started[file]
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

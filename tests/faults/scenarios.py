@@ -1,0 +1,43 @@
+"""All scenarios that need no process of their own, by name, in one Spark session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from faults import sources, storage
+from faults.kills import Result
+
+Scenario = Callable[[SparkSession, Path], tuple[str, int]]
+
+SCENARIOS: dict[str, Scenario] = {
+    "a truncated file": sources.truncated_file,
+    "a source that repeats": sources.repeats,
+    "a source that reorders": sources.reorders,
+    "a source that pauses": sources.pauses,
+    "a schema that changes": sources.schema_changes,
+    "a clock that steps back": sources.clock_steps_back,
+    "a full disk": storage.full_disk,
+    "a checkpoint half written": storage.half_written,
+}
+
+
+def run(spark: SparkSession, folder: Path, step: Callable[[str], None]) -> Iterator[Result]:
+    """Every scenario, in a folder of its own."""
+    for name, scenario in SCENARIOS.items():
+        step(name)
+        result = Result(name)
+        began = time.monotonic()
+        place = folder / name.replace(" ", "-")
+        place.mkdir(parents=True)
+        try:
+            result.did, result.rows = scenario(spark, place)
+        except storage.CannotMountError as error:
+            result.skipped = str(error)
+        except AssertionError as error:
+            result.wrong.append(str(error))
+        result.seconds = time.monotonic() - began
+        yield result
