@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tidegate.core.deltas import kernels
 from tidegate.core.deltas.chains import Chains, Covered, seal_keys
 from tidegate.core.deltas.rows import DELTAS
+from tidegate.core.deltas.taking import take_rows
 from tidegate.core.model import Int64s
 
 __all__ = ["Folded", "Plan", "fold"]
@@ -106,12 +107,12 @@ def fold(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Folded:
     place = np.argsort(np.concatenate([keep, start[fine]]), kind="stable")
     if len(start[fine]):
         merged_rows = _merged_rows(chains, start[fine], stop[fine], made.columns(), fine)
-        pending = pa.concat_batches([chains.rows.take(pa.array(keep)), merged_rows])
-        pending = pending.take(pa.array(place))
+        pending = pa.concat_batches([take_rows(chains.rows, keep), merged_rows])
+        pending = take_rows(pending, place)
     elif len(keep) == n:
         pending = chains.rows
     else:
-        pending = chains.rows.take(pa.array(keep))
+        pending = take_rows(chains.rows, keep)
     vec = np.concatenate([chains.vec[keep], chains.vec[start[fine]]])[place]
     less = np.bincount(chains.vec, minlength=vectors) - np.bincount(vec, minlength=vectors)
     new = replace(chains, rows=pending, vec=vec)

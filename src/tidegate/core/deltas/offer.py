@@ -18,6 +18,7 @@ from tidegate.core.deltas import admission
 from tidegate.core.deltas.admission import Ids, admit, arrange
 from tidegate.core.deltas.chains import Chains, seal_keys
 from tidegate.core.deltas.rows import Block, frozen, reason_text
+from tidegate.core.deltas.taking import take_rows
 from tidegate.core.model import Int64s
 from tidegate.core.time import MIN_NS
 
@@ -115,15 +116,17 @@ class Offer:
         taken = accepted[:n]
         if n == 0:
             return chains, taken
-        new = self.rows.take(pa.array(taken)) if n < self.rows.num_rows else self.rows
+        new = take_rows(self.rows, taken) if n < self.rows.num_rows else self.rows
         new_vec = self.vec[taken] if n < self.rows.num_rows else self.vec
         if n == self.rows.num_rows and not np.array_equal(taken, np.arange(n)):
-            new, new_vec = self.rows.take(pa.array(taken)), self.vec[taken]
+            new, new_vec = take_rows(self.rows, taken), self.vec[taken]
         rows_now = pa.concat_batches([chains.rows, new]) if len(chains.vec) else new
         vec_now = np.concatenate([chains.vec, new_vec])
         order = arrange(vec_now, rows_now)
         if not np.array_equal(order, np.arange(len(order))):
-            rows_now, vec_now = rows_now.take(pa.array(order)), vec_now[order]
+            rows_now, vec_now = take_rows(rows_now, order), vec_now[order]
+        elif new is self.rows:
+            return chains.extended(rows_now, vec_now, self.block), taken
         return replace(chains, rows=rows_now, vec=vec_now), taken
 
     def narrow(self, which: Int64s, vectors: int) -> None:

@@ -122,15 +122,33 @@ def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[
     """Offsets and flat values of a list column; null lists are empty, null items are `hole`."""
     if column.null_count == len(column):
         return np.zeros(len(column) + 1, np.int64), np.empty(0, dtype)
+    if not column.null_count:
+        # Nothing is hidden under a null, so what Arrow keeps is what is wanted, as it lies there.
+        ends = np.frombuffer(column.buffers()[1], np.int32)
+        start = ends[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        flat = column.values.slice(int(start[0]), int(start[-1] - start[0]))
+        start -= start[0]
+        return start, _filled(flat, dtype, hole)
     sizes = column.value_lengths()
     if sizes.null_count:
         sizes = pc.fill_null(sizes, 0)
     start = np.zeros(len(column) + 1, np.int64)
     np.cumsum(sizes.to_numpy(), out=start[1:])
-    flat = column.flatten()
+    return start, _filled(column.flatten(), dtype, hole)
+
+
+def _filled(flat: pa.Array, dtype: Any, hole: float) -> NDArray[Any]:
     if flat.null_count:
         flat = pc.fill_null(flat, pa.scalar(hole, flat.type))
-    return start, np.ascontiguousarray(flat.to_numpy(), dtype)
+    return np.ascontiguousarray(flat.to_numpy(), dtype)
+
+
+def _valid(column: pa.Array) -> NDArray[np.bool_]:
+    """Where there is a value."""
+    if column.null_count in (0, len(column)):
+        return np.full(len(column), not column.null_count)
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 Floats = NDArray[np.float64]
@@ -165,8 +183,9 @@ class Block:
             unknown = place.is_null().to_numpy(zero_copy_only=False)
             place = pc.fill_null(place, 0)
         op = _CODES[place.to_numpy()]
-        listed = rows.column("indices").is_valid().to_numpy(zero_copy_only=False)
-        op[(op == kernels.ADD) & ~listed] = kernels.ADD_DENSE
+        adds = op == kernels.ADD
+        if adds.any():
+            op[adds & ~_valid(rows.column("indices"))] = kernels.ADD_DENSE
         early = np.zeros(rows.num_rows, np.int8)
         ids, vectors = rows.column("delta_id"), rows.column("vector_id")
         parents = rows.column("parent")
@@ -217,6 +236,16 @@ class Block:
             self.factors,
         )
 
+    def plus(self, more: Block) -> Block:
+        """These rows, and behind them others."""
+        mine = [getattr(self, name) for name in _COLUMNS]
+        theirs = [getattr(more, name) for name in _COLUMNS]
+        joined = [
+            np.concatenate([a, b[1:] + a[-1]]) if name in _STARTS else np.concatenate([a, b])
+            for name, a, b in zip(_COLUMNS, mine, theirs, strict=True)
+        ]
+        return Block(*(frozen(column) for column in joined))
+
     def check(self, dims: int) -> tuple[NDArray[np.int8], Int64s]:
         """Per row: the reason it cannot be used (0: it can), and the number that goes with it."""
         reason = self.early.copy()
@@ -244,6 +273,10 @@ class Block:
         start, stop = frozen(run_start), frozen(run_stop)
         made = kernels.merge_runs(dims, int(room.sum()), start, stop, *self.ragged)
         return Merged(*made)
+
+
+_COLUMNS = tuple(Block.__dataclass_fields__)
+_STARTS = ("istart", "vstart", "astart")
 
 
 @dataclass(frozen=True)
