@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import uint64 as u  # an index that numba need not look at for being negative
 
 from tidegate.core.jit import lean_inline as inline
 from tidegate.core.jit import lean_kernel as kernel
@@ -97,28 +98,28 @@ def _drop(
     """The oldest message of topic `j` leaves without a set."""
     n = cfg[C_TOPICS]
     at = LANE_SIZE + j
-    head = c[at + HEAD * n]
+    head = c[u(at + HEAD * n)]
     base = j * cfg[C_RING]
     mask = cfg[C_RING] - 1
     k = cur[1]
-    drops[k, D_ROW] = r[base + (head & mask)]
+    drops[k, D_ROW] = r[u(base + (head & mask))]
     drops[k, D_REASON] = why
     drops[k, D_TOPIC] = j
     drops[k, D_INDEX] = index
     drops[k, D_AMOUNT] = amount
-    drops[k, D_TIME] = c[at + FRONT * n]
+    drops[k, D_TIME] = c[u(at + FRONT * n)]
     cur[1] = k + 1
-    c[at + (DROPS + why) * n] += 1
+    c[u(at + (DROPS + why) * n)] += 1
     _behead(c, g, n, at, head, base, mask)
 
 
 @inline
 def _behead(c: Any, g: Any, n: Any, at: Any, head: Any, base: Any, mask: Any) -> None:
     head += 1
-    c[at + HEAD * n] = head
-    if head < c[at + TAIL * n]:
-        c[at + FRONT * n] = g[base + (head & mask)]
-    elif c[at + ABSENT * n] == 0:
+    c[u(at + HEAD * n)] = head
+    if head < c[u(at + TAIL * n)]:
+        c[u(at + FRONT * n)] = g[u(base + (head & mask))]
+    elif c[u(at + ABSENT * n)] == 0:
         c[PRESENT] -= 1
 
 
@@ -129,15 +130,15 @@ def _publish(cfg: Any, c: Any, g: Any, r: Any, sets: Any, cur: Any, lane: Any, i
     k = cur[0]
     for j in range(n):
         at = LANE_SIZE + j
-        if c[at + TAKES_PART * n] == 0:
+        if c[u(at + TAKES_PART * n)] == 0:
             sets[k, j] = -1
             sets[k, n + j] = _LOWEST
             continue
-        head = c[at + HEAD * n]
+        head = c[u(at + HEAD * n)]
         base = j * cfg[C_RING]
-        sets[k, j] = r[base + (head & mask)]
-        sets[k, n + j] = c[at + FRONT * n]
-        c[at + MATCHED * n] += 1
+        sets[k, j] = r[u(base + (head & mask))]
+        sets[k, n + j] = c[u(at + FRONT * n)]
+        c[u(at + MATCHED * n)] += 1
         _behead(c, g, n, at, head, base, mask)
     sets[k, 2 * n + S_INDEX] = index
     sets[k, 2 * n + S_SPREAD] = _spread(c[END], c[START])
@@ -157,41 +158,41 @@ def _look_ahead(cfg: Any, c: Any, g: Any, j: Any, pivot_time: Any) -> None:
     """LOW and NEXT of topic `j`, whose front lies before the new pivot."""
     n = cfg[C_TOPICS]
     at = LANE_SIZE + j
-    front = c[at + FRONT * n]
-    head = c[at + HEAD * n]
-    tail = c[at + TAIL * n]
+    front = c[u(at + FRONT * n)]
+    head = c[u(at + HEAD * n)]
+    tail = c[u(at + TAIL * n)]
     base = j * cfg[C_RING]
     mask = cfg[C_RING] - 1
-    if c[at + INVERTED * n] > head:  # out of order: nothing better than looking at each
+    if c[u(at + INVERTED * n)] > head:  # out of order: nothing better than looking at each
         low = front
         seq = head + 1
-        while seq < tail and g[base + (seq & mask)] < pivot_time:
-            low = max(low, g[base + (seq & mask)])
+        while seq < tail and g[u(base + (seq & mask))] < pivot_time:
+            low = max(low, g[u(base + (seq & mask))])
             seq += 1
         c[STEPS] += seq - head
-        c[at + LOW * n] = low
-        c[at + NEXT * n] = g[base + (seq & mask)] if seq < tail else _LOWEST
+        c[u(at + LOW * n)] = low
+        c[u(at + NEXT * n)] = g[u(base + (seq & mask))] if seq < tail else _LOWEST
         return
-    last = c[at + LAST * n]
+    last = c[u(at + LAST * n)]
     if last < pivot_time:
-        c[at + LOW * n] = last
-        c[at + NEXT * n] = _LOWEST
+        c[u(at + LOW * n)] = last
+        c[u(at + NEXT * n)] = _LOWEST
         return
     below, step = head, 1
-    while below + step < tail and g[base + ((below + step) & mask)] < pivot_time:
+    while below + step < tail and g[u(base + ((below + step) & mask))] < pivot_time:
         below += step
         step *= 2
         c[STEPS] += 1
     above = min(below + step, tail - 1)
     while above - below > 1:
         middle = (above + below) // 2
-        if g[base + (middle & mask)] < pivot_time:
+        if g[u(base + (middle & mask))] < pivot_time:
             below = middle
         else:
             above = middle
         c[STEPS] += 1
-    c[at + LOW * n] = g[base + (below & mask)]
-    c[at + NEXT * n] = g[base + (above & mask)]
+    c[u(at + LOW * n)] = g[u(base + (below & mask))]
+    c[u(at + NEXT * n)] = g[u(base + (above & mask))]
 
 
 @inline
@@ -207,21 +208,21 @@ def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) ->
         first, last = -1, -1
         for j in range(n):
             if partial:
-                here = c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]
-                c[LANE_SIZE + TAKES_PART * n + j] = 1 if here else 0
+                here = c[u(LANE_SIZE + HEAD * n + j)] < c[u(LANE_SIZE + TAIL * n + j)]
+                c[u(LANE_SIZE + TAKES_PART * n + j)] = 1 if here else 0
                 if not here:
                     continue
-            t = c[fronts + j]
+            t = c[u(fronts + j)]
             if first < 0 or t < start:
                 start, first = t, j
             if t >= end:
                 end, last = t, j
         if first < 0:
             return False
-        flagged = c[flags + last]
+        flagged = c[u(flags + last)]
         for j in range(n):
-            c[flags + j] = 0
-        c[flags + last] = flagged
+            c[u(flags + j)] = 0
+        c[u(flags + last)] = flagged
         gap = apart(end, start)
         if cfg[C_INTERVAL] >= 0 and gap > np.uint64(cfg[C_INTERVAL]):
             _reject(c, first, last, _spread(end, start))
@@ -239,15 +240,15 @@ def _form(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, index: Any) ->
         c[HURRY] = 1 if hurry else 0
         for j in range(n):
             at = LANE_SIZE + j
-            if c[at + TAKES_PART * n] == 0:
-                c[at + LOW * n] = _HIGHEST  # never passed: no part in the search
-                c[at + NEXT * n] = _LOWEST
-            elif c[at + FRONT * n] >= end:
-                c[at + LOW * n] = _LOWEST
-                c[at + NEXT * n] = end
-            elif c[at + TAIL * n] - c[at + HEAD * n] == 1:
-                c[at + LOW * n] = c[at + FRONT * n]
-                c[at + NEXT * n] = _LOWEST
+            if c[u(at + TAKES_PART * n)] == 0:
+                c[u(at + LOW * n)] = _HIGHEST  # never passed: no part in the search
+                c[u(at + NEXT * n)] = _LOWEST
+            elif c[u(at + FRONT * n)] >= end:
+                c[u(at + LOW * n)] = _LOWEST
+                c[u(at + NEXT * n)] = end
+            elif c[u(at + TAIL * n)] - c[u(at + HEAD * n)] == 1:
+                c[u(at + LOW * n)] = c[u(at + FRONT * n)]
+                c[u(at + NEXT * n)] = _LOWEST
             else:
                 _look_ahead(cfg, c, g, j, end)
         return True
@@ -285,14 +286,14 @@ def _proven_ahead(cfg: Any, c: Any, limit: Any, goal: Any) -> bool:
         c[STEPS] += n
         best = reach
         for j in range(n):
-            if c[low + j] > limit:
+            if c[u(low + j)] > limit:
                 continue
-            t = c[nxt + j]
+            t = c[u(nxt + j)]
             if t == _LOWEST:
-                bound = max(cfg[C_SIZE + j], c[LANE_SIZE + BOUND * n + j])
-                last = c[LANE_SIZE + LAST * n + j]
+                bound = max(cfg[C_SIZE + j], c[u(LANE_SIZE + BOUND * n + j)])
+                last = c[u(LANE_SIZE + LAST * n + j)]
                 t = last + bound if last <= _HIGHEST - bound else np.int64(_HIGHEST)
-                if c[LANE_SIZE + ABSENT * n + j] != 0:
+                if c[u(LANE_SIZE + ABSENT * n + j)] != 0:
                     t = max(t, c[NOW])
             best = max(best, t)
         if best == reach:
@@ -312,12 +313,12 @@ def _improve(
     n = cfg[C_TOPICS]
     start = np.int64(_HIGHEST)
     for j in range(n):
-        if c[LANE_SIZE + TAKES_PART * n + j] == 0:
+        if c[u(LANE_SIZE + TAKES_PART * n + j)] == 0:
             continue
-        while c[LANE_SIZE + FRONT * n + j] <= limit:
+        while c[u(LANE_SIZE + FRONT * n + j)] <= limit:
             _drop(cfg, c, g, r, drops, cur, j, np.int64(SUPERSEDED), index, np.int64(0))
             c[STEPS] += 1
-        start = min(start, c[LANE_SIZE + FRONT * n + j])
+        start = min(start, c[u(LANE_SIZE + FRONT * n + j)])
     c[START] = start
     c[END] = c[REACH]
     c[STEPS] += n
@@ -343,10 +344,10 @@ def search(
         reach = c[REACH]
         wait, wait_low = -1, np.int64(_HIGHEST)
         for j in range(n):
-            t = c[low + j]
+            t = c[u(low + j)]
             if t <= limit:
-                if c[nxt + j] != _LOWEST:
-                    reach = max(reach, c[nxt + j])
+                if c[u(nxt + j)] != _LOWEST:
+                    reach = max(reach, c[u(nxt + j)])
                 elif t < wait_low:
                     wait, wait_low = j, t
         if reach > c[REACH]:

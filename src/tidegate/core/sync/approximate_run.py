@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy import uint64 as u  # an index that numba need not look at for being negative
 
 from tidegate.core.jit import lean_inline as inline
 from tidegate.core.jit import lean_kernel as kernel
@@ -91,15 +92,15 @@ __all__ = ["finish", "push_one", "run"]
 @kernel
 def _learn(c: Any, at: Any, n: Any, gap: Any) -> None:
     """The smallest gap of the last one to two blocks, less an eighth for what was not seen yet."""
-    current = gap if c[at + GAPS * n] % LEARN_GAPS == 0 else min(c[at + GAP * n], gap)
-    c[at + GAPS * n] += 1
-    c[at + GAP * n] = current
-    if c[at + GAPS * n] < LEARN_GAPS:
+    current = gap if c[u(at + GAPS * n)] % LEARN_GAPS == 0 else min(c[u(at + GAP * n)], gap)
+    c[u(at + GAPS * n)] += 1
+    c[u(at + GAP * n)] = current
+    if c[u(at + GAPS * n)] < LEARN_GAPS:
         return
-    if c[at + GAPS * n] % LEARN_GAPS == 0:
-        c[at + GAP_BEFORE * n] = current
-    smallest = min(current, c[at + GAP_BEFORE * n])
-    c[at + BOUND * n] = smallest - smallest // 8
+    if c[u(at + GAPS * n)] % LEARN_GAPS == 0:
+        c[u(at + GAP_BEFORE * n)] = current
+    smallest = min(current, c[u(at + GAP_BEFORE * n)])
+    c[u(at + BOUND * n)] = smallest - smallest // 8
 
 
 @kernel
@@ -107,9 +108,9 @@ def _clear(
     cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, j: Any, index: Any, amount: Any
 ) -> None:
     n = cfg[C_TOPICS]
-    while c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]:
+    while c[u(LANE_SIZE + HEAD * n + j)] < c[u(LANE_SIZE + TAIL * n + j)]:
         _drop(cfg, c, g, r, drops, cur, j, np.int64(TIME_JUMP), index, amount)
-    c[LANE_SIZE + FLAG * n + j] = 0
+    c[u(LANE_SIZE + FLAG * n + j)] = 0
 
 
 @kernel
@@ -123,7 +124,7 @@ def _jump(
     """
     n = cfg[C_TOPICS]
     at = LANE_SIZE + i
-    distance = apart(c[at + NEWEST * n], t)
+    distance = apart(c[u(at + NEWEST * n)], t)
     amount = np.int64(min(distance, np.uint64(_HIGHEST)))
     k = cur[1]
     drops[k, D_ROW] = row
@@ -133,24 +134,24 @@ def _jump(
     drops[k, D_AMOUNT] = amount
     drops[k, D_TIME] = t
     cur[1] = k + 1
-    c[at + JUMPS * n] += 1
+    c[u(at + JUMPS * n)] += 1
     c[PIVOT] = 0  # the candidate, if any, holds a message of this topic
     _clear(cfg, c, g, r, drops, cur, i, index, amount)
     if cfg[C_JUMP_ALL] != 0:
         bound = np.uint64(cfg[C_SIZE + n + i])
         for j in range(n):
-            last = c[LANE_SIZE + LAST * n + j]
-            held = c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]
+            last = c[u(LANE_SIZE + LAST * n + j)]
+            held = c[u(LANE_SIZE + HEAD * n + j)] < c[u(LANE_SIZE + TAIL * n + j)]
             if held and last > t and apart(last, t) > bound:
                 _clear(cfg, c, g, r, drops, cur, j, index, amount)
-    c[at + NEWEST * n] = t
+    c[u(at + NEWEST * n)] = t
     c[NOW] = t
     c[FIRST] = t
     if cfg[C_TIMEOUT] >= 0:
         for j in range(n):  # silence is measured anew on this side of the jump
-            if c[LANE_SIZE + ABSENT * n + j] != 0:
-                c[LANE_SIZE + ABSENT * n + j] = 0
-                if c[LANE_SIZE + HEAD * n + j] == c[LANE_SIZE + TAIL * n + j]:
+            if c[u(LANE_SIZE + ABSENT * n + j)] != 0:
+                c[u(LANE_SIZE + ABSENT * n + j)] = 0
+                if c[u(LANE_SIZE + HEAD * n + j)] == c[u(LANE_SIZE + TAIL * n + j)]:
                     c[PRESENT] -= 1
         c[DEADLINE] = _LOWEST
 
@@ -162,15 +163,15 @@ def _silences(cfg: Any, c: Any) -> None:
     deadline = np.int64(_HIGHEST)
     for j in range(n):
         at = LANE_SIZE + j
-        if cfg[C_SIZE + 2 * n + j] == 0 or c[at + ABSENT * n] != 0:
+        if cfg[C_SIZE + 2 * n + j] == 0 or c[u(at + ABSENT * n)] != 0:
             continue
         since = c[FIRST]
-        if c[at + STARTED * n] != 0:
-            since = max(since, c[at + LAST * n])
+        if c[u(at + STARTED * n)] != 0:
+            since = max(since, c[u(at + LAST * n)])
         due = since + cfg[C_TIMEOUT] if since <= _HIGHEST - cfg[C_TIMEOUT] else np.int64(_HIGHEST)
         if c[NOW] > due:
-            c[at + ABSENT * n] = 1
-            if c[at + HEAD * n] == c[at + TAIL * n]:
+            c[u(at + ABSENT * n)] = 1
+            if c[u(at + HEAD * n)] == c[u(at + TAIL * n)]:
                 c[PRESENT] += 1
         else:
             deadline = min(deadline, due)
@@ -196,7 +197,7 @@ def _pass_time(
     if c[PIVOT] == 0:
         if c[PRESENT] == n:
             _search_again(cfg, c, g, r, sets, drops, cur, lane, index)
-    elif c[LANE_SIZE + ABSENT * n + waiting_for] != 0:
+    elif c[u(LANE_SIZE + ABSENT * n + waiting_for)] != 0:
         _search_again(cfg, c, g, r, sets, drops, cur, lane, index)
 
 
@@ -218,7 +219,7 @@ def _arrive(
     """One message comes. Returns where its row number is kept."""
     n = cfg[C_TOPICS]
     at = LANE_SIZE + i
-    tail = c[at + TAIL * n]
+    tail = c[u(at + TAIL * n)]
     if c[OPEN] == 0:
         c[OPEN] = 1
         c[NOW] = t
@@ -226,73 +227,73 @@ def _arrive(
         c[DEADLINE] = _LOWEST
     c[SEEN] += 1
     c[MOMENT] = t
-    if c[at + STARTED * n] != 0:
-        last = c[at + LAST * n]
+    if c[u(at + STARTED * n)] != 0:
+        last = c[u(at + LAST * n)]
         gap = np.int64(0)
         if t < last:
-            c[at + DISORDER * n] += 1
-            c[at + INVERTED * n] = tail
-            far = c[at + NEWEST * n]
+            c[u(at + DISORDER * n)] += 1
+            c[u(at + INVERTED * n)] = tail
+            far = c[u(at + NEWEST * n)]
             bound = cfg[C_SIZE + n + i]
             if bound >= 0 and far > t and apart(far, t) > np.uint64(bound):
                 _jump(cfg, c, g, r, drops, cur, i, t, row, index)
         elif cfg[C_VIRTUAL] != 0:
             gap = np.int64(min(apart(t, last), np.uint64(_HIGHEST)))
-            if gap < max(cfg[C_SIZE + i], c[at + BOUND * n]):
-                c[at + TOO_CLOSE * n] += 1
+            if gap < max(cfg[C_SIZE + i], c[u(at + BOUND * n)]):
+                c[u(at + TOO_CLOSE * n)] += 1
         if cfg[C_LEARN] != 0:
             _learn(c, at, n, gap)
-        c[at + NEWEST * n] = max(c[at + NEWEST * n], t)
+        c[u(at + NEWEST * n)] = max(c[u(at + NEWEST * n)], t)
     else:
-        c[at + STARTED * n] = 1
+        c[u(at + STARTED * n)] = 1
         if cfg[C_TIMEOUT] < 0:  # else the search says who takes part, each time anew
-            c[at + TAKES_PART * n] = 1
-        c[at + NEWEST * n] = t
-    c[at + RECEIVED * n] += 1
+            c[u(at + TAKES_PART * n)] = 1
+        c[u(at + NEWEST * n)] = t
+    c[u(at + RECEIVED * n)] += 1
     c[NOW] = max(c[NOW], t)
     if cfg[C_TIMEOUT] >= 0:
         _pass_time(cfg, c, g, r, sets, drops, cur, lane, index)
-    c[at + LAST * n] = t
+    c[u(at + LAST * n)] = t
     place = i * cfg[C_RING] + (tail & (cfg[C_RING] - 1))
-    g[place] = t
-    r[place] = row
-    c[at + TAIL * n] = tail + 1
-    was_empty = c[at + HEAD * n] == tail
+    g[u(place)] = t
+    r[u(place)] = row
+    c[u(at + TAIL * n)] = tail + 1
+    was_empty = c[u(at + HEAD * n)] == tail
     if was_empty:
-        c[at + FRONT * n] = t
-        if c[at + ABSENT * n] == 0:
+        c[u(at + FRONT * n)] = t
+        if c[u(at + ABSENT * n)] == 0:
             c[PRESENT] += 1
-    if c[at + ABSENT * n] != 0:
-        c[at + ABSENT * n] = 0
+    if c[u(at + ABSENT * n)] != 0:
+        c[u(at + ABSENT * n)] = 0
         c[DEADLINE] = _LOWEST
     ready = False
     if c[PIVOT] != 0:
-        if c[at + TAKES_PART * n] == 0:  # back after a silence: search again with it
+        if c[u(at + TAKES_PART * n)] == 0:  # back after a silence: search again with it
             c[PIVOT] = 0
             ready = True
         else:
-            if c[at + NEXT * n] == _LOWEST:
+            if c[u(at + NEXT * n)] == _LOWEST:
                 if t < c[PIVOT_TIME]:
-                    c[at + LOW * n] = max(c[at + LOW * n], t)
+                    c[u(at + LOW * n)] = max(c[u(at + LOW * n)], t)
                 else:
-                    c[at + NEXT * n] = t
+                    c[u(at + NEXT * n)] = t
             waited = c[WAIT] - 1
             if waited == i and t >= c[PIVOT_TIME]:
                 c[REACH] = max(c[REACH], t)  # all before it was passed: it stands at the front
-            ready = waited == i or c[LANE_SIZE + ABSENT * n + waited] != 0
+            ready = waited == i or c[u(LANE_SIZE + ABSENT * n + waited)] != 0
     elif was_empty:
         ready = c[PRESENT] == n
     while True:
         if ready:
             search(cfg, c, g, r, sets, drops, cur, lane, index)
-        if tail + 1 - c[at + HEAD * n] <= cfg[C_QUEUE]:
+        if tail + 1 - c[u(at + HEAD * n)] <= cfg[C_QUEUE]:
             break
         ready = c[PIVOT] != 0
         if ready:  # the candidate is undone, and what is left searched again
             c[PIVOT] = 0
             c[STREAK] += 1
         _drop(cfg, c, g, r, drops, cur, i, np.int64(OVERFLOW), index, np.int64(0))
-        c[at + FLAG * n] = 1
+        c[u(at + FLAG * n)] = 1
     return place
 
 
@@ -315,9 +316,13 @@ def run(
 
     Results go to `sets` and `drops`, counted by `cur`; `places` says where each row number is kept.
     """
+    known = np.int64(0)
+    c, g, r = core[known], ring[known], rows[known]
     for k in range(len(topics)):
         lane, row = lanes[k], first_row + k
-        c, g, r = core[lane], ring[lane], rows[lane]
+        if lane != known:
+            known = lane
+            c, g, r = core[lane], ring[lane], rows[lane]
         places[k] = _arrive(cfg, c, g, r, sets, drops, cur, lane, topics[k], times[k], row, row)
 
 
@@ -357,15 +362,15 @@ def finish(
                 _publish(cfg, c, g, r, sets, cur, lane, np.int64(-1))
             for j in range(n):
                 at = LANE_SIZE + j
-                if cfg[C_SIZE + 2 * n + j] != 0 and c[at + ABSENT * n] == 0:
-                    c[at + ABSENT * n] = 1
-                    if c[at + HEAD * n] == c[at + TAIL * n]:
+                if cfg[C_SIZE + 2 * n + j] != 0 and c[u(at + ABSENT * n)] == 0:
+                    c[u(at + ABSENT * n)] = 1
+                    if c[u(at + HEAD * n)] == c[u(at + TAIL * n)]:
                         c[PRESENT] += 1
             _search_again(cfg, c, g, r, sets, drops, cur, lane, np.int64(-1))
             if c[PIVOT] == 0:
                 break
         for j in range(n):
-            while c[LANE_SIZE + HEAD * n + j] < c[LANE_SIZE + TAIL * n + j]:
+            while c[u(LANE_SIZE + HEAD * n + j)] < c[u(LANE_SIZE + TAIL * n + j)]:
                 _drop(cfg, c, g, r, drops, cur, j, np.int64(FLUSH), np.int64(-1), np.int64(0))
         _forget(c, n)
 
