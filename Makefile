@@ -26,8 +26,8 @@ test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(STAMP) ## ruff and mypy, as CI runs them
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples docs/_site
+	$(BIN)/ruff format --check src tests benchmarks examples docs/_site
 	$(BIN)/mypy
 
 $(VENV)/.docs: $(STAMP)
