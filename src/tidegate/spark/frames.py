@@ -33,7 +33,14 @@ from tidegate.core.time import Duration
 from tidegate.core.windows import Adaptive, Window, WindowKind
 from tidegate.errors import ConfigError
 from tidegate.spark.control import pack_control
-from tidegate.spark.pack import PACKED_DDL, SHARD, Packer, Unpacker, arrow_schema
+from tidegate.spark.pack import (
+    PACKED_DDL,
+    SHARD,
+    Packer,
+    Unpacker,
+    arrow_schema,
+    shorten_hops,
+)
 from tidegate.spark.shards import labels
 from tidegate.spark.step import METRIC, STEP_DDL, Shard, ShardStep, run_batch
 
@@ -234,6 +241,8 @@ class Frames:
         keys = [F.col(name).cast(from_arrow_type(self._row_schema.field(name).type))
                 for name in self.keys]  # fmt: skip
         shard = (F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)).cast("int")
+        for df in (self.df, *(more for more, _ in self.more)):
+            shorten_hops(df)
         parts = [
             df.withColumn(SHARD, shard).mapInArrow(
                 Packer(decoder, shard_labels, number), PACKED_DDL
