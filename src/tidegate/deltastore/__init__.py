@@ -2,6 +2,7 @@
 
 from tidegate.deltastore.background import BackgroundCompactor
 from tidegate.deltastore.job import JobReport, compact_table
+from tidegate.deltastore.lake import DeltaLakeVectors
 from tidegate.deltastore.lance import LanceVectors
 from tidegate.deltastore.picture import compaction_picture
 from tidegate.deltastore.table import DeltaTable
@@ -9,6 +10,7 @@ from tidegate.deltastore.vectors import VectorTable
 
 __all__ = [
     "BackgroundCompactor",
+    "DeltaLakeVectors",
     "DeltaTable",
     "JobReport",
     "LanceVectors",
