@@ -71,19 +71,33 @@ def test_freed_lanes_are_as_new_and_touched() -> None:
 @given(lanes=st.integers(1, 9), size=st.integers(1, 5))
 def test_pages_put_together_are_the_state(lanes: int, size: int) -> None:
     state = filled(lanes)
-    pages = {first: state.page(first, min(first + size, lanes)) for first in range(0, lanes, size)}
+    firsts = range(0, lanes, size)
+    pages = dict(zip(firsts, state.pages([*firsts, lanes]), strict=True))
     assert same(State.of_pages(LAYOUT, pages), state)
 
 
+def test_rows_of_a_page_keep_their_order_where_lanes_are_mixed() -> None:
+    state = filled(5)
+    lanes = np.array([4, 0, 3, 1, 0, 2, 4, 1], np.int32)
+    held = pa.record_batch({LANE: lanes, "n": np.arange(8)})
+    state.tables["held"] = held
+    found = [page.tables["held"].to_pydict() for page in state.pages([0, 2, 4, 5])]
+    assert found == [
+        {LANE: [0, 1, 0, 1], "n": [1, 3, 4, 7]},
+        {LANE: [1, 0], "n": [2, 5]},
+        {LANE: [0, 0], "n": [0, 6]},
+    ]
+
+
 def test_a_page_beyond_the_lanes_is_empty() -> None:
-    page = filled(2).page(1, 4)
+    (page,) = filled(2).pages([1, 4])
     assert page["count"].tolist() == [1, 0, 0]
     assert page.tables["held"].column(LANE).to_pylist() == [0]
 
 
 def test_a_page_is_a_copy() -> None:
     state = filled(3)
-    page = state.page(0, 3)
+    (page,) = state.pages([0, 3])
     page["count"][0] = 99
     assert state["count"][0] == 0
 

@@ -156,7 +156,7 @@ def test_operator_restart_through_snapshots_and_pages(seed: int, at: list[int]) 
     state, out = stage.open(KEYS), []
     for piece in cut(whole, at):
         out += stage.process(state, piece)
-        pages = {lane: state.page(lane, lane + 1) for lane in range(KEYS)}
+        pages = dict(enumerate(state.pages(range(KEYS + 1))))
         state = State.of_pages(stage.layout(), pages)
     out += stage.flush(state)
     assert rows_of(out) == rows_of(play(stage, [whole], lanes=KEYS))

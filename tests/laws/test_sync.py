@@ -140,7 +140,8 @@ def test_a_state_in_pages_is_the_same_state(
     states = [stage.open(3), stage.open(3)]
     for state in states:
         stage.process(state, first)
-    pages = {2: states[1].page(2, 3), 0: states[1].page(0, 2)}
+    first, second = states[1].pages([0, 2, 3])
+    pages = {2: second, 0: first}
     states[1] = State.of_pages(stage.layout(), pages)
     outs = []
     for state in states:

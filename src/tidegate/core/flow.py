@@ -203,18 +203,15 @@ class Flow:
             state.touched[:] = False
         used = max(self._lane_of.values(), default=0) + 1
         top = max(used, int(np.flatnonzero(touched).max(initial=0)) + 1)
+        edges = [*range(0, top, PAGE_LANES), top]
+        identities = [identity for identity, _ in self._expected()]
+        cut = [state.pages(edges) for state in (self.lanes, *self.states)]
         out = {}
-        for page, first in enumerate(range(0, top, PAGE_LANES)):
-            last = min(first + PAGE_LANES, top)
-            if changed and page > 0 and not touched[first:last].any():
+        for page, parts in enumerate(zip(*cut, strict=True)):
+            if changed and page > 0 and not touched[edges[page] : edges[page + 1]].any():
                 continue
-            parts = [
-                (identity, state.page(first, last))
-                for (identity, _), state in zip(
-                    self._expected(), (self.lanes, *self.states), strict=True
-                )
-            ]
-            out[page] = snapshot.encode(parts, {"page": page, "counters": self.counters})
+            stages = list(zip(identities, parts, strict=True))
+            out[page] = snapshot.encode(stages, {"page": page, "counters": self.counters})
         return out
 
     def load(self, pages: Mapping[int, bytes]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -93,24 +94,33 @@ class State:
 
     # -- paging ---------------------------------------------------------------------------------
 
-    def page(self, first: int, last: int) -> State:
-        """A copy of lanes [first, last), renumbered from 0."""
-        part = State(self.layout, last - first)
-        for name, array in self.arrays.items():
-            have = array[first:last]
-            part.arrays[name][: len(have)] = have
+    def pages(self, edges: Sequence[int]) -> list[State]:
+        """Copies of lanes [edges[k], edges[k + 1]), each renumbered from 0.
+
+        Tables are looked at once, however many pages there are.
+        """
+        parts = [State(self.layout, last - first) for first, last in pairwise(edges)]
+        for part, first, last in zip(parts, edges, edges[1:], strict=False):
+            for name, array in self.arrays.items():
+                have = array[first:last]
+                part.arrays[name][: len(have)] = have
         for name, table in self.tables.items():
-            if table is None or (first == 0 and last >= self.lanes):
-                part.tables[name] = table
+            if table is None:
                 continue
-            lane = table.column(LANE)
-            inside = pc.and_(pc.greater_equal(lane, first), pc.less(lane, last))
-            part.tables[name] = _shift(table.filter(inside), -first)
-        return part
+            lane = table.column(LANE).to_numpy()
+            if (lane[1:] < lane[:-1]).any():
+                # A stable order by page: within one, rows stay as they are.
+                page = np.searchsorted(edges, lane, side="right")
+                order = np.argsort(page, kind="stable")
+                table, lane = table.take(pa.array(order)), np.sort(lane)
+            rows = np.searchsorted(lane, edges)
+            for part, first, (begin, end) in zip(parts, edges, pairwise(rows), strict=False):
+                part.tables[name] = _shift(table.slice(begin, end - begin), -first)
+        return parts
 
     @classmethod
     def of_pages(cls, layout: Layout, pages: Mapping[int, State]) -> State:
-        """The reverse of `page`: the state whose lanes from `first` on are those of `pages[first]`.
+        """The reverse of `pages`: the state whose lanes from `first` on are those of `pages[first]`.
 
         Rows of a table come out by page, so a table sorted by lane stays sorted.
         """
