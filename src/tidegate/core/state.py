@@ -120,7 +120,7 @@ class State:
 
     @classmethod
     def of_pages(cls, layout: Layout, pages: Mapping[int, State]) -> State:
-        """The reverse of `pages`: the state whose lanes from `first` on are those of `pages[first]`.
+        """The reverse of `pages`: lanes from `first` on are those of `pages[first]`.
 
         Rows of a table come out by page, so a table sorted by lane stays sorted.
         """
