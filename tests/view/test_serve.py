@@ -98,3 +98,25 @@ def test_the_page_follows_the_run(growing: tuple[LiveServer, Path, Path], browse
     browser.until(f"window.tidegate && tidegate.run.n > {first}", 30)
     browser.until("tidegate.timeline.key === 1", 5)  # what was looked at is still shown
     assert browser.problems == []
+
+
+def test_a_live_page_reads_no_more_of_a_long_run_than_of_a_short_one(
+    growing: tuple[LiveServer, Path, Path], browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, whole, out = growing
+    for number in range(4):
+        commit(whole, out, number)
+    whole_run = open_run(str(out))
+    last = sum(whole_run.commits[-1]["rows"].values())
+    monkeypatch.setattr("tidegate.view.serve.LIVE_LIMIT", last + 1)
+    shutil.rmtree(out / "data" / "batch=00000000")  # it may not even look there
+    browser.problems.clear()
+    browser.visit(live.url)
+    assert browser.evaluate("tidegate.run.n") <= last
+    assert browser.evaluate("tidegate.run.since") == 3
+    assert browser.evaluate("tidegate.run.counts") == whole_run.counts  # of all that came
+    assert browser.evaluate("tidegate.run.health.commits.length") == 4
+    counts = browser.evaluate("document.getElementById('counts').innerText")
+    assert "from micro-batch 3 on" in counts
+    assert browser.problems == []
+    assert open_run(str(out)).newest(10**9).earlier == ()

@@ -90,7 +90,7 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
     """Per micro-batch: where time stands, how far the newest row is ahead of it, what is held."""
     out = []
     standing: dict[str, dict[str, int]] = {}
-    for commit in run.commits:
+    for commit in run.all_commits:
         # a shard that got no rows does not report; it still stands where it stood
         standing |= commit["shards"]
         marks = [m for m in map(_watermark, standing.values()) if m is not None]

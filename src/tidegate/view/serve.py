@@ -26,7 +26,8 @@ from tidegate.view.stored import StoredRun, open_run
 __all__ = ["LiveServer", "metrics_text"]
 
 LIVE_LIMIT = 200_000
-"""Messages in a live page: small enough to be made and sent again every few seconds."""
+"""Messages in a live page, those of the newest commits: small enough to be made and sent again
+every few seconds, however long the run has been going on."""
 
 LEVELS = ("current_watermark", "max_timestamp_seen", "max_lateness")
 """Metrics of a stage that are levels: over shards their greatest counts, not their sum."""
@@ -110,7 +111,8 @@ class LiveServer:
             return _WAITING.encode()
         with self._lock:  # two readers do not make the same page twice
             if self._page is None or self._page[0] != len(run.commits):
-                text = page_of(run, gather(run, self.roles, LIVE_LIMIT))
+                recent = run.newest(LIVE_LIMIT)
+                text = page_of(recent, gather(recent, self.roles, LIVE_LIMIT))
                 follow = _FOLLOW % len(run.commits)
                 before, _, after = text.rpartition("</body>")
                 self._page = (len(run.commits), f"{before}{follow}{after}".encode())

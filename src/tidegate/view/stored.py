@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,39 @@ class StoredRun:
     fs: Any
     root: str
     commits: list[dict[str, Any]]
+    earlier: tuple[dict[str, Any], ...] = ()
+    """Commits before those: counted, but their rows are not read."""
 
     @property
     def kinds(self) -> list[str]:
+        """The kinds there are rows to read of."""
         found = {file.split("/", 1)[0] for commit in self.commits for file in commit["files"]}
         return sorted(found)
 
+    @property
+    def all_commits(self) -> list[dict[str, Any]]:
+        return [*self.earlier, *self.commits]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of every kind, of the whole run."""
+        kinds = sorted({kind for commit in self.all_commits for kind in commit["rows"]})
+        return {kind: self.rows(kind) for kind in kinds}
+
     def rows(self, kind: str) -> int:
-        return sum(commit["rows"].get(kind, 0) for commit in self.commits)
+        return sum(commit["rows"].get(kind, 0) for commit in self.all_commits)
+
+    def newest(self, rows: int) -> StoredRun:
+        """The same run with only its last commits to read: at most so many rows, at least one
+        commit. What it costs to look at a run must not grow with the run."""
+        kept, total = 0, 0
+        for commit in reversed(self.commits):
+            total += sum(commit["rows"].values())
+            if kept and total > rows:
+                break
+            kept += 1
+        cut = len(self.commits) - kept
+        return replace(self, commits=self.commits[cut:], earlier=tuple(self.commits[:cut]))
 
     def schema(self, kind: str) -> pa.Schema:
         """The schema of a kind's table: that of its newest file."""
