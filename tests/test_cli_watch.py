@@ -129,6 +129,12 @@ def test_edits_are_taken_up_or_refused_and_the_stream_goes_on(running: Running) 
     running.until("sink: got ('parquet', '/tmp/elsewhere'), cannot change while it runs")
     running.edit("path: /tmp/elsewhere", "path: " + str(source.parent / "out"))
 
+    running.edit(f"path: {source}}}", f"path: {source}, options: {{maxFilesPerTrigger: -1}}}}")
+    running.until("taken up after this micro-batch")  # only Spark itself can tell that it is wrong
+    running.until("does not start, going on as before")
+    assert "maxFilesPerTrigger" in running.said
+    running.edit(", options: {maxFilesPerTrigger: -1}", "")
+
     add(source, 1, [7, None], [None, None])  # the old pipeline is still the one that runs
     running.wait_for(lambda: running.rows("error") == [11])
     assert running.rows("data") == [0, 1]
