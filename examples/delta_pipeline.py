@@ -4,7 +4,8 @@
 
 The stream of `vector_deltas.py`, split in three shards and a little out of order, is written to
 Parquet files. `tidegate run delta_pipeline.yaml` takes it from there. The same file is then run in
-process, and both must have made the same vectors.
+process, and both must have made the same vectors. They go to a Delta table, twice, which changes
+nothing the second time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 from vector_deltas import DIMS, a_stream
 
 from tidegate.core.model import Collection
-from tidegate.deltastore import VectorTable, compaction_picture
+from tidegate.deltastore import DeltaLakeVectors, VectorTable, compaction_picture
 from tidegate.pipeline import PipelineDefinition, plan
 
 DEFINITION = Path(__file__).with_suffix(".yaml")
@@ -74,6 +76,10 @@ def main(folder: Path) -> int:
     wrong = sum(spark.get(name) != vector for name, vector in here.items())
     print(f"{len(spark)} vectors from {len(recording):,} deltas; in process {len(here)}, "
           f"of which {wrong} differ")  # fmt: skip
+    if find_spec("deltalake"):
+        lake = DeltaLakeVectors(folder / "lake", DIMS)
+        print(f"{lake.take_in(folder / 'out')} vectors went to a Delta table; "
+              f"replayed: {lake.take_in(folder / 'out')} changed")  # fmt: skip
     compactions = pa.concat_tables(
         pq.read_table(file, partitioning=None)
         for file in sorted((folder / "out" / "compactions").rglob("*.parquet"))

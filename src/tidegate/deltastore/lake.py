@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -132,15 +133,22 @@ class DeltaLakeVectors:
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:
         """One vector; None if there is none, or it is deleted."""
-        self.table.update_incremental()
         # read as views of text, which pyarrow cannot compare yet
         mine = pc.field("vector_id").cast(pa.string()) == vector_id
-        found = self.table.to_pyarrow_table(columns=["vector", "deleted"], filters=mine)
+        found = self._read(columns=["vector", "deleted"], filters=mine)
         if not len(found) or found.column("deleted")[0].as_py():
             return None
         return np.array(found.column("vector")[0].as_py(), np.float64)
 
     def vectors(self) -> pa.Table:
         """All vectors, tombstones too."""
+        return self._read().cast(self.schema)
+
+    def _read(self, **wanted: Any) -> pa.Table:
         self.table.update_incremental()
-        return self.table.to_pyarrow_table().cast(self.schema)
+        place = None
+        if "://" not in self.path:
+            # Through deltalake's own file system, in Python, a process now and then aborts as it
+            # ends (seen with deltalake 1.6 and pyarrow 26).
+            place = pafs.SubTreeFileSystem(str(Path(self.path).absolute()), pafs.LocalFileSystem())
+        return self.table.to_pyarrow_table(filesystem=place, **wanted)

@@ -17,7 +17,7 @@ from tidegate.core.time import format_time
 
 __all__ = ["compaction_picture"]
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 900, 150, 90, 20, 40, 46
+WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 900, 150, 90, 20, 56, 46
 BEFORE, AFTER, RATIO = "#b4552d", "#1f6f8b", "#4a7c3a"
 
 
