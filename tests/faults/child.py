@@ -5,7 +5,8 @@
 FOLDER holds a pipeline file per stream. A touch is a call by which a sink changes what is outside:
 a folder made or removed, a file moved or opened, a transaction of Delta or Kafka, and the writing
 of a batch as a whole. FOLDER gets `STREAM.touches` with a line when each begins (`>`) and is over
-(`<`), and `STREAM.ended` when a stream has come to its end.
+(`<`), and `STREAM.ended` when a stream has come to its end. All wait with their first batch until
+all are there, so that a kill finds them all at work.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         self.numbers = itertools.count(1)
+        self.all_there = threading.Event()
 
     def strike(self, number: int, when: str) -> None:
         if number == self.at and when == self.when:
@@ -53,6 +56,9 @@ class Touches:
 
     log: Path
     fault: Fault
+
+    def __post_init__(self) -> None:
+        self.waiting = threading.Event()
 
     def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def touched(*arguments: Any, **named: Any) -> Any:
@@ -100,7 +106,14 @@ def watch(touches: Touches, sink: Any, form: str) -> Any:
         sink.fs = Watched(sink.fs, touches)
     if form == "delta":
         sink._publish = touches.around("delta transactions", sink._publish)
-    sink.write = touches.around("batch", sink.write)
+    write = touches.around("batch", sink.write)
+
+    def write_when_all_are_there(*arguments: Any) -> Any:
+        touches.waiting.set()
+        touches.fault.all_there.wait()
+        return write(*arguments)
+
+    sink.write = write_when_all_are_there
     return sink
 
 
@@ -132,8 +145,9 @@ def main() -> None:
         file.with_suffix(".begun").touch()
         query = started[file] = run.start(frames, definition.sink.path, settings=settings)
         # One after the other: a Python process that Spark starts has ten seconds to answer.
-        while query.isActive and not touches.log.exists():
-            time.sleep(0.02)
+        while query.isActive and not touches.waiting.wait(0.02):
+            pass
+    fault.all_there.set()
     while started:
         for file, query in list(started.items()):
             if not query.isActive:

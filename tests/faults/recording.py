@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tidegate.testing.fleet import fleet
 
-FILES = 8
+FILES = 6
 """One micro-batch each."""
 
 PIPELINE = """

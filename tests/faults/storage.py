@@ -106,7 +106,7 @@ def half_written(
             rows += place.check(place.parts)
             repaired += 1
         except (PySparkException, TidegateError):
-            refused += 1  # by the run, or by whoever reads its commits
+            refused += 1
         except AssertionError as error:
             wrong.append(f"{which} {how}: {error}")
     assert not wrong, "; ".join(wrong)

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from faults import storage
+from faults import outputs, storage
+from faults.child import Fault, Touches, watch
 from faults.scenarios import SCENARIOS
+from faults.soak import in_process
+from faults.sources import Place
+from spark.outcomes import run_now
+from tidegate.spark.sinks import SinkSettings, open_sink
 
 CASES = [
     ("_checkpoint/offsets/[0-9]*", "half"),
     ("_checkpoint/commits/[0-9]*", "empty"),
     ("_checkpoint/sources/0/[0-9]*", "gone"),
     ("_commits/*.json", "half"),
+    ("_commits/*.json", "gone"),
 ]
 
 
@@ -30,3 +38,67 @@ def test_nothing_lost_nothing_twice(spark: SparkSession, tmp_path: Path, name: s
 def test_files_half_written(spark: SparkSession, tmp_path: Path) -> None:
     said, _ = storage.half_written(spark, tmp_path, CASES)
     assert said.startswith(f"{len(CASES)} damages: ")
+
+
+class Raising(Fault):
+    """Fails at a touch, in place of a kill: the session of the tests goes on."""
+
+    def strike(self, number: int, when: str) -> None:
+        if number == self.at and when == self.when:
+            raise OSError(f"struck {when} touch {number}")
+
+
+@pytest.mark.parametrize(
+    ("sink", "read", "points"),
+    [
+        ("parquet", outputs.read_parquet, [(3, "after"), (9, "before"), (12, "after")]),
+        ("delta", outputs.read_delta, [(4, "after"), (8, "before"), (8, "after")]),
+    ],
+)
+def test_a_sink_that_fails_at_a_touch_goes_on_from_there(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sink: str,
+    read: Any,
+    points: list[tuple[int, str]],
+) -> None:
+    place = Place(spark, tmp_path)
+    for number in (0, 1):
+        place.put(place.parts[number], number)
+    run_now(place.frames(), tmp_path / "peace")
+    log = tmp_path / "touches"
+    for at, when in points:
+
+        def opened(*arguments: Any, fault: Fault = Raising(at, when)) -> Any:  # noqa: B008
+            fault.all_there.set()
+            return watch(Touches(log, fault), open_sink(*arguments), sink)
+
+        monkeypatch.setattr("tidegate.spark.run.open_sink", opened)
+        with pytest.raises(StreamingQueryException, match=f"struck {when} touch {at}"):
+            run_now(place.frames(), place.out, settings=SinkSettings(sink))
+    monkeypatch.undo()
+    run_now(place.frames(), place.out, settings=SinkSettings(sink))
+    wanted = outputs.read_parquet(tmp_path / "peace")
+    assert outputs.count(wanted) > 1000
+    assert outputs.differences(read(place.out), wanted) == []
+    struck = set(log.read_text().splitlines())
+    assert "> batch" in struck
+    assert len(struck) > 6
+
+
+def test_memory_and_state_stay_flat_for_a_simulated_day() -> None:
+    said, _ = in_process(1, lambda: None)
+    assert said.startswith("1 days, 2,419,200 rows: memory ")
+
+
+def test_what_differs_is_seen() -> None:
+    """The comparison itself: lost, doubled and reordered rows."""
+    rows = [{"vehicle": "a", "n": n} for n in range(3)]
+    wanted = outputs.arranged([("data", rows)])
+    for found, says in (
+        (rows[1:], "data a: 1 rows lost, 0 too many"),
+        ([*rows, rows[0]], "data a: 0 rows lost, 1 too many"),
+        (rows[::-1], "data a: rows in another order"),
+    ):
+        assert outputs.differences(outputs.arranged([("data", found)]), wanted) == [says]

@@ -61,6 +61,7 @@ class ParquetSink:
         self.path = path
         self.schemas = schemas
         self.compression = compression
+        self._before_checked = False
 
     # -- the two entry points -------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class ParquetSink:
             run_for_state(outcomes)
             self._delete(f"{self.root}/_staging/{batch:08d}")
             return commit
+        self._check_before(batch)
         self._remove(batch)
         writer = _Writer(
             self.path, f"{self.root}/_staging/{batch:08d}", self.schemas, self.compression
@@ -94,11 +96,13 @@ class ParquetSink:
 
     def commits(self) -> list[Commit]:
         """All batches that are whole, in order."""
+        return [found[1] for n in self._numbers() if (found := self._read_commit(n))]
+
+    def _numbers(self) -> list[int]:
         files = self.fs.get_file_info(
             pafs.FileSelector(f"{self.root}/_commits", allow_not_found=True)
         )
-        numbers = sorted(int(f.base_name[:-5]) for f in files if f.base_name.endswith(".json"))
-        return [found[1] for n in numbers if (found := self._read_commit(n))]
+        return sorted(int(f.base_name[:-5]) for f in files if f.base_name.endswith(".json"))
 
     # -- the commit -----------------------------------------------------------------------------
 
@@ -151,6 +155,18 @@ class ParquetSink:
             return Commit.from_json(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"{path} is corrupt or newer than this version: {error}") from error
+
+    def _check_before(self, batch: int) -> None:
+        """Refuse to go on if the record of the batch before is damaged or lost: Spark has finished
+        with that batch, so it would never be written again, and readers would miss its rows."""
+        if self._before_checked:
+            return
+        if self._numbers() and batch > 0 and self._read_commit(batch - 1) is None:
+            raise StateError(
+                f"{self.path}/_commits has no record of batch {batch - 1}, which is done; "
+                "put it back, or use another output path and checkpoint"
+            )
+        self._before_checked = True
 
     def _remove(self, batch: int) -> None:
         """Whatever a run that died left of this batch."""
