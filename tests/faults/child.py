@@ -144,7 +144,7 @@ def main() -> None:
         _, frames = open_pipeline(spark, definition, streaming=True)
         file.with_suffix(".begun").touch()
         query = started[file] = run.start(frames, definition.sink.path, settings=settings)
-        # One after the other: a Python process that Spark starts has ten seconds to answer.
+        # One after the other: Spark waits only so long for a Python process it starts.
         while query.isActive and not touches.waiting.wait(0.02):
             pass
     fault.all_there.set()

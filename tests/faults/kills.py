@@ -27,8 +27,8 @@ LONGEST_S = 900
 """For one attempt: far more than any needs, so that a run that hangs is an error, not a wait."""
 
 PATIENCE = 3
-"""Drivers that may stop by themselves, which is allowed (Spark gives a Python process ten seconds
-to answer) as long as the next one goes on from there. They are counted."""
+"""Drivers that may stop by themselves, which is allowed (Spark waits only so long for a Python
+process it starts) as long as the next one goes on from there. They are counted."""
 
 
 @dataclass(frozen=True)
