@@ -93,7 +93,7 @@ def full(given: argparse.Namespace) -> int:
     pictures = ROOT / "pictures"
     pictures.mkdir(exist_ok=True)
     (pictures / "comparison.svg").write_text(draw(runs[0]))
-    text = section(runs, "pictures/comparison.svg")
+    text = section(runs, "benchmarks/pictures/comparison.svg")
     write(ROOT / "RESULTS.md", text)
     print(text)
     wrong = [who for run in runs for who, verdict in run.verdicts.items()
