@@ -1,4 +1,4 @@
-"""The short form of `make faults`: every scenario once, in the session of the tests."""
+"""The short form of `make faults`, in the session of the tests; the long one has all scenarios."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if "half written" not in name])
+@pytest.mark.parametrize("name", ["a truncated file", "a clock that steps back"])
 def test_nothing_lost_nothing_twice(spark: SparkSession, tmp_path: Path, name: str) -> None:
     try:
         _, rows = SCENARIOS[name](spark, tmp_path)

@@ -84,6 +84,7 @@ sink: {{path: {out}}}
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("TIDEGATE_SLOW" not in os.environ, reason="minutes: TIDEGATE_SLOW=1 runs it")
 @pytest.mark.timeout(900)  # three drivers, one after the other
 def test_a_driver_killed_again_and_again(
     spark: SparkSession, recording: Recording, tmp_path: Path
