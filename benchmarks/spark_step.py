@@ -49,8 +49,8 @@ class Nothing(Operator):
         return [collection]
 
 
-def record(folder: Path, rows: int, keys: int) -> None:
-    """A recording of `rows` messages of about 150 bytes, disordered by up to 200 ms."""
+def record(folder: Path, rows: int, keys: int, payload_bytes: int) -> None:
+    """A recording of `rows` messages of about 60 bytes and a payload, disordered by up to 200 ms."""
     rng = np.random.default_rng(0)
     stamp = np.arange(rows) * (10**9 // (145 * keys)) + 1_700_000_000 * 10**9
     arrival = stamp + rng.integers(0, 200_000_000, rows)
@@ -59,7 +59,7 @@ def record(folder: Path, rows: int, keys: int) -> None:
     weights = np.array([10, 30, 100, 5]) / 145
     names = pa.array([f"vehicle-{number:05d}" for number in range(keys)])
     payload = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(90), rows, [None, pa.py_buffer(rng.bytes(90 * rows))]
+        pa.binary(payload_bytes), rows, [None, pa.py_buffer(rng.bytes(payload_bytes * rows))]
     ).cast(pa.binary())
     table = pa.table(
         {
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--keys", type=int, nargs="+", default=[100])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--payload", type=int, default=90, help="bytes per message beside the rest")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--set", nargs="*", default=[], help="Spark settings to try: key=value")
     arguments = parser.parse_args()
@@ -161,7 +162,7 @@ def main() -> None:
     everyone = contestants(set(arguments.only))
     for keys in arguments.keys:
         with tempfile.TemporaryDirectory() as folder:
-            record(Path(folder), arguments.rows, keys)
+            record(Path(folder), arguments.rows, keys, arguments.payload)
             speeds: dict[str, list[float]] = {name: [] for name in everyone}
             for _ in range(arguments.rounds):
                 for name, make in everyone.items():

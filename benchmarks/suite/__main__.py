@@ -126,13 +126,13 @@ def quick(given: argparse.Namespace) -> int:
     for job in run.jobs():
         limit, ours = run.times[LIMIT_OF[job], ""], run.times[OURS, job]
         shares[job] = round(min(limit.cpu) / min(ours.cpu), 4)
-    before = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
-    fallen = [job for job, share in shares.items() if share < FALL * before.get(job, 0.0)]
-    for job, share in shares.items():
-        print(f"{job:10s} {share:6.3f} of its limit, before {before.get(job, float('nan')):6.3f}")
     if given.keep:
         BASELINE.write_text(json.dumps(shares, indent=2) + "\n")
-    if fallen and not given.keep:
+    before = json.loads(BASELINE.read_text())
+    for job, share in shares.items():
+        print(f"{job:10s} {share:6.3f} of its limit, before {before[job]:6.3f}")
+    fallen = [job for job, share in shares.items() if share < FALL * before[job]]
+    if fallen:
         print(f"fell by more than a fifth: {', '.join(fallen)}", file=sys.stderr)
         return 1
     return 0

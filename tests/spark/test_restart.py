@@ -84,26 +84,21 @@ sink: {{path: {out}}}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("TIDEGATE_SLOW" not in os.environ, reason="minutes: TIDEGATE_SLOW=1 runs it")
-@pytest.mark.timeout(900)  # three drivers, one after the other
-def test_a_driver_killed_again_and_again(
+@pytest.mark.timeout(900)  # two drivers, one after the other
+def test_a_driver_killed_between_our_commit_and_that_of_spark(
     spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:
-    """SIGKILL while a batch is written, and between our commit and Spark's; then to the end."""
+    """SIGKILL, then to the end. `make faults` kills at all other points."""
     folder, out, file = tmp_path / "in", tmp_path / "out", tmp_path / "pipeline.yaml"
     for number, part in enumerate(recording.slices):
         add_file(part, folder, number)
     file.write_text(PIPELINE.format(folder=folder, out=out))
 
-    def staged() -> bool:
-        return any((out / "_staging" / "00000001").rglob("*.parquet"))
-
     def committed() -> bool:
         return (out / "_commits" / "00000002.json").exists()
 
-    for died in (staged, committed):
-        run_and_kill(file, died)
-        assert not (out / "_commits" / "00000003.json").exists()
+    run_and_kill(file, committed)
+    assert not (out / "_commits" / "00000003.json").exists()
     done = run_cli(file)
     assert done.returncode == 0, done.stderr
     definition = PipelineDefinition.load(file)

@@ -8,18 +8,16 @@ from typing import Any
 
 import bytewax.operators as op
 import bytewax.operators.windowing as windowing
-import pyarrow as pa
+import pyarrow.parquet as pq
 from bytewax.dataflow import Dataflow
 from bytewax.testing import TestingSink, TestingSource, run_main
 
 VERSION = version("bytewax")
-MESSAGES = 100_000
-"""It is given a shorter recording: per message it is that much slower."""
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def prepare(table: pa.Table) -> Any:
+def prepare(path: str) -> Any:
+    table = pq.read_table(path)
     columns = (table[name].to_pylist() for name in ("key", "topic", "t", "value"))
     return [(f"{key}/{topic}", (t, value)) for key, topic, t, value in zip(*columns, strict=True)]
 
