@@ -1,13 +1,12 @@
 """A real Kafka broker on loopback, in KRaft mode, from Kafka's own jars.
 
-The jars are fetched once with Maven into `~/.cache/tidegate`. Where that cannot be done, tests that
-need a broker are skipped, and say so.
+The jars are fetched once from Maven Central into `~/.cache/tidegate`. Where that cannot be done,
+tests that need a broker are skipped, and say so.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -15,16 +14,13 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-KAFKA = "4.0.0"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tidegate</groupId><artifactId>broker</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version>
-  </dependency></dependencies>
-</project>
-"""
+from tidegate.errors import ConfigError
+from tidegate.spark.jars import Jar, fetch
+from tidegate.spark.java import use_java
+
+JARS = Path(__file__).with_name("kafka_jars.txt")
+"""Kafka 4.0.0 and all it needs: a checksum and coordinates per line."""
+
 PROPERTIES = """
 process.roles=broker,controller
 node.id=1
@@ -43,6 +39,9 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
+# A broker that was killed may come back when its old session is over, by default after 9 s.
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
 """
 
 
@@ -50,28 +49,13 @@ class NoBrokerError(Exception):
     """Why there is no broker to test with: one sentence."""
 
 
-def jars() -> Path:
-    """The folder with Kafka's jars, fetched if need be."""
-    folder = CACHE / f"kafka-{KAFKA}"
-    if (folder / "whole").exists():
-        return folder / "libs"
-    maven, java = shutil.which("mvn"), shutil.which("java")
-    if java is None:
-        raise NoBrokerError("no broker: there is no java on the PATH to run Kafka with")
-    if maven is None:
-        raise NoBrokerError("no broker: there is no mvn on the PATH to fetch Kafka's jars with")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(POM.format(version=KAFKA))
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+def classpath() -> str:
+    """Kafka's jars, fetched if need be."""
+    pairs = [line.split() for line in JARS.read_text().splitlines()]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
-    except subprocess.TimeoutExpired:
-        raise NoBrokerError("no broker: Kafka's jars did not come within four minutes") from None
-    if done.returncode != 0:
-        first = (done.stdout + done.stderr).strip().split("\n")[0]
-        raise NoBrokerError(f"no broker: Kafka's jars cannot be fetched: {first}")
-    (folder / "whole").touch()
-    return folder / "libs"
+        return os.pathsep.join(str(file) for file in fetch(Jar(c, s) for s, c in pairs))
+    except ConfigError as error:
+        raise NoBrokerError(f"no broker: {error.expected}") from error
 
 
 def free_port() -> int:
@@ -123,10 +107,9 @@ class Broker:
             self.process = None
 
     def _java(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
-        java = shutil.which("java")
-        if java is None:
-            raise NoBrokerError("no broker: there is no java on the PATH to run Kafka with")
-        command = [java, "-Xmx384m", "-cp", f"{jars()}/*", main, *arguments]
+        java = use_java() / "bin" / "java"
+        quick = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = [str(java), *quick, "-cp", classpath(), main, *arguments]
         with open(self.folder / "broker.log", "ab") as log:
             return subprocess.Popen(
                 [*command, str(self.folder / "server.properties")], stdout=log, stderr=log

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from faults import recording, scenarios, soak
+from faults.broker import kill_broker
 from faults.child import SHORT
 from faults.kills import Campaign, Peace, Result, file_target, kafka_target
 from kafka_broker import Broker, NoBrokerError
@@ -34,6 +35,7 @@ def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Re
     recording.record(folder / "recording")
     sinks = given.sink or SINKS
     targets = [file_target(sink, folder) for sink in sinks if sink != "kafka"]
+    broker = None
     with ExitStack() as stack:
         if "kafka" in sinks:
             (folder / "broker").mkdir()
@@ -43,9 +45,14 @@ def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Re
                 targets.append(kafka_target(broker.servers, folder))
             except NoBrokerError as error:
                 yield Result("kafka: killed", skipped=str(error))
-        if not targets:
+        task = bar.add_task("killing the broker", total=given.broker_kills)
+        if broker is not None and given.broker_kills:
+            yield from kill_broker(
+                broker, folder, given.broker_kills, given.seed, lambda n: bar.advance(task, n)
+            )
+        if not targets or not (given.kills or given.worker_kills):
             return
-        task = bar.add_task("undisturbed", total=None)
+        bar.reset(task, total=None, description="undisturbed")
         try:
             peace = Peace.of(targets, folder)
         except AssertionError as error:
@@ -117,6 +124,7 @@ def main() -> int:
     parser.add_argument("--sink", action="append", choices=SINKS, help="sinks; all if unset")
     parser.add_argument("--kills", type=int, default=50, help="kill points of drivers, per sink")
     parser.add_argument("--worker-kills", type=int, default=20, help="of workers, over all sinks")
+    parser.add_argument("--broker-kills", type=int, default=10, help="of the Kafka broker")
     parser.add_argument("--streams", type=int, default=4, help="per sink and driver")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="no driver is killed after")

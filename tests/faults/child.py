@@ -123,19 +123,23 @@ def main() -> None:
     from tidegate.spark import session
     from tidegate.spark.pipeline import open_pipeline
     from tidegate.spark.sinks import SinkSettings, open_sink
+    from tidegate.spark.sources.kafka import session_settings
 
     folder, fault = (
         Path(sys.argv[1]),
         Fault(*(int(sys.argv[2]), sys.argv[3]) if sys.argv[2:] else ()),
     )
-    spark = session("local[2,4]", settings=SHORT, log=folder / "spark.log")
+    definitions = {file: PipelineDefinition.load(file) for file in sorted(folder.glob("*.yaml"))}
+    settings = dict(SHORT)
+    for definition in definitions.values():
+        settings |= session_settings(definition)
+    spark = session("local[2,4]", settings=settings, log=folder / "spark.log")
     started = {}
-    for file in sorted(folder.glob("*.yaml")):
+    for file, definition in definitions.items():
         touches = Touches(file.with_suffix(".touches"), fault)
-        definition = PipelineDefinition.load(file)
         assert definition.sink is not None
         assert definition.sink.path is not None
-        settings = SinkSettings.of(definition.sink)
+        wanted = SinkSettings.of(definition.sink)
 
         def opened(*arguments: Any, touches: Touches = touches) -> Any:
             return watch(touches, open_sink(*arguments), arguments[0].format)
@@ -143,7 +147,7 @@ def main() -> None:
         run.open_sink = opened
         _, frames = open_pipeline(spark, definition, streaming=True)
         file.with_suffix(".begun").touch()
-        query = started[file] = run.start(frames, definition.sink.path, settings=settings)
+        query = started[file] = run.start(frames, definition.sink.path, settings=wanted)
         # One after the other: Spark waits only so long for a Python process it starts.
         while query.isActive and not touches.waiting.wait(0.02):
             pass

@@ -286,9 +286,10 @@ def _point(touches: list[str]) -> str:
 def file_target(sink: str, folder: Path) -> Target:
     """A sink that writes files below `folder`."""
     read = outputs.read_delta if sink == "delta" else outputs.read_parquet
+    source = recording.from_folder(folder / "recording")
     return Target(
         sink,
-        lambda name: recording.pipeline(folder / "recording", folder / sink / name, sink),
+        lambda name: recording.pipeline(source, folder / sink / name, sink),
         lambda name: read(folder / sink / name),
     )
 
@@ -299,6 +300,7 @@ def kafka_target(servers: str, folder: Path) -> Target:
     def text(name: str) -> str:
         options = f'{{bootstrap.servers: "{servers}", topic: {name}, key: vehicle}}'
         out = folder / "kafka" / name
-        return recording.pipeline(folder / "recording", out, "kafka", options)
+        source = recording.from_folder(folder / "recording")
+        return recording.pipeline(source, out, "kafka", options)
 
     return Target("kafka", text, lambda name: outputs.read_kafka(servers, name))

@@ -16,11 +16,7 @@ FILES = 6
 PIPELINE = """
 name: faults
 streams:
-  fleet:
-    source: {{path: {recording}, options: {{maxFilesPerTrigger: 1}}}}
-    key: vehicle
-    topic: topic
-    arrival: log_time
+  fleet:{source}
     eventtime: {{column: stamp, type: unixtimestamp_ns}}
 options:
   mode: streaming
@@ -31,6 +27,12 @@ stages:
   - synchronize: {{topics: [lidar, camera, gps, imu], queueSize: 10, maxInterval: 50 ms}}
 sink: {{format: {sink}, path: {out}{options}}}
 """
+
+FOLDER = """
+    source: {{path: {recording}, options: {{maxFilesPerTrigger: 1}}}}
+    key: vehicle
+    topic: topic
+    arrival: log_time"""
 
 
 def slices(files: int = FILES, seed: int = 5) -> list[pa.Table]:
@@ -59,7 +61,12 @@ def record(folder: Path, files: int = FILES, seed: int = 5) -> int:
     return sum(part.num_rows for part in parts)
 
 
-def pipeline(recording: Path, out: Path, sink: str, options: str = "") -> str:
+def from_folder(recording: Path) -> str:
+    """The source of a pipeline that reads what `record` wrote."""
+    return FOLDER.format(recording=recording)
+
+
+def pipeline(source: str, out: Path, sink: str, options: str = "") -> str:
     """The text of the pipeline file; `options` are those of the sink, in YAML."""
     extra = f", options: {options}" if options else ""
-    return PIPELINE.format(recording=recording, out=out, sink=sink, options=extra)
+    return PIPELINE.format(source=source.rstrip(), out=out, sink=sink, options=extra)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,13 @@ from kafka_broker import Broker, NoBrokerError, free_port
 from tidegate.errors import ConfigError, StateError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.pack import to_blob
-from tidegate.spark.sources.kafka import PACKAGE, session_settings
+from tidegate.spark.sources.kafka import session_settings
 
 ck = pytest.importorskip("confluent_kafka", reason="pip install 'tidegate[kafka]'")
+
+minutes = pytest.mark.skipif(
+    "TIDEGATE_SLOW" not in os.environ, reason="a minute or more: TIDEGATE_SLOW=1 runs it"
+)
 
 MESSAGES = 900
 LAG_MS = 500
@@ -89,21 +96,29 @@ sink: {sink}
 """
 
 
-def tidegate(tmp_path: Path, text: str) -> tuple[int, str, dict[str, Any]]:
+def run_command(tmp_path: Path, text: str) -> list[str]:
     file = tmp_path / "pipeline.yaml"
     file.write_text(text)
-    command = [sys.executable, "-m", "tidegate", "run", str(file), "--json"]
+    return [sys.executable, "-m", "tidegate", "run", str(file), "--json"]
+
+
+def tidegate(tmp_path: Path, text: str) -> tuple[int, str, dict[str, Any]]:
+    command = run_command(tmp_path, text)
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else {}
+
+
+def create_topic(broker: Broker, name: str, partitions: int) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
 
 
 @pytest.fixture(scope="module")
 def readings(broker: Broker) -> Broker:
     """A broker with a topic of three partitions, and one value that is no JSON."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": broker.servers})
-    admin.create_topics([NewTopic("readings", 3, 1)])["readings"].result(30)
+    create_topic(broker, "readings", 3)
     produce(broker, 0, MESSAGES)
     bad = ck.Producer({"bootstrap.servers": broker.servers})
     bad.produce("readings", b"no JSON at all", partition=1, timestamp=1_700_000_000_500)
@@ -122,7 +137,7 @@ def run_or_skip(tmp_path: Path, text: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_out(readings: Broker, tmp_path: Path) -> None:
+def test_in_and_out(readings: Broker, tmp_path: Path) -> None:
     options = f'{{bootstrap.servers: "{readings.servers}", topic: fleet, key: vehicle}}'
     sink = f"{{format: kafka, path: {tmp_path / 'state'}, options: {options}}}"
     made = run_or_skip(tmp_path, PIPELINE.format(servers=readings.servers, sink=sink))
@@ -130,6 +145,13 @@ def test_out(readings: Broker, tmp_path: Path) -> None:
     numbers = [row["n"] for _, row in sent]
     assert len(set(numbers)) == len(numbers) == made["rows"]["data"] == MESSAGES - made["held"]
     assert {key.decode() for key, _ in sent} == {"v0", "v1"}
+    for vehicle in ("v0", "v1"):
+        mine = [row["stamp"] for _, row in sent if row["vehicle"] == vehicle]
+        assert mine == sorted(mine)
+    # Partition 2 is half a second behind, far beyond the tolerance: only a watermark for each
+    # partition keeps its rows from being late.
+    assert made["rows"].get("late", 0) == 0
+    assert made["batches"] >= 3
     assert [row["kafka_unparsed"] for _, row in consumed(readings, "fleet.error")] == [
         "no JSON at all"
     ]
@@ -137,15 +159,14 @@ def test_out(readings: Broker, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@minutes
 @pytest.mark.timeout(600)
-def test_in(readings: Broker, tmp_path: Path) -> None:
+def test_a_second_run_goes_on_where_the_first_was(readings: Broker, tmp_path: Path) -> None:
     broker, out = readings, tmp_path / "out"
     text = PIPELINE.format(servers=broker.servers, sink=f"{{path: {out}}}")
     first = run_or_skip(tmp_path, text)
     assert first["rows_in"] == MESSAGES + 1
     assert first["batches"] >= 3
-    # Partition 2 is half a second behind, far beyond the tolerance: only a watermark for each
-    # partition keeps its rows from being late.
     assert first["rows"].get("late", 0) == 0
     assert first["rows"]["data"] + first["held"] == MESSAGES
     (wrong,) = pq.read_table(out / "error").to_pylist()
@@ -162,6 +183,52 @@ def test_in(readings: Broker, tmp_path: Path) -> None:
         rows = sorted(data.to_pylist(), key=lambda row: row["batch"])
         mine = [row["stamp"] for row in rows if row["vehicle"] == vehicle]
         assert mine == sorted(mine)
+
+
+@pytest.mark.slow
+@minutes
+@pytest.mark.timeout(600)
+def test_a_partition_that_falls_silent_is_not_waited_for(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "silent", 2)
+    producer = ck.Producer({"bootstrap.servers": broker.servers})
+
+    def send(first: int, last: int, partition: int) -> None:
+        for n in range(first, last):
+            value = json.dumps({"vehicle": "v", "stamp": n * 10**6, "n": n})
+            producer.produce("silent", value, partition=partition, timestamp=1_700_000_000_000 + n)
+        assert producer.flush(30) == 0
+
+    def wait_for(kind: str, number: int) -> None:
+        deadline = time.monotonic() + 240
+        while True:
+            files = sorted((tmp_path / "out" / kind).rglob("*.parquet"))
+            found = [n for file in files for n in pq.read_table(file)["n"].to_pylist()]
+            if number in found:
+                return
+            assert run.poll() is None, run.stderr.read() if run.stderr else ""
+            assert time.monotonic() < deadline, f"{number} does not come out as {kind}: {found}"
+            time.sleep(0.2)
+
+    send(0, 10, 0)
+    send(0, 10, 1)
+    text = PIPELINE.format(servers=broker.servers, sink=f"{{path: {tmp_path}/out}}")
+    text = text.replace("subscribe: readings", "subscribe: silent")
+    text = text.replace("available_now", "500 ms")
+    text = text.replace("source: kafka_partition", "source: kafka_partition, idleTimeout: 3 s")
+    command = run_command(tmp_path, text)
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while not list((tmp_path / "out" / "_commits").glob("*.json")):
+            assert run.poll() is None, run.stderr.read() if run.stderr else ""
+            time.sleep(0.2)
+        send(10, 300, 0)  # partition 1 says nothing more
+        wait_for("data", 270)
+        send(20, 21, 1)  # and then something old
+        wait_for("late", 20)
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=120)
+    assert run.returncode == 130
 
 
 SCHEMAS = {"data": pa.schema([("vehicle", pa.string()), ("n", pa.int64()), ("raw", pa.binary())])}
@@ -264,13 +331,11 @@ def test_no_broker_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     )
 
 
-def test_the_connector_is_asked_for_when_a_pipeline_names_kafka(
+def test_only_a_pipeline_that_names_kafka_gets_the_connector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("TIDEGATE_KAFKA_PACKAGE", raising=False)
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "a.jar,b.jar")
     kafka = PipelineDefinition.from_yaml("streams: {s: {source: {format: kafka}}}")
     files = PipelineDefinition.from_yaml("streams: {s: {source: {path: x}}}")
-    assert session_settings(kafka) == {"spark.jars.packages": PACKAGE}
-    assert session_settings(files) == {}
-    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "a.jar,b.jar")
     assert session_settings(kafka) == {"spark.jars": "a.jar,b.jar"}
+    assert session_settings(files) == {}

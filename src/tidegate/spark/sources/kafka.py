@@ -13,7 +13,6 @@ run ahead of each other, so each has its own watermark: `eventtime: {source: kaf
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Mapping
@@ -27,23 +26,15 @@ from pyspark.sql import types as T  # noqa: N812
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import PipelineDefinition
 from tidegate.spark.session import session
+from tidegate.spark.sources.connector import PACKAGE_VARIABLE, connector_settings
 
 __all__ = [
-    "PACKAGE",
-    "PACKAGE_VARIABLE",
     "check_broker",
     "check_connector",
     "kafka_columns",
     "session_for",
     "session_settings",
 ]
-
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
-"""The connector of the Spark that Tidegate runs on; it is fetched when a pipeline names Kafka."""
-
-PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
-"""Names another connector, or jar files with commas between them, for machines whose Maven
-repository does not have that one. Spark promises nothing for a connector of another version."""
 
 UNPARSED = "kafka_unparsed"
 """The text of a value that is not JSON of the schema; null for all others."""
@@ -55,17 +46,15 @@ in a Java stack."""
 
 def session_settings(definition: PipelineDefinition) -> dict[str, str]:
     """What a session needs beyond the usual to run this pipeline."""
-    formats = [s.source.format for s in definition.streams.values() if s.source is not None]
-    if "kafka" not in formats:
-        return {}
-    wanted = os.environ.get(PACKAGE_VARIABLE, PACKAGE)
-    files = all(name.endswith(".jar") for name in wanted.split(","))
-    return {"spark.jars" if files else "spark.jars.packages": wanted}
+    sources = [stream.source for stream in definition.streams.values()]
+    named = any(source is not None and source.format == "kafka" for source in sources)
+    return connector_settings() if named else {}
 
 
 def session_for(definition: PipelineDefinition, master: str | None, log: Path) -> SparkSession:
     """A session that can run this pipeline; a connector that cannot be had is one sentence."""
-    settings = session_settings(definition)
+    running = SparkSession.getActiveSession() is not None  # it has a connector, or never will
+    settings = {} if running else session_settings(definition)
     try:
         return session(master, definition.name, settings, log=log)
     except PySparkException as error:
@@ -116,8 +105,10 @@ def check_connector(spark: SparkSession, field: str) -> None:
         )
     except Exception as error:
         raise ConfigError(
-            f"{field}.format", "kafka", f"needs a session with spark.jars.packages={PACKAGE}"
-        ) from error
+            f"{field}.format", "kafka",
+            "needs a session with the connector: session(settings=connector_settings()), from "
+            "tidegate.spark.sources.connector",
+        ) from error  # fmt: skip
 
 
 def kafka_columns(df: DataFrame, ddl: str | None) -> DataFrame:

@@ -1,0 +1,107 @@
+"""Jars from a Maven repository, by coordinates and checksum, kept for the next run.
+
+Spark can resolve packages itself, with all that their descriptions name, or not at all. Where one
+of them was never published, the jars that really are needed are fetched here, one by one. A jar
+whose bytes are not those that were tested is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from tidegate.errors import ConfigError
+
+__all__ = ["REPOSITORY_VARIABLE", "Jar", "fetch", "here", "is_published", "repository"]
+
+CENTRAL = "https://repo1.maven.org/maven2"
+
+REPOSITORY_VARIABLE = "TIDEGATE_MAVEN"
+"""Names another Maven repository by its address: a mirror behind a firewall."""
+
+ANSWER_WITHIN_S = 20.0
+"""For a repository to say something: a machine without a network must not wait for minutes."""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """`group:artifact:version` and the SHA-256 of the file."""
+
+    coordinates: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def repository() -> str:
+    """The address of the repository in use."""
+    address = os.environ.get(REPOSITORY_VARIABLE, CENTRAL)
+    if "://" not in address:
+        raise ConfigError(REPOSITORY_VARIABLE, address, f"must be an address such as {CENTRAL}")
+    return address.rstrip("/")
+
+
+def is_published(coordinates: str) -> bool:
+    """Whether the repository has this jar. One that does not answer has nothing."""
+    request = urllib.request.Request(_address(coordinates), method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S):
+            return True
+    except (OSError, HTTPException):
+        return False
+
+
+def here(jars: Iterable[Jar]) -> list[Path] | None:
+    """Where these jars lie if all of them were fetched before."""
+    files = [_kept(jar) for jar in jars]
+    return files if all(file.is_file() for file in files) else None
+
+
+def fetch(jars: Iterable[Jar]) -> list[Path]:
+    """The files of these jars, fetched if they are not here yet."""
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(_fetch, jars))
+
+
+def _fetch(jar: Jar) -> Path:
+    kept = _kept(jar)
+    if kept.is_file():
+        return kept
+    address = _address(jar.coordinates)
+    try:
+        with urllib.request.urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
+            content = answer.read()
+    except (OSError, HTTPException) as error:
+        reason = f"{address} cannot be fetched: {getattr(error, 'reason', None) or error}"
+        raise ConfigError("jar", jar.coordinates, reason) from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != jar.sha256:
+        raise ConfigError(
+            "jar", jar.coordinates, f"{address} is not the file that was tested (SHA-256 {found})"
+        )
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(content)
+    fresh.replace(kept)
+    return kept
+
+
+def _kept(jar: Jar) -> Path:
+    """Where a jar is kept. The checksum is in the name: another file is never taken for it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return cache / "tidegate" / "jars" / jar.sha256[:12] / jar.file
+
+
+def _address(coordinates: str) -> str:
+    group, artifact, version = coordinates.split(":")
+    folder = f"{group.replace('.', '/')}/{artifact}/{version}"
+    return f"{repository()}/{folder}/{artifact}-{version}.jar"

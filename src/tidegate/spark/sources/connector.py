@@ -1,0 +1,68 @@
+"""Which Kafka connector a session gets: Spark's own of its version, else one that was tested.
+
+Spark publishes the connector apart from itself. Where that of the running version cannot be had, an
+older one is taken that the tests run against a broker, from `FALLBACK`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pyspark
+
+from tidegate.errors import ConfigError
+from tidegate.spark.jars import Jar, fetch, here, is_published, repository
+
+__all__ = ["FALLBACK", "PACKAGE_VARIABLE", "connector_settings"]
+
+PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
+"""Names another connector by its coordinates, or jar files with commas between them."""
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+
+FALLBACK = (
+    Jar(f"{CONNECTOR}:4.2.0", "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"),
+    Jar(f"{TOKENS}:4.0.0", "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767"),
+    Jar(
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
+    ),
+    Jar(
+        "org.apache.commons:commons-pool2:2.13.1",
+        "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
+    ),
+)
+"""The newest connector that runs on Spark 4.3, and what it needs beside Spark's own jars. Connector
+4.0.0 does not run there; a token provider of 4.2.0 was not to be had, that of 4.0.0 does."""
+
+log = logging.getLogger(__name__)
+
+
+def connector_settings() -> dict[str, str]:
+    """What `session(settings=...)` needs for Kafka.
+
+    What was fetched before is used again without asking, so a machine needs a network only once and
+    a pipeline does not change its connector between two runs.
+    """
+    named = os.environ.get(PACKAGE_VARIABLE)
+    if named:
+        files = all(name.endswith(".jar") for name in named.split(","))
+        return {"spark.jars" if files else "spark.jars.packages": named}
+    kept = here(FALLBACK)
+    if kept is None:
+        version = pyspark.__version__
+        if all(is_published(f"{name}:{version}") for name in (CONNECTOR, TOKENS)):
+            return {"spark.jars.packages": f"{CONNECTOR}:{version}"}
+        log.warning(
+            "Kafka: the connector of Spark %s is not to be had from %s; fetching %s, which was "
+            "tested with it", version, repository(), FALLBACK[0].coordinates,
+        )  # fmt: skip
+        try:
+            kept = fetch(FALLBACK)
+        except ConfigError as error:
+            raise ConfigError(
+                "source.format", "kafka", f"{error.expected}; {PACKAGE_VARIABLE} can name jar files"
+            ) from error
+    return {"spark.jars": ",".join(str(file) for file in kept)}

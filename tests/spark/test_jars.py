@@ -1,0 +1,91 @@
+"""Jars by coordinates and checksum, from a repository on disk; which connector a session gets."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tidegate.errors import ConfigError
+from tidegate.spark.jars import Jar, fetch, here
+from tidegate.spark.sources import connector
+from tidegate.spark.sources.connector import connector_settings
+
+
+def publish(repository: Path, coordinates: str, content: bytes = b"jar") -> Jar:
+    group, artifact, version = coordinates.split(":")
+    folder = repository.joinpath(*group.split("."), artifact, version)
+    folder.mkdir(parents=True)
+    (folder / f"{artifact}-{version}.jar").write_bytes(content)
+    return Jar(coordinates, hashlib.sha256(content).hexdigest())
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Maven repository on disk, and an empty cache."""
+    monkeypatch.setenv("TIDEGATE_MAVEN", (tmp_path / "maven").as_uri())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TIDEGATE_KAFKA_PACKAGE", raising=False)
+    return tmp_path / "maven"
+
+
+def test_a_jar_is_fetched_once(repository: Path) -> None:
+    jars = [publish(repository, "org.a:one:1.0"), publish(repository, "org.b.c:two:2.0", b"two")]
+    assert here(jars) is None
+    one, two = fetch(jars)
+    assert (one.name, two.name, two.read_bytes()) == ("one-1.0.jar", "two-2.0.jar", b"two")
+    next(repository.rglob("one-1.0.jar")).unlink()
+    assert fetch(jars) == here(jars) == [one, two]
+
+
+def test_other_bytes_than_those_that_were_tested_are_refused(repository: Path) -> None:
+    publish(repository, "org.a:one:1.0", b"something else")
+    jar = Jar("org.a:one:1.0", "0" * 64)
+    with pytest.raises(ConfigError, match="not the file that was tested"):
+        fetch([jar])
+    assert here([jar]) is None
+
+
+def test_a_repository_must_have_an_address(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_MAVEN", "repo1.maven.org")
+    with pytest.raises(ConfigError, match=r"TIDEGATE_MAVEN.*must be an address"):
+        fetch([Jar("org.a:one:1.0", "0" * 64)])
+
+
+def test_the_connector_of_this_spark_comes_first(repository: Path) -> None:
+    own = f"{connector.CONNECTOR}:{pyspark.__version__}"
+    publish(repository, own)
+    publish(repository, f"{connector.TOKENS}:{pyspark.__version__}")
+    assert connector_settings() == {"spark.jars.packages": own}
+
+
+def test_else_the_one_that_was_tested_and_it_says_so(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(repository, f"{connector.CONNECTOR}:{pyspark.__version__}")  # but no token provider
+    jars = tuple(publish(repository, jar.coordinates) for jar in connector.FALLBACK[1:])
+    monkeypatch.setattr(connector, "FALLBACK", jars)
+    with caplog.at_level(logging.WARNING):
+        found = connector_settings()["spark.jars"].split(",")
+    assert [Path(file).name for file in found] == [jar.file for jar in jars]
+    assert f"the connector of Spark {pyspark.__version__} is not to be had" in caplog.text
+    caplog.clear()
+    assert connector_settings()["spark.jars"].split(",") == found
+    assert not caplog.text
+
+
+def test_none_to_be_had_is_one_sentence(repository: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be fetched.*TIDEGATE_KAFKA_PACKAGE can name"):
+        connector_settings()
+
+
+def test_a_connector_that_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "a.jar,b.jar")
+    assert connector_settings() == {"spark.jars": "a.jar,b.jar"}
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "org.a:one:1.0")
+    assert connector_settings() == {"spark.jars.packages": "org.a:one:1.0"}
