@@ -104,7 +104,8 @@ def run_command(tmp_path: Path, text: str) -> list[str]:
 
 def tidegate(tmp_path: Path, text: str) -> tuple[int, str, dict[str, Any]]:
     command = run_command(tmp_path, text)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    quick = {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=quick)
     return done.returncode, done.stderr, json.loads(done.stdout) if done.stdout else {}
 
 
@@ -268,10 +269,11 @@ class Outcomes:
         yield Row(kind="metric", shard=0, blob=None, metrics={"rows_in": 2}, watermark_ns=7)
 
 
-def sink(broker: Broker, topic: str) -> Any:
+def sink(broker: Broker, topic: str, **options: str) -> Any:
     from tidegate.spark.sinks.kafka import KafkaSink
 
-    return KafkaSink(SCHEMAS, {"bootstrap.servers": broker.servers, "topic": topic})
+    given = {"bootstrap.servers": broker.servers, "topic": topic, **options}
+    return KafkaSink(SCHEMAS, given)
 
 
 def numbers_in(broker: Broker, topic: str) -> list[int]:
@@ -308,6 +310,23 @@ def test_a_backfill_is_not_written_over_another(broker: Broker) -> None:
         sink(broker, "backfill").check_unused()
 
 
+def test_no_retention_takes_commits_away(broker: Broker) -> None:
+    from confluent_kafka.admin import AdminClient, ConfigResource
+
+    sink(broker, "kept").write(Outcomes(0), 0, "q")
+    asked = ConfigResource(ConfigResource.Type.TOPIC, "kept.commits")
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    (found,) = admin.describe_configs([asked]).values()
+    assert found.result(30)["cleanup.policy"].value == "compact"
+
+
+def test_options_the_client_refuses_are_wrong_before_anything_runs(broker: Broker) -> None:
+    with pytest.raises(ConfigError, match='No such configuration property: "colour"'):
+        sink(broker, "wrong", colour="red")
+    with pytest.raises(ConfigError, match="names code to run"):
+        sink(broker, "wrong", **{"plugin.library.paths": "/tmp/any.so"})
+
+
 def test_a_broker_that_dies_and_comes_back(broker: Broker) -> None:
     one = sink(broker, "crash")
     one.write(Outcomes(0), 0, "q")
@@ -329,6 +348,12 @@ def test_no_broker_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
         "tidegate: streams.readings.source.options.kafka.bootstrap.servers: got "
         f"'127.0.0.1:{port}', no broker answers (127.0.0.1:{port}: Connection refused)"
     )
+
+
+def test_no_broker_for_a_sink_is_said_at_once(tmp_path: Path) -> None:
+    gone = Broker(tmp_path, free_port())
+    with pytest.raises(ConfigError, match=r"sink\.options\.bootstrap\.servers.*no broker answers"):
+        sink(gone, "nowhere")
 
 
 def test_only_a_pipeline_that_names_kafka_gets_the_connector(

@@ -47,8 +47,9 @@ def read(text: str, name: str = "pipeline.yaml") -> Document:
         ...
     tidegate.errors.ConfigError: a: stands twice, on lines 1 and 2 of pipeline.yaml
     """
-    loader = yaml.SafeLoader(text)
+    loader = None
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         lines: dict[Path, int] = {}
         if root is not None:
@@ -57,7 +58,8 @@ def read(text: str, name: str = "pipeline.yaml") -> Document:
     except yaml.YAMLError as error:
         raise _unreadable(error, name) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if not isinstance(value, dict):
         got = type(value).__name__ if value is not None else "nothing"
         raise ConfigError(
@@ -110,5 +112,7 @@ def _unreadable(error: yaml.YAMLError, name: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if isinstance(error, yaml.reader.ReaderError):  # a character no YAML may have
+        problem = f"{problem} (at character {error.position + 1})"
     message = f"{name}{line}: cannot be read as YAML: {problem}"
     return ConfigError("definition", name, "must be YAML", message=message)

@@ -15,10 +15,18 @@ from pathlib import Path
 from tidegate.errors import ConfigError
 from tidegate.pipeline.roots import inside_roots
 
-__all__ = ["is_reference", "resolve", "shown"]
+__all__ = ["hidden", "is_reference", "resolve", "shown"]
 
 _REFERENCE = re.compile(r"\$\{([a-z]+):([^}]+)\}")
-_SECRET_NAME = re.compile(r"passw|secret|token|credential|api.?key|access.?key|jaas", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"passw|secret|token|credential|api.?key|access.?key|private.?key|jaas|key\.pem|keystore\.key|"
+    r"authorization|sas.?key|account.?key",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"authorization\s*[:=]|\bbearer\s+\S{6}|BEGIN [A-Z ]*PRIVATE KEY", re.IGNORECASE
+)
+"""What is a secret under whatever name: a header for a server, a key in full."""
 _IN_ADDRESS = re.compile(r"(://[^/@:\s]*:)(?!\$\{)[^/@\s]+@")
 """`scheme://user:password@host`"""
 
@@ -71,4 +79,18 @@ def shown(name: str, value: object) -> object:
     """
     if _SECRET_NAME.search(name):
         return value if is_reference(value) else HIDDEN
+    if isinstance(value, str) and _SECRET_VALUE.search(value) and not is_reference(value):
+        return HIDDEN
     return _IN_ADDRESS.sub(rf"\1{HIDDEN}@", value) if isinstance(value, str) else value
+
+
+def hidden(text: str, options: Mapping[str, str]) -> str:
+    """A text of someone else's, without the values of those options that are secrets.
+
+    >>> hidden("cannot log in with hunter2", {"sasl.password": "hunter2", "topic": "in"})
+    'cannot log in with ***'
+    """
+    for name, value in options.items():
+        if value and shown(name, value) == HIDDEN:
+            text = text.replace(value, HIDDEN)
+    return text

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.core.eventtime import EventtimeTypes
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, Plan, plan
+from tidegate.pipeline.code import refuse_code
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.references import resolve
 from tidegate.pipeline.roots import inside_roots, option_inside_roots
@@ -85,6 +86,7 @@ def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str
         for match in matches:  # what a pattern finds may be a link that leads out
             inside_roots(str(match), f"{field}.path")
     options = {key: resolve(str(value), key) for key, value in source.options.items()}
+    refuse_code(options, f"{field}.options")
     for key, value in options.items():
         option_inside_roots(key, value, f"{field}.options")
     if "path" in {key.lower() for key in options}:

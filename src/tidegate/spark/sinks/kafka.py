@@ -8,6 +8,7 @@
 Rows of kind `data` go to `fleet.data`, as JSON, and so on. A micro-batch is one Kafka transaction,
 and its last message goes to `fleet.commits`: query and number of the batch. A batch that runs again
 after a crash finds that message and writes nothing; one that was cut off was never committed.
+Of that topic the broker keeps the newest message of each query, however old it is.
 Messages pass through the driver: what Kafka's transactions need is one producer.
 """
 
@@ -22,11 +23,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError, StateError
+from tidegate.pipeline.code import refuse_code
+from tidegate.pipeline.references import hidden
 from tidegate.spark.pack import fit, from_blob
 from tidegate.spark.sink import Commit, run_for_state
+from tidegate.spark.sources.kafka import check_broker
 
 try:
     import confluent_kafka as ck
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 except ImportError as missing:  # pragma: no cover
     raise ConfigError(
         "sink.format", "kafka", "needs the package confluent-kafka: pip install 'tidegate[kafka]'"
@@ -54,7 +60,16 @@ class KafkaSink:
             known = ", ".join(schemas["data"].names)
             raise ConfigError("sink.options.key", self.key, f"must be a column: {known}")
         # Anything else is handed to the client library: security settings, timeouts.
-        self.client = {name: value for name, value in options.items() if name not in _OWN}
+        self.client: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in _OWN
+        }
+        refuse_code(self.client, "sink.options")
+        check_broker(options, "sink", "bootstrap.servers")
+        try:
+            ck.Producer(self.client)
+        except ck.KafkaException as error:
+            said = hidden(_words(error), options)
+            raise ConfigError("sink.options", sorted(self.client), f"refused: {said}") from error
         self._producer: Any = None
         self._owner: str | None = None
         self._last: int | None = None
@@ -104,11 +119,24 @@ class KafkaSink:
         """A producer that fences off every earlier one of this query, then where that one got."""
         if self._producer is not None and self._owner == query:
             return
+        self._create_commits_topic()
         settings = {**self.client, "transactional.id": f"tidegate-{self.topic}-{query}"}
         self._producer = ck.Producer(settings)
         self._call("init_transactions", WAIT_S)
         self._owner = query
         self._last = self._last_commit(query)
+
+    def _create_commits_topic(self) -> None:
+        """Compacted, so that no retention takes away what a restart has to find."""
+        made = NewTopic(self.commits_topic, 1, config={"cleanup.policy": "compact"})
+        admin = AdminClient(self.client)
+        try:
+            admin.create_topics([made])[self.commits_topic].result(WAIT_S)
+        except ck.KafkaException as error:
+            if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise StateError(
+                    f"Kafka refused to create {self.commits_topic}: {_words(error)}"
+                ) from error
 
     def _call(self, method: str, *arguments: Any) -> None:
         try:

@@ -70,9 +70,10 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
         ) from error  # fmt: skip
 
 
-def check_broker(options: Mapping[str, str], field: str) -> None:
+def check_broker(
+    options: Mapping[str, str], field: str, name: str = "kafka.bootstrap.servers"
+) -> None:
     """Say in one sentence that no broker answers, before Spark says it in many."""
-    name = "kafka.bootstrap.servers"
     servers = options.get(name)
     if not servers:
         raise ConfigError(f"{field}.options.{name}", servers, "is required for format kafka")
