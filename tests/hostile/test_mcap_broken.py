@@ -154,7 +154,7 @@ def test_times_beyond_int64_are_errors_not_negative_times(tmp_path: Path) -> Non
     good, errors = messages_in(mcap.read(write(tmp_path, file)))
     assert good == []
     assert [(r["log_time_ns"], r["publish_time_ns"], r["data"]) for r in errors] == [
-        (None, 5, b"far")
+        (None, None, b"far")
     ]
 
 
@@ -167,3 +167,15 @@ def test_an_index_that_lies_is_not_followed(tmp_path: Path) -> None:
     good, errors = messages_in(mcap.read(write(tmp_path, broken)))
     assert good == WANTED
     assert errors == []
+
+
+def test_every_row_with_an_error_has_no_times(tmp_path: Path) -> None:
+    """Else a pipeline whose event time is one of them would take the row for a message."""
+    path = tmp_path / "log.mcap"
+    with mcap.McapWriter(path) as log:
+        log.message(9, 2, b"of no channel")
+        log.message(log.channel("/a"), 3, b"no JSON")
+    _, errors = messages_in(mcap.read(path, decode="*", clock="header"))
+    assert len(errors) == 2
+    for name in ("log_time_ns", "publish_time_ns", "header_stamp_ns"):
+        assert [row[name] for row in errors] == [None, None]

@@ -15,11 +15,13 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import ConfigError
 from tidegate.mcap import records as r
 from tidegate.mcap.chunks import Messages, chunk_bytes, messages_of
 from tidegate.mcap.index import Channels, Fault, FileIndex, Piece, read_index
+from tidegate.mcap.payload import Field, PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.stamps import header_stamps
 
 __all__ = ["CLOCKS", "Clock", "McapFile", "Selection", "read", "schema"]
@@ -27,15 +29,17 @@ __all__ = ["CLOCKS", "Clock", "McapFile", "Selection", "read", "schema"]
 Clock = Literal["log", "publish", "header"]
 CLOCKS: tuple[Clock, ...] = ("log", "publish", "header")
 
-_COLUMN = {"log": "log_time_ns", "publish": "publish_time_ns", "header": "header_stamp_ns"}
+TIMES = ("log_time_ns", "publish_time_ns", "header_stamp_ns")
 
 
-def schema(clock: Clock = "log") -> pa.Schema:
-    """The columns of what is read. `header_stamp_ns` is there if the clock is the header's.
+def schema(clock: Clock = "log", decode: Sequence[Field] = ()) -> pa.Schema:
+    """The columns of what is read. `header_stamp_ns` is there if the clock is the header's; fields
+    that are decoded come last.
 
     - `file`, `offset`, `position`: where it stands: the file, the chunk (or record) in it, and the
       place among the chunk's decompressed records; together they are the order of the file
-    - `error`: null for a message; else why something at `offset` could not be read
+    - `error`: null for a message; else why something at `offset` could not be read or decoded.
+      Such a row has no times, so event time cannot take it for a message
     """
     fields = [
         ("file", pa.string()), ("offset", pa.int64()), ("position", pa.int64()),
@@ -44,7 +48,13 @@ def schema(clock: Clock = "log") -> pa.Schema:
     ]  # fmt: skip
     if clock == "header":
         fields.append(("header_stamp_ns", pa.int64()))
-    return pa.schema([*fields, ("data", pa.binary()), ("error", pa.string())])
+    fields += [("data", pa.binary()), ("error", pa.string())]
+    made = pa.schema(fields)
+    for each in decode:
+        if each.name in made.names:
+            raise ConfigError("decode", each.text, f"{each.name} is a column already; use 'as'")
+        made = made.append(pa.field(each.name, each.type))
+    return made
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ class Selection:
     end_ns: int | None = None
     clock: Clock = "log"
     crc: bool = False
+    decode: tuple[Field, ...] = ()
+    """Fields of the payload that become columns, each with its type."""
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:
@@ -66,6 +78,11 @@ class Selection:
         """The span of log times, if that is the clock asked about."""
         return (self.start_ns, self.end_ns) if self.clock == "log" else (None, None)
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what is read with it."""
+        return schema(self.clock, self.decode)
+
 
 def read(
     path: str | Path,
@@ -75,17 +92,20 @@ def read(
     clock: Clock = "log",
     *,
     crc: bool = False,
+    decode: str | Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a file, a batch per chunk, in the order of the file.
 
     A file that is cut off, has no index or has a broken chunk is read as far as it goes; what could
     not be read is a row whose `error` says why and whose `offset` says where. `crc` checks the
-    checksum of every chunk.
+    checksum of every chunk. `decode` names fields of the payload that become columns, such as
+    `"pose.position.x, header.frame_id"`, or `"*"` for the whole message as JSON text; a payload
+    that cannot be decoded is such a row with an `error` too.
     """
     chosen = None if topics is None else tuple(topics)
-    selection = Selection(chosen, start_ns, end_ns, clock, crc)
     with McapFile(path) as file:
-        yield from file.batches(selection)
+        fields = resolve_fields(parse_fields(decode), file.definitions(), chosen)
+        yield from file.batches(Selection(chosen, start_ns, end_ns, clock, crc, fields))
 
 
 @dataclass
@@ -112,6 +132,7 @@ class McapFile:
         self.index: FileIndex = read_index(self.buf)
         self._lookup = _Lookup()
         self._skipped: list[Piece] = []
+        self._decoder: PayloadDecoder | None = None
 
     def __enter__(self) -> McapFile:
         return self
@@ -129,6 +150,17 @@ class McapFile:
     def topics(self) -> list[str]:
         """The topics known so far: all of them if the file has a summary."""
         return sorted({channel.topic for channel in self.channels.by_id.values()})
+
+    def definitions(self) -> Iterator[Channels]:
+        """The channels as far as they are known, and again whenever more are: a file without a
+        summary defines them among its messages."""
+        yield self.channels
+        if not self.index.indexed:
+            for piece in self.index.pieces:
+                before = self.channels.version
+                self._learn([piece])
+                if self.channels.version > before:
+                    yield self.channels
 
     def pieces(self, selection: Selection) -> list[Piece]:
         """The pieces that can hold a message of the selection, as far as the index tells."""
@@ -156,7 +188,7 @@ class McapFile:
             yield from self._piece(piece, selection)
         if faults:
             for fault in self.index.faults:
-                yield self._fault(fault, selection.clock)
+                yield self._fault(fault, selection)
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -178,10 +210,17 @@ class McapFile:
             if found.fault is not None and piece.whole:
                 fault = Fault(piece.start, f"{found.fault[1]}, {found.fault[0]} bytes into a chunk")
         if fault is not None:
-            yield self._fault(fault, selection.clock)
+            yield self._fault(fault, selection)
 
-    def _fault(self, fault: Fault, clock: Clock) -> pa.RecordBatch:
-        wanted = schema(clock)
+    def _learn(self, pieces: Sequence[Piece]) -> None:
+        """Take in the channels that are defined in these pieces."""
+        for piece in pieces:
+            raw, _ = self._raw(piece)
+            if raw is not None:
+                messages_of(raw, self.channels)
+
+    def _fault(self, fault: Fault, selection: Selection) -> pa.RecordBatch:
+        wanted = selection.schema
         row = dict.fromkeys(wanted.names)
         row |= {"file": self.path, "offset": fault.offset, "position": 0, "error": fault.reason}
         return pa.RecordBatch.from_pylist([row], schema=wanted)
@@ -215,20 +254,30 @@ class McapFile:
         if selection.clock == "header":
             stamps = header_stamps(payloads, kept["channel"], self.channels)
             columns["header_stamp_ns"] = stamps
-        wanted = schema(selection.clock)
+        if selection.decode:
+            self._decode(columns, kept["channel"], selection.decode)
+        wanted = selection.schema
+        if columns["error"].null_count < len(rows):
+            good = columns["error"].is_null()
+            for name in set(TIMES) & set(wanted.names):
+                columns[name] = pc.if_else(good, columns[name], None)
         batch = pa.RecordBatch.from_arrays([columns[n] for n in wanted.names], schema=wanted)
         if selection.clock == "header" and (selection.start_ns, selection.end_ns) != (None, None):
             inside = _inside_column(batch.column("header_stamp_ns"), selection)
             batch = batch.filter(inside)
         return batch
 
+    def _decode(
+        self, columns: dict[str, pa.Array], channel: np.ndarray, fields: tuple[Field, ...]
+    ) -> None:
+        if self._decoder is None or self._decoder.fields != fields:
+            self._decoder = PayloadDecoder(fields, self.channels)
+        self._decoder.add_to(columns, channel)
+
     def _names(self, selection: Selection, used: np.ndarray) -> _Lookup:
         if self._skipped and any(int(n) not in self.channels.by_id for n in np.unique(used)):
             # Channels may be defined in chunks that were left out; now they are needed.
-            for piece in self._skipped:
-                raw, _ = self._raw(piece)
-                if raw is not None:
-                    messages_of(raw, self.channels)
+            self._learn(self._skipped)
             self._skipped = []
         lookup, channels = self._lookup, self.channels
         if lookup.version == channels.version and lookup.names is not None:

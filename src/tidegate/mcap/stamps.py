@@ -23,7 +23,7 @@ from tidegate.core.jit import kernel
 from tidegate.mcap.index import Channels
 from tidegate.mcap.records import Channel, Schema
 
-__all__ = ["header_stamps"]
+__all__ = ["header_stamps", "payload_bytes"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> I
         return _json_stamps(payloads)
     if schema is None:
         return none
-    data, offsets = _bytes(payloads)
+    data, offsets = payload_bytes(payloads)
     if channel.encoding == "protobuf":
         for path in _timestamp_paths(schema):
             found = np.empty(len(payloads), np.int64)
@@ -72,7 +72,7 @@ def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> I
     return _fixed(data, offsets, before, cdr=channel.encoding == "cdr")
 
 
-def _bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+def payload_bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
     _, offsets, data = payloads.buffers()
     first = payloads.offset
     edges = np.frombuffer(offsets, np.int32)[first : first + len(payloads) + 1]

@@ -10,23 +10,27 @@ table.
 There is no `pushFilters` on purpose. In Spark 4.3 a pushed filter stays in the source of the
 DataFrame it was read from: after `df.where("log_time_ns < 10").count()`, `df.count()` counted only
 those rows too. An option cannot go astray like that.
+
+Spark fixes the columns before anything is read. The types of fields that are decoded are looked up
+in the recordings for `schema`, once; whoever reads goes by what Spark then says they are, though
+other recordings may have come in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapFile, Selection
-from tidegate.mcap import schema as columns_of
-from tidegate.mcap.index import Piece
+from tidegate.mcap.index import Channels, Piece
+from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.spark.sources import options as o
 
 __all__ = ["McapRun", "McapSource", "Settings", "read_run", "runs", "with_path_columns"]
@@ -55,6 +59,7 @@ class Settings:
             o.number(options, "endNs"),
             clock,
             o.flag(options, "crc"),
+            parse_fields(o.text(options, "decode")),
         )
         size = o.number(options, "partitionBytes", 1) or PARTITION_BYTES
         path = o.text(options, "path")
@@ -66,7 +71,7 @@ class Settings:
     @property
     def schema(self) -> pa.Schema:
         """The columns of a message, then those from the path."""
-        fields = columns_of(self.selection.clock)
+        fields = self.selection.schema
         for name in o.PathColumns(self.path_pattern).names:
             if name in fields.names:
                 raise ConfigError("columnsFromPath", name, "is the name of a column already")
@@ -75,6 +80,34 @@ class Settings:
 
     def files(self) -> list[str]:
         return o.files_of(self.path, SUFFIXES)
+
+    def typed(
+        self, recordings: Callable[[Settings], Iterable[Channels]], told: StructType | None = None
+    ) -> Settings:
+        """The settings with a type for every field that is decoded: as Spark tells, or as the
+        recordings say. Fields that Spark does not ask for are not decoded."""
+        chosen, fields = self.selection, self.selection.decode
+        if told is not None:
+            types = to_arrow_schema(told)
+            fields = tuple(
+                replace(each, type=_plain(types.field(each.name).type))
+                for each in fields
+                if each.name in types.names
+            )
+        fields = resolve_fields(fields, recordings(self), chosen.topics)
+        return replace(self, selection=replace(chosen, decode=fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Lists as pyarrow makes them: Spark gives their elements another name."""
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def definitions(settings: Settings) -> Iterator[Channels]:
+    """The channels of all files there are, one file after the other."""
+    for file in settings.files():
+        with McapFile(file) as opened:
+            yield from opened.definitions()
 
 
 @dataclass
@@ -94,15 +127,16 @@ class McapSource(DataSource):
         return "mcap"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(Settings.of(self.options).schema)
+        return from_arrow_schema(Settings.of(self.options).typed(definitions).schema)
 
     def reader(self, schema: StructType) -> McapReader:
-        return McapReader(Settings.of(self.options), schema.names)
+        return McapReader(Settings.of(self.options).typed(definitions, schema), schema.names)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  (Spark's name)
         from tidegate.spark.sources.mcap_stream import McapStreamReader
 
-        return McapStreamReader(Settings.of(self.options), schema.names, dict(self.options))
+        settings = Settings.of(self.options).typed(definitions, schema)
+        return McapStreamReader(settings, schema.names, dict(self.options))
 
 
 class McapReader(DataSourceReader):

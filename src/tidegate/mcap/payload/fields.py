@@ -1,0 +1,154 @@
+"""Which fields of the payloads become columns, and of which types.
+
+    pose.position.x                     its type is that of the schema in the file
+    pose.position.x double              its type is told
+    pose.position.x double as east      so is its name; else it is pose_position_x
+    *                                   the whole message as JSON text, in the column `decoded`
+
+Types are fixed before the first message is read. Where they are not told, they are those of the
+first recording that has the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tidegate.errors import ConfigError
+from tidegate.mcap.index import Channels
+from tidegate.mcap.payload.codecs import NotDecodableError, codec_of
+
+__all__ = ["Field", "parse_fields", "resolve_fields"]
+
+WHOLE = "*"
+WHOLE_NAME = "decoded"
+
+_TYPES = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "bigint": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(),
+}  # fmt: skip
+
+_PATTERN = re.compile(
+    r"(?P<path>\S+?)(?:\s+(?!as\b)(?P<type>[\w<>]+))?(?:\s+as\s+(?P<name>\w+))?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field that becomes a column. `path` is empty for the whole message."""
+
+    path: tuple[str, ...]
+    name: str
+    type: pa.DataType | None = None
+
+    @property
+    def text(self) -> str:
+        return ".".join(self.path) or WHOLE
+
+
+def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
+    """Fields as a user writes them: between commas, or one by one.
+
+    >>> [(f.text, f.name, str(f.type)) for f in parse_fields("header.stamp, v float as speed, *")]
+    [('header.stamp', 'header_stamp', 'None'), ('v', 'speed', 'float'), ('*', 'decoded', 'string')]
+    """
+    if wanted is None:
+        return ()
+    parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    found = tuple(_field(part.strip()) for part in parts if part.strip())
+    if not found:
+        raise ConfigError("decode", wanted, "must name fields, or be * for the whole message")
+    names = [field.name for field in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("decode", wanted, f"names the column {name} twice; use 'as'")
+    return found
+
+
+def _field(text: str) -> Field:
+    match = _PATTERN.fullmatch(text)
+    path = match["path"].split(".") if match else []
+    if match is None or not all(path):
+        raise ConfigError("decode", text, "must be a field: 'pose.x', 'pose.x double as x', or *")
+    told = None if match["type"] is None else _type(match["type"].lower())
+    if path == [WHOLE]:
+        if told not in (None, pa.string()):
+            raise ConfigError("decode", text, "the whole message is JSON text: a string")
+        return Field((), match["name"] or WHOLE_NAME, pa.string())
+    return Field(tuple(path), match["name"] or "_".join(path), told)
+
+
+def _type(name: str) -> pa.DataType:
+    inside = name.removeprefix("array<").removesuffix(">")
+    if inside != name and inside in _TYPES and name == f"array<{inside}>":
+        return pa.list_(_TYPES[inside])
+    if name not in _TYPES:
+        known = ", ".join(_TYPES)
+        raise ConfigError("decode", name, f"must be one of {known}, or array<...> of these")
+    return _TYPES[name]
+
+
+def resolve_fields(
+    fields: Sequence[Field], recordings: Iterable[Channels], topics: Sequence[str] | None = None
+) -> tuple[Field, ...]:
+    """The fields with a type each: as told, or from the first recording that has them.
+
+    Recordings are looked at one by one and only for as long as a type is missing.
+    """
+    found: dict[str, pa.DataType] = {}
+    reasons: dict[str, None] = {}
+    missing = {field.name: field for field in fields if field.type is None}
+    for channels in recordings if missing else ():
+        for name, field in list(missing.items()):
+            here = _type_in(field, channels, topics, reasons)
+            if here is None:
+                continue
+            found[name] = here
+            if not pa.types.is_null(here):
+                del missing[name]
+        if not missing:
+            break
+    for name, field in missing.items():
+        why = "no message there has this field"
+        if name in found:
+            why = "its schema does not say of which type it is"
+        elif reasons:
+            why += f" ({next(iter(reasons))})"
+        raise ConfigError("decode", field.text, f"{why}; give one: '{field.text} double'")
+    return tuple(replace(field, type=found.get(field.name, field.type)) for field in fields)
+
+
+def _type_in(
+    field: Field, channels: Channels, topics: Sequence[str] | None, reasons: dict[str, None]
+) -> pa.DataType | None:
+    """The type of a field over all channels of a recording; null if only untyped ones have it."""
+    found: pa.DataType | None = None
+    for channel in channels.by_id.values():
+        if topics is not None and channel.topic not in topics:
+            continue
+        try:
+            here = codec_of(channel, channels.schemas.get(channel.schema_id)).type_of(field.path)
+        except NotDecodableError as error:
+            reasons[str(error)] = None  # its messages will be error rows that say so
+            continue
+        if here is not None:
+            found = here if found is None else _wider(found, here, field)
+    return found
+
+
+def _wider(one: pa.DataType, other: pa.DataType, field: Field) -> pa.DataType:
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
+    if not all(numbers):
+        raise ConfigError(
+            "decode", field.text, f"is {one} in one topic and {other} in another; give its type"
+        )
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return pa.int64()
+    return pa.float64()

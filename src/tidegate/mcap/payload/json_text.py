@@ -1,0 +1,80 @@
+"""JSON payloads. A JSON Schema, where there is one, says the types of fields; values are taken as
+they are, and one that does not fit its column gets a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.mcap.payload.codecs import NotDecodableError, Path
+from tidegate.mcap.payload.values import column, follow
+from tidegate.mcap.records import Schema
+
+__all__ = ["JsonCodec"]
+
+_TYPES = {
+    "number": pa.float64(), "integer": pa.int64(), "string": pa.string(), "boolean": pa.bool_(),
+    "object": pa.string(),
+}  # fmt: skip
+
+
+class JsonCodec:
+    """Payloads of encoding `json`."""
+
+    def __init__(self, schema: Schema | None) -> None:
+        self.schema: Any = {}
+        if schema is not None and schema.encoding == "jsonschema":
+            try:
+                self.schema = json.loads(schema.data or b"{}")
+            except (ValueError, RecursionError):
+                self.schema = {}  # the payloads themselves say what they hold
+
+    def type_of(self, path: Path) -> pa.DataType | None:
+        if not path:
+            return pa.string()
+        at = self.schema
+        for name in path:
+            inside = at.get("properties") if isinstance(at, dict) else None
+            at = inside.get(name) if isinstance(inside, dict) else None
+        return _type(at)
+
+    def columns(
+        self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        found: list[list[Any]] = [[] for _ in wanted]
+        reasons: dict[int, str] = {}
+        for row, payload in enumerate(payloads.to_pylist()):
+            values: list[Any] = [None] * len(wanted)
+            try:
+                text = payload.decode()
+                message = json.loads(text)
+                values = [follow(message, path) if path else text for path, _ in wanted]
+            except NotDecodableError as error:
+                reasons[row] = f"JSON of another shape: {error}"
+            except (ValueError, RecursionError) as error:
+                reasons[row] = f"not JSON: {str(error) or type(error).__name__}"
+            for place, value in enumerate(values):
+                found[place].append(value)
+        made = [
+            column(values, kind, reasons, ".".join(path))
+            for values, (path, kind) in zip(found, wanted, strict=True)
+        ]
+        return made, reasons
+
+
+def _type(told: Any) -> pa.DataType:
+    """The type that a JSON Schema tells; null if it tells none."""
+    if not isinstance(told, dict):
+        return pa.null()
+    name = told.get("type")
+    if isinstance(name, list):
+        name = next((one for one in name if one != "null"), None)
+    if name == "array":
+        inside = told.get("items")
+        kind = _type(inside)
+        plain = isinstance(inside, dict) and inside.get("type") not in ("object", "array", None)
+        return pa.list_(kind) if plain and not pa.types.is_null(kind) else pa.string()
+    return _TYPES.get(name, pa.null()) if isinstance(name, str) else pa.null()

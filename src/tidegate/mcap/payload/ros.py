@@ -1,0 +1,223 @@
+"""ROS definitions as plain messages, and the program that a kernel runs over their payloads.
+
+`rosbags` parses the text of a definition, and only that. Its own decoders are Python source made
+from the definition and executed; a definition comes out of a file that nobody vouches for.
+
+A program is a list of steps: skip so many bytes, a string, a sequence of plain values, a loop. The
+kernel follows it through every payload, checks every length, and notes where the wanted fields are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rosbags.interfaces import Nodetype
+from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
+
+from tidegate.mcap.payload.codecs import NotDecodableError, Path
+from tidegate.mcap.records import Schema
+
+__all__ = ["FIXED", "LOOP", "LOOP_END", "SEQUENCE", "SIZES", "TEXT", "TIMES", "Message", "Part",
+           "Program", "compile_program", "message_of"]  # fmt: skip
+
+FIXED, TEXT, SEQUENCE, LOOP, LOOP_END = range(5)
+
+SIZES = {
+    "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4,
+    "uint32": 4, "int64": 8, "uint64": 8, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Bytes of the plain types; all but `string` that are not here cannot be read."""
+
+TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
+
+MOST_STEPS = 20_000
+"""A real message has some hundred. One whose definition unfolds to more is a trap for memory."""
+
+MOST_BYTES = 2**31 - 1
+"""Of one field of fixed size: no payload is larger, and sums stay far from the end of int64."""
+
+_SEPARATOR = "=" * 80
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field of a message. `count`: None for one value, 0 for a sequence, else a fixed array."""
+
+    name: str
+    base: str | None
+    message: Message | None
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Message:
+    """The fields of a message, in their order."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def find(self, path: Path) -> Part | None:
+        """The field at a path that leads through single messages only."""
+        at: Message | None = self
+        found: Part | None = None
+        for name in path:
+            parts = () if at is None else at.parts
+            found = next((part for part in parts if part.name == name), None)
+            if found is None:
+                return None
+            at = found.message if found.count is None else None
+        return found
+
+
+def message_of(schema: Schema) -> Message:
+    """What a schema record defines; NotDecodableError if that cannot be read."""
+    text = re.sub(r"^={3,}\s*$", _SEPARATOR, schema.data.decode("utf-8", "replace"), flags=re.M)
+    name = _full(schema.name)
+    try:
+        if schema.encoding == "ros2idl":
+            found: dict[str, Any] = {}
+            for piece in re.sub(r"^\s*(IDL:|#).*$", "", text, flags=re.M).split(_SEPARATOR):
+                found |= get_types_from_idl(piece)
+        else:
+            found = get_types_from_msg(text if text.endswith("\n") else text + "\n", name)
+    except Exception as error:
+        # rosbags raises whatever its parsers meet; whichever it is, it is about this definition
+        said = (str(error).strip() or type(error).__name__).split("\n")[0]
+        raise NotDecodableError(f"the definition of {schema.name}: {said[:200]}") from error
+    ros1 = schema.encoding == "ros1msg"
+    store = get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.LATEST)
+    # A definition may leave out what everyone knows, such as a Header or a time.
+    return _Builder({**store.fielddefs, **found}).build(name, ())
+
+
+def _full(name: str) -> str:
+    parts = name.split("/")
+    return f"{parts[0]}/msg/{parts[1]}" if len(parts) == 2 else name
+
+
+@dataclass
+class _Builder:
+    types: dict[str, Any]
+    """As `rosbags` has them: per name the constants and the fields, each with its description."""
+    made: dict[str, Message] = field(default_factory=dict)
+
+    def build(self, name: str, inside: tuple[str, ...]) -> Message:
+        if name in self.made:
+            return self.made[name]
+        if name not in self.types:
+            raise NotDecodableError(f"{name} is nowhere defined")
+        if name in inside or len(inside) > 50:
+            raise NotDecodableError(f"{name} contains itself")
+        parts = [self._part(one, desc, (*inside, name)) for one, desc in self.types[name][1]]
+        self.made[name] = Message(name, tuple(parts))
+        return self.made[name]
+
+    def _part(self, name: str, desc: tuple[Any, Any], inside: tuple[str, ...]) -> Part:
+        count: int | None = None
+        kind, of = desc
+        if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
+            inner, size = of
+            count = int(size) if kind == Nodetype.ARRAY else 0
+            kind, of = inner
+        if kind == Nodetype.NAME:
+            message = self.build(str(of), inside)
+            if count is not None and not message.parts:
+                raise NotDecodableError(f"{name} is an array of messages without fields")
+            return Part(name, None, message, count)
+        base = str(of[0])
+        if base != "string" and base not in SIZES:
+            raise NotDecodableError(f"{name} is of type {base}, which cannot be read")
+        return Part(name, base, None, count)
+
+
+@dataclass
+class Program:
+    """Steps (what, alignment, size or jump, slot), and the field that each is about."""
+
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    depth: int = 0
+
+    @property
+    def array(self) -> np.ndarray:
+        return np.array(self.steps, np.int64).reshape(-1, 4)
+
+
+def compile_program(message: Message, wanted: Sequence[Path], *, cdr: bool) -> Program:
+    """The program that finds the fields `wanted`: the slot of each is its place in there."""
+    program = Program()
+    slots = {path: slot for slot, path in enumerate(wanted)}
+    _compile(program, message, (), slots, cdr, 1)
+    if cdr and not message.parts:
+        # CDR has no empty messages: one byte stands for nothing.
+        _step(program, (FIXED, 1, 1, -1), "")
+    return program
+
+
+def _compile(
+    program: Program, message: Message, at: Path, slots: dict[Path, int], cdr: bool, depth: int
+) -> None:
+    program.depth = max(program.depth, depth)
+    for part in message.parts:
+        path = (*at, part.name)
+        name, slot = ".".join(path), slots.get(path, -1)
+        if part.message is not None:
+            if part.count is None and slot >= 0:  # a time: two numbers of 4 bytes
+                _step(program, (FIXED, 4 if cdr else 1, 8, slot), name)
+            elif part.count is None:
+                _compile(program, part.message, path, slots, cdr, depth)
+                if cdr and not part.message.parts:
+                    _step(program, (FIXED, 1, 1, -1), name)
+            else:
+                _loop(program, part, path, cdr, depth)
+        elif part.base == "string" and part.count is None:
+            _step(program, (TEXT, 1, 1, slot), name)
+        elif part.base == "string":
+            _loop(program, part, path, cdr, depth)
+        else:
+            size = SIZES[part.base or ""]
+            if part.count == 0:
+                _step(program, (SEQUENCE, size if cdr else 1, size, slot), name)
+            else:
+                total = size * (part.count or 1)
+                if total > MOST_BYTES:
+                    raise NotDecodableError(f"{name} has {total} bytes")
+                _step(program, (FIXED, size if cdr else 1, total, slot), name)
+
+
+def _loop(program: Program, part: Part, path: Path, cdr: bool, depth: int) -> None:
+    """The steps of an element, as often as there are elements. Nothing in it can be wanted."""
+    name = ".".join(path)
+    start = len(program.steps)
+    _step(program, (LOOP, part.count or 0, 0, -1), name)
+    program.depth = max(program.depth, depth + 1)
+    if part.message is None:
+        _step(program, (TEXT, 1, 1, -1), name)
+    else:
+        _compile(program, part.message, path, {}, cdr, depth + 1)
+    _step(program, (LOOP_END, 0, start + 1, -1), name)
+    program.steps[start] = (LOOP, part.count or 0, len(program.steps), -1)
+
+
+def _step(program: Program, step: tuple[int, int, int, int], name: str) -> None:
+    if program.steps and _mergeable(program.steps[-1], step):
+        _, align, size, slot = program.steps[-1]
+        program.steps[-1] = (FIXED, align, size + step[2], slot)
+        program.names[-1] = f"{program.names[-1].split(' to ')[0]} to {name}"
+        return
+    if len(program.steps) >= MOST_STEPS:
+        raise NotDecodableError(f"a message of more than {MOST_STEPS} fields")
+    program.steps.append(step)
+    program.names.append(name)
+
+
+def _mergeable(one: tuple[int, int, int, int], next_one: tuple[int, int, int, int]) -> bool:
+    """Neighbours of one alignment that nobody wants are skipped at once."""
+    if not (one[0] == next_one[0] == FIXED and one[3] == next_one[3] == -1):
+        return False
+    together = one[1] == next_one[1] and one[2] % one[1] == 0
+    return together and one[2] + next_one[2] <= MOST_BYTES
