@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-quick faults clean
+.PHONY: help demo test lint docs bench bench-more bench-quick faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,10 +38,16 @@ docs: $(VENV)/.docs ## the site, in build/site, with pictures drawn from what th
 	$(BIN)/tidegate scenarios --to docs/pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(STAMP) ## measure beside peers and limits (minutes; a quiet machine helps)
+bench: $(STAMP) ## measure beside peers and limits (an hour; ARGS=--resume goes on, ARGS=keys-100 is one piece)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
-	PYTHONPATH=benchmarks $(BIN)/python -m suite
+	PYTHONPATH=benchmarks $(BIN)/python -m suite $(ARGS)
+	$(if $(filter-out --resume,$(ARGS)),,$(MAKE) bench-more)
+
+bench-more: $(STAMP) ## growth, latency, state and profile of the Spark path, and every operator alone
 	PYTHONPATH=benchmarks $(BIN)/python benchmarks/growth.py
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/spark_profile.py
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/spark_state.py
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/spark_latency.py
 	$(BIN)/python benchmarks/eventtime.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/batching.py

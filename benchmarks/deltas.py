@@ -8,7 +8,6 @@ Contestants take turns and the median counts. Without names, everything but `spa
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from suite.usage import cpu_seconds
 
 from tidegate.core.deltas import (
     Adaptive,
@@ -266,25 +266,9 @@ def spark(rows: int = 2_000_000, vectors: int = 100_000, dims: int = 128, turns:
 
 def _both_clocks(call: Callable[[], None]) -> tuple[float, float]:
     """Seconds by the clock, and CPU seconds of this process and all it started."""
-    start, cpu = time.perf_counter(), _cpu_of_tree()
+    start, cpu = time.perf_counter(), cpu_seconds()
     call()
-    return time.perf_counter() - start, _cpu_of_tree() - cpu
-
-
-def _cpu_of_tree() -> float:
-    ticks: dict[int, tuple[int, int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it has ended meanwhile; its parent has its time
-            continue
-        # user and system time, its own and that of the children it has waited for
-        ticks[int(folder.name)] = int(said[1]), sum(int(part) for part in said[11:15])
-    family, total = {os.getpid()}, 0
-    while family:
-        total += sum(ticks[pid][1] for pid in family if pid in ticks)
-        family = {pid for pid, (parent, _) in ticks.items() if parent in family}
-    return total / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter() - start, cpu_seconds() - cpu
 
 
 ALL = {"compose": compose, "engine": engine, "stage": stage, "storage": storage, "spark": spark}

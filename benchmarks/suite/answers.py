@@ -8,7 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from suite.data import DIMS, VECTORS
 
 TOLERANCE_NS = 200_000_000
 SECOND_NS = 10**9
@@ -59,7 +63,56 @@ def sessions(data: Answer) -> Answer:
     new = (np.diff(key) != 0) | (np.diff(t) > GAP_NS)
     first = np.concatenate([[0], np.flatnonzero(new) + 1])
     last = np.append(first[1:], len(t)) - 1
-    return {"key": key[first], "first": t[first], "n": last - first + 1}
+    return {"key": key[first], "first": t[first], "last": t[last], "n": last - first + 1}
+
+
+def compaction(deltas: pa.Table) -> Answer:
+    """Job F: every vector as its last writes left it, zero where nothing was written."""
+    t = deltas["t"].to_numpy()
+    order = np.argsort(t, kind="stable")
+    number = vector_numbers(deltas["vector_id"])
+    each = pc.list_value_length(deltas["indices"]).to_numpy()
+    first = np.concatenate([[0], np.cumsum(each)[:-1]])
+    places = pc.list_flatten(deltas["indices"]).to_numpy()
+    values = pc.list_flatten(deltas["values"]).to_numpy()
+    vectors = np.zeros((VECTORS, DIMS))
+    for row in order:
+        part = slice(first[row], first[row] + each[row])
+        vectors[number[row], places[part]] = values[part]
+    return {"vectors": vectors.ravel()}
+
+
+def dense(found: Answer) -> Answer:
+    """Whole vectors, or a row per written dimension, as one matrix."""
+    number = vector_numbers(pa.array(found["vector_id"].tolist(), pa.string()))
+    vectors = np.zeros((VECTORS, DIMS))
+    if "vectors" in found:
+        vectors[number] = found["vectors"]
+    else:
+        vectors[number, found["place"]] = found["value"]
+    return {"vectors": vectors.ravel()}
+
+
+def vector_numbers(ids: Any) -> NDArray[Any]:
+    """`v17` is vector 17."""
+    return pc.utf8_slice_codeunits(ids, 1).cast(pa.int64()).to_numpy()
+
+
+def closed(right: Answer, found: Answer, data: Answer) -> tuple[Answer, Answer]:
+    """What a stream must have let out when its input ends: what was over for every key two seconds
+    before. The rest of both is left aside."""
+    newest = np.full(int(data["key"].max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, data["key"], data["t"])
+    over = int(newest.min()) - 2 * SECOND_NS
+
+    def part(answer: Answer) -> Answer:
+        if "start" in answer:
+            ends = answer["start"] + SECOND_NS
+        else:
+            ends = answer["last"] + GAP_NS if "last" in answer else data["t"][answer["id"]]
+        return {name: values[ends < over] for name, values in answer.items()}
+
+    return part(right), part(found)
 
 
 def same(ours: Answer, theirs: Answer) -> str:

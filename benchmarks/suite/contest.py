@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,17 +18,18 @@ import numpy as np
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE / "environments"
-OURS = "tidegate"
+OURS = ("tidegate", "tidegate_spark")
+PATIENCE_S = 240
+"""A job that takes longer is ended, and said to have: one that hangs would stop the others."""
 
 
-def known() -> list[str]:
-    """The contestants, ourselves first."""
-    return [OURS, *sorted(file.stem for file in (HERE / "requirements").glob("*.txt"))]
+class OutError(RuntimeError):
+    """A contestant that does not take part, or no longer, and why."""
 
 
 def environment(name: str) -> Path:
     """The Python of a contestant, installed if need be. Raises with what pip said."""
-    if name == OURS:
+    if name in OURS:
         return Path(sys.executable)
     folder = ENVIRONMENTS / name
     python, wanted = folder / "bin" / "python", HERE / "requirements" / f"{name}.txt"
@@ -38,7 +40,7 @@ def environment(name: str) -> Path:
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, "-r", wanted], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        raise OutError(f"did not install: {done.stderr.strip().splitlines()[-1]}")
     stamp.write_text(wanted.read_text())
     return python
 
@@ -49,23 +51,36 @@ class Contestant:
 
     name: str
     process: subprocess.Popen[str]
+    log: Path
     version: str = ""
     jobs: list[str] = field(default_factory=list)
 
     def ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self._hear()
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise OutError(self._why(line)) from None
+        return self.hear(line)
 
-    def _hear(self) -> dict[str, Any]:
+    def hear(self, asked: str = "reading the data") -> dict[str, Any]:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):  # whatever else a library prints is not for us
+        waited = threading.Timer(PATIENCE_S, self.process.kill)
+        waited.start()
+        try:
+            for line in self.process.stdout:
                 found: dict[str, Any] = json.loads(line)
                 return found
-        raise RuntimeError(f"{self.name} stopped with exit code {self.process.wait()}")
+        finally:
+            too_long = not waited.is_alive()
+            waited.cancel()
+        raise OutError(f"{asked}: over {PATIENCE_S} s" if too_long else self._why(asked))
+
+    def _why(self, asked: str) -> str:
+        said = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        last = said[-1].strip()[:200] if said else "without a word"
+        return f"{asked}: ended with exit code {self.process.wait()}: {last}"
 
     def answer(self, job: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
@@ -78,18 +93,32 @@ class Contestant:
 @contextmanager
 def contestant(name: str, data: Path) -> Iterator[Contestant]:
     """A contestant that has read the data."""
-    process = subprocess.Popen(
-        [str(environment(name)), str(HERE / "serve.py"), name, str(data)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [str(environment(name)), str(HERE / "serve.py"), name, str(data)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            made = Contestant(name, process, log)
+            hello = made.hear()
+            made.version, made.jobs = hello["version"], hello["jobs"]
+            yield made
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Without more input it ends by itself, and takes what it has started with it."""
+    assert process.stdin is not None
     try:
-        made = Contestant(name, process)
-        hello = made._hear()
-        made.version, made.jobs = hello["version"], hello["jobs"]
-        yield made
-    finally:
+        process.stdin.close()
+        process.wait(30)
+    except (BrokenPipeError, subprocess.TimeoutExpired):
         process.kill()
         process.wait()
 

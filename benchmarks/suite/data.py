@@ -1,4 +1,4 @@
-"""The recording all contestants get: a fleet's messages in order of arrival."""
+"""What all contestants get: a fleet's messages and changes to vectors, in order of arrival."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ START_NS = 1_700_000_000 * 10**9
 DISORDER_NS = 200_000_000
 LATE_NS = 5 * 10**9
 
+VECTORS, DIMS, CHANGED = 10_000, 64, 4
+"""Job F: each delta writes `CHANGED` of the `DIMS` dimensions of one vector."""
+
 
 def record(path: Path, messages: int, keys: int, seed: int = 0) -> None:
     """`messages` of `keys` vehicles: jitter, a phase per stream, 1 % drops, disorder of up to
     200 ms, and 0.1 % that come five seconds late.
 
-    Columns: id (place in order of arrival), key and topic (numbers), t and arrival (ns), value.
+    Columns: id (place in order of arrival), key and topic (numbers), name (of the topic), t and
+    arrival (ns), value.
     """
     rng = np.random.default_rng(seed)
     per_second = sum(RATES_HZ.values()) * 0.99
@@ -45,10 +49,47 @@ def record(path: Path, messages: int, keys: int, seed: int = 0) -> None:
             "id": np.arange(messages),
             "key": key[order].astype(np.int32),
             "topic": topic[order].astype(np.int32),
+            "name": pa.array(TOPICS).take(pa.array(topic[order])),
             "t": START_NS + t[order],
             "arrival": START_NS + arrival[order],
             "value": rng.normal(size=messages),
         }
     )
     path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    record_deltas(deltas_of(path), messages // 5, seed)
+
+
+def deltas_of(path: Path) -> Path:
+    """Where the deltas of a recording lie."""
+    return path.with_suffix(".deltas.parquet")
+
+
+def record_deltas(path: Path, deltas: int, seed: int = 0) -> None:
+    """Writes of a few dimensions of a vector, disordered by up to 200 ms; 0.5 % come twice."""
+    rng = np.random.default_rng(seed)
+    number = np.arange(deltas)
+    again = rng.random(deltas) < 0.005
+    arrival = number * 1_000_000 + rng.integers(0, DISORDER_NS, deltas)
+    sent = np.concatenate([number, number[again]])
+    order = np.argsort(np.concatenate([arrival, arrival[again] + 50_000_000]), kind="stable")
+    sent = sent[order][:deltas]
+    vector = rng.integers(VECTORS, size=deltas)
+    first, stride = (
+        rng.integers(DIMS, size=(deltas, 1)),
+        2 * rng.integers(DIMS // 2, size=(deltas, 1)),
+    )
+    places = ((first + (stride + 1) * np.arange(CHANGED)) % DIMS).astype(np.int32)
+    values = rng.normal(size=(deltas, CHANGED))
+    ends = pa.array(np.arange(0, deltas * CHANGED + 1, CHANGED, dtype=np.int32))
+    table = pa.table(
+        {
+            "delta_id": pa.array(np.char.add("d", sent.astype("U10"))),
+            "vector_id": pa.array(np.char.add("v", vector[sent].astype("U6"))),
+            "op": pa.array(["sparse"]).take(pa.array(np.zeros(deltas, np.int64))),
+            "t": START_NS + sent * 1_000_000,
+            "indices": pa.ListArray.from_arrays(ends, pa.array(places[sent].ravel())),
+            "values": pa.ListArray.from_arrays(ends, pa.array(values[sent].ravel())),
+        }
+    )
     pq.write_table(table, path)

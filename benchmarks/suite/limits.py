@@ -8,7 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from suite.answers import vector_numbers
+from suite.data import DIMS, VECTORS, deltas_of
+from suite.pieces import COPY, ORDER, SCAN, SCATTER, SORT, TAKE
 
 
 def limits(path: Path) -> dict[str, Callable[[], object]]:
@@ -19,14 +24,23 @@ def limits(path: Path) -> dict[str, Callable[[], object]]:
     key = rows.column("key").to_numpy()
     order = pa.array(np.argsort(t, kind="stable"))
     block = np.ascontiguousarray(np.stack([t, t]))
+    deltas = pq.read_table(deltas_of(path))
+    each = pc.list_value_length(deltas["indices"]).to_numpy()
+    vector = np.repeat(vector_numbers(deltas["vector_id"]), each)
+    place = pc.list_flatten(deltas["indices"]).to_numpy()
+    values = pc.list_flatten(deltas["values"]).to_numpy()
+    vectors = np.zeros((VECTORS, DIMS))
+
+    def scatter() -> None:
+        vectors[vector, place] = values
+
     return {
-        "numpy stable argsort of the times": lambda: np.argsort(t, kind="stable"),
-        "argsort by key and time, and Arrow take": lambda: rows.take(
-            pa.array(np.lexsort((t, key)))
-        ),
-        "Arrow take of all rows": lambda: rows.take(order),
-        "memory copy of two columns": block.copy,
-        "Parquet scan": lambda: pq.read_table(path),
+        SORT: lambda: np.argsort(t, kind="stable"),
+        ORDER: lambda: rows.take(pa.array(np.lexsort((t, key)))),
+        TAKE: lambda: rows.take(order),
+        COPY: block.copy,
+        SCAN: lambda: pq.read_table(path),
+        SCATTER: scatter,
     }
 
 
@@ -38,13 +52,3 @@ def timed(function: Callable[[], object]) -> dict[str, float]:
         "cpu": time.process_time() - used,
         "memory": 0.0,
     }
-
-
-LIMIT_OF = {
-    "reorder": "argsort by key and time, and Arrow take",
-    "tumbling": "numpy stable argsort of the times",
-    "sessions": "numpy stable argsort of the times",
-    "sets": "numpy stable argsort of the times",
-    "batches": "argsort by key and time, and Arrow take",
-}
-"""The step each job is set against: what putting its rows in order costs at least."""

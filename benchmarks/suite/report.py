@@ -1,133 +1,121 @@
-"""The figures of a run as a section of RESULTS.md and a picture."""
+"""The figures of all pieces as a section of RESULTS.md, and their pictures."""
 
 from __future__ import annotations
 
-import platform
 import statistics
-from dataclasses import dataclass, field
-from html import escape
-from pathlib import Path
+from collections.abc import Iterator
 
-from suite.contest import OURS, Times, ratio
-from suite.limits import LIMIT_OF
+from suite.contest import Times, ratio
+from suite.drawing import Bar, bars
+from suite.pieces import PIECES, Piece
+from suite.results import write_picture, write_section
+from suite.run import Run
 
-BEGIN, END = "<!-- suite: begin -->", "<!-- suite: end -->"
-WHAT = {
-    "reorder": "A. reorder within 200 ms, late rows aside",
-    "tumbling": "B. 1 s tumbling count and mean per key and topic",
-    "sets": "C. sets of one message per topic",
-    "sessions": "D. sessions of gps with a gap of 500 ms",
-    "batches": "E. rate-aware batches",
+HEAD = """## Beside others
+
+Made by `make bench`; the figures of every round are in `benchmarks/measured/`. Contestants have
+environments of their own, pinned, and take turns, a different one first in every round. A ratio
+is their time in ours, round by round, as median (least to most): above 1 Tidegate is faster. CPU
+counts all threads and processes, memory adds up the peaks of all processes. Every answer is
+compared with one in plain numpy first; where it is not the same, what differs stands in the last
+column and the bar is grey. Sets (C) have no one right answer: as-of joins answer an easier
+question, and the column says how well. Rate-aware batches (E) nobody else has."""
+
+WORDS = {
+    "In process": (
+        "From memory to memory. Polars and DuckDB use both cores, Tidegate and pandas one."
+    ),
+    "On Spark": (
+        "Local mode, two cores, from Parquet to the noop sink; streams in three micro-batches, "
+        "available now, from the start of the query to its end. Spark's own windows in a stream "
+        "have one watermark for all keys that moves between micro-batches, so they do not find the "
+        "same late rows; in batch it uses window functions and its answer is exact. Tempo joins in "
+        "batch only. `nothing` is a stateful step that does nothing, `identity` is mapInArrow."
+    ),
+    "Beside engines of streams": (
+        "These take one Python object or one line of CSV per message, so they get fewer messages. "
+        "Flink runs with one task (two would read the halves of the recording side by side) and "
+        "its time includes starting the job. Flink and Pathway have one watermark for all keys, "
+        "Bytewax one per key and topic that also runs on with the clock."
+    ),
 }
 
 
-@dataclass
-class Run:
-    """Everything measured on one recording."""
-
-    messages: int
-    keys: int
-    rounds: int
-    times: dict[tuple[str, str], Times] = field(default_factory=dict)
-    """Per contestant (or limit) and job."""
-    verdicts: dict[tuple[str, str], str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def jobs(self) -> list[str]:
-        return [job for job in WHAT if (OURS, job) in self.times]
-
-
-def section(runs: list[Run], picture: str) -> str:
-    """All runs in Markdown."""
-    lines = [
-        BEGIN,
-        "## Beside others, in process",
-        "",
-        f"Made by `make bench` on {platform.machine()}, {platform.python_implementation()} "
-        f"{platform.python_version()}. Contestants have environments of their own and take turns. "
-        "A ratio is their time in ours, round by round: above 1 Tidegate is faster. CPU counts all "
-        "threads. Every answer is compared with one in plain numpy first.",
-        "",
-        f"The same as a picture: `{picture}`.",
-    ]
-    for run in runs:
-        lines += [
-            "",
-            f"### {run.messages:,} messages of {run.keys:,} keys, {run.rounds} rounds",
-            "",
-        ]
-        lines += [f"- {name} {version}" for name, version in sorted(run.versions.items())]
-        lines += [f"- {name} did not take part: {why}" for name, why in run.missing.items()]
-        lines += [
-            "",
-            "| job | contestant | s | M messages/s | ratio wall | ratio CPU | answer |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        for job in run.jobs():
-            lines += _rows(run, job)
-        lines += ["", "Tidegate as a share of its limit (CPU time of the limit in ours):", ""]
-        for job in run.jobs():
-            limit = run.times[LIMIT_OF[job], ""]
-            share = ratio(limit.cpu, run.times[OURS, job].cpu)
-            lines.append(f'- {WHAT[job]}: {share[0]:.2f} of "{LIMIT_OF[job]}"')
-    return "\n".join([*lines, END])
-
-
-def _rows(run: Run, job: str) -> list[str]:
-    ours = run.times[OURS, job]
-    out = []
-    for (name, done), times in run.times.items():
-        if done != job:
+def report() -> str:
+    """Write section and pictures from what was kept; returns the section."""
+    parts = [HEAD]
+    title = ""
+    for piece in PIECES.values():
+        run = Run.kept(piece.name)
+        if run is None:
             continue
-        wall, cpu = ratio(times.wall, ours.wall), ratio(times.cpu, ours.cpu)
-        middle = statistics.median(times.wall)
-        spread = f"({wall[1]:.2f} to {wall[2]:.2f})" if name != OURS else ""
-        out.append(
-            f"| {WHAT[job] if name == OURS else ''} | {name} | {middle:.3f} | "
-            f"{run.messages / middle / 1e6:.2f} | {wall[0]:.2f} {spread} | {cpu[0]:.2f} | "
-            f"{run.verdicts.get((name, job), '')} |"
+        if piece.title != title:
+            title = piece.title
+            parts += [f"### {title}", WORDS[title]]
+        parts.append("\n".join(_lines(piece, run)))
+    text = "\n\n".join(parts)
+    write_section("suite", text)
+    return text
+
+
+def _lines(piece: Piece, run: Run) -> Iterator[str]:
+    yield f"#### {run.messages:,} messages, {run.keys:,} {'key' if run.keys == 1 else 'keys'}"
+    yield ""
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    yield f"{run.when}, {run.rounds} rounds, {run.machine}; {versions}."
+    yield ""
+    for name, why in run.missing.items():
+        yield f"- {name} did not take part: {why}"
+    if run.missing:
+        yield ""
+    drawn = _bars(piece, run)
+    if drawn:
+        yield write_picture(
+            piece.name, bars("their time in ours (wall; line: least to most)", drawn)
         )
+        yield ""
+    yield "| job | contestant | s | M/s | ratio wall | ratio CPU | GiB | answer |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for job, what in piece.jobs.items():
+        for name, times in run.times.get(job, {}).items():
+            yield _row(piece, run, job, what, name, times)
+    yield ""
+    yield "Tidegate as a share of its limits (time of the limit in ours):"
+    yield ""
+    yield "| job | limit | wall | CPU |"
+    yield "|---|---|---|---|"
+    for job, what in piece.jobs.items():
+        ours = run.times.get(job, {}).get(piece.ours)
+        for limit in piece.limits[job] if ours else ():
+            bare = run.times["limit"].get(limit) or run.times[limit][piece.ours]
+            assert ours is not None
+            wall, cpu = ratio(bare.wall, ours.wall)[0], min(bare.cpu) / min(ours.cpu)
+            yield f"| {what} | {limit} | {wall:.2f} | {cpu:.2f} |"
+
+
+def _row(piece: Piece, run: Run, job: str, what: str, name: str, times: Times) -> str:
+    ours = run.times[job][piece.ours]
+    middle = statistics.median(times.wall)
+    count = run.messages // 5 if job == "compaction" else run.messages
+    if name == piece.ours:
+        ratios = "1 | 1"
+    else:
+        wall, cpu = ratio(times.wall, ours.wall), ratio(times.cpu, ours.cpu)
+        ratios = f"**{wall[0]:.2f}** ({wall[1]:.2f} to {wall[2]:.2f}) | {cpu[0]:.2f}"
+    return (
+        f"| {what if name == piece.ours else ''} | {name} | {middle:.3f} | "
+        f"{count / middle / 1e6:.2f} | {ratios} | {times.memory / 2**30:.1f} | "
+        f"{run.verdicts[job].get(name, '')} |"
+    )
+
+
+def _bars(piece: Piece, run: Run) -> list[Bar]:
+    out = []
+    for job, what in piece.jobs.items():
+        for name, times in run.times.get(job, {}).items():
+            if name != piece.ours:
+                verdict = run.verdicts[job].get(name, "")
+                wrong = verdict != "right" and not job.endswith("sets")
+                found = ratio(times.wall, run.times[job][piece.ours].wall)
+                out.append(Bar(what, name, *found, wrong=wrong))
     return out
-
-
-def write(results: Path, text: str) -> None:
-    """Put the section where the last one was, or at the end."""
-    old = results.read_text() if results.exists() else "# Results\n"
-    if BEGIN in old:
-        head, _, rest = old.partition(BEGIN)
-        old = head + rest.partition(END)[2]
-    results.write_text(old.rstrip() + "\n\n" + text + "\n")
-
-
-def draw(run: Run) -> str:
-    """Bars of the wall-time ratio per job and contestant, as SVG; the line is Tidegate."""
-    bars = []
-    for job in run.jobs():
-        ours = run.times[OURS, job]
-        for (name, done), times in run.times.items():
-            if done == job and name != OURS:
-                bars.append((WHAT[job], name, *ratio(times.wall, ours.wall)))
-    height, left, scale, most = 22, 470, 60, 7.5
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="960" height="{height * len(bars) + 60}" '
-        'font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{left}" y="18">their time in ours (wall; line: least to most)</text>',
-    ]
-    for number, (what, name, middle, low, high) in enumerate(bars):
-        y = 34 + number * height
-        width = min(middle, most) * scale
-        colour = "#2a7f9e" if middle >= 1 else "#c0562f"
-        parts += [
-            f'<text x="8" y="{y + 12}">{escape(what)}</text>',
-            f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{left}" y="{y}" width="{width:.0f}" height="{height - 8}" fill="{colour}"/>',
-            f'<line x1="{left + min(low, most) * scale:.0f}" y1="{y + 7}" '
-            f'x2="{left + min(high, most) * scale:.0f}" y2="{y + 7}" stroke="#222"/>',
-            f'<text x="{left + width + 6:.0f}" y="{y + 12}">{middle:.2f}</text>',
-        ]
-    bottom = 34 + len(bars) * height
-    x = left + scale
-    parts.append(f'<line x1="{x}" x2="{x}" y1="26" y2="{bottom}" stroke="#222"/></svg>')
-    return "\n".join(parts)

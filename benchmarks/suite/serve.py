@@ -1,53 +1,61 @@
 """A contestant's process: does a job once per line of input, and says how long it took.
 
-Runs in the contestant's own environment, so it knows nothing but numpy and pyarrow.
+Runs in the contestant's own environment, so it knows nothing but numpy.
 
     python serve.py CONTESTANT DATA
 
-A line in is a job, or `answer JOB PATH` to write the last answer. A line out is JSON.
+A line in is a job, or `answer JOB PATH` to write what the last job found. A line out is JSON.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import resource
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import usage
 
 
 def main() -> None:
     name, path = sys.argv[1], sys.argv[2]
     sys.path.insert(0, str(Path(__file__).parent / "contestants"))
     module = importlib.import_module(f"with_{name}")
-    table = pq.read_table(path)
-    prepared: Any = module.prepare(table)
-    say({"jobs": sorted(module.JOBS), "version": module.VERSION})
-    answers: dict[str, dict[str, Any]] = {}
+    prepared: Any = module.prepare(path)
+    say({"jobs": list(module.JOBS), "version": module.VERSION})
+    result: Any = None
     for line in sys.stdin:
         words = line.split()
         if words[0] == "answer":
-            np.savez(words[2], **answers[words[1]])
+            np.savez(words[2], **plain(module.answer(words[1], result)))
             say({"ok": True})
             continue
         job = module.JOBS[words[0]]
-        used, began = time.process_time(), time.perf_counter()
+        result = None  # what the last round found is not in the way of this one
+        used, began = usage.cpu_seconds(), time.perf_counter()
         result = job(prepared)
-        wall, cpu = time.perf_counter() - began, time.process_time() - used
-        answers[words[0]] = module.answer(words[0], result)
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        say({"wall": wall, "cpu": cpu, "memory": most})
+        wall, cpu = time.perf_counter() - began, usage.cpu_seconds() - used
+        say({"wall": wall, "cpu": cpu, "memory": usage.peak_bytes()})
+
+
+def plain(answer: dict[str, Any]) -> dict[str, Any]:
+    """Arrays that need no pickle: text as text."""
+    return {
+        name: values.astype(str) if values.dtype == object else values
+        for name, values in answer.items()
+    }
 
 
 def say(what: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
+    os.write(OUT, (json.dumps(what) + "\n").encode())
 
 
 if __name__ == "__main__":
+    # Libraries, and the Java they start, print what they like: it goes where errors go.
+    OUT = os.dup(1)
+    os.dup2(2, 1)
     main()

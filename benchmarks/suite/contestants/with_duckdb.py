@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-import pyarrow as pa
+import pyarrow.parquet as pq
 
 VERSION = duckdb.__version__
 
@@ -18,10 +18,14 @@ IN_TIME = """
 """
 
 
-def prepare(table: pa.Table) -> Any:
+def prepare(path: str) -> Any:
     database = duckdb.connect()
-    database.register("given", table)
-    database.execute("create table recording as select * from given")
+    for name, file in (
+        ("recording", path),
+        ("deltas", path.replace(".parquet", ".deltas.parquet")),
+    ):
+        database.register("given", pq.read_table(file))
+        database.execute(f"create table {name} as select * from given")
     return database
 
 
@@ -45,7 +49,8 @@ def sessions(database: Any) -> Any:
             select key, t, coalesce(t - lag(t) over w > 500000000, true)::int as new
             from ({IN_TIME}) where topic = 3 window w as (partition by key order by t)),
         numbered as (select *, sum(new) over (partition by key order by t) as session from marked)
-        select key, min(t) as first, count(*) as n from numbered group by key, session
+        select key, min(t) as first, max(t) as last, count(*) as n
+        from numbered group by key, session
         """,
     )
 
@@ -62,11 +67,29 @@ def sets(database: Any) -> Any:
     return _fetch(database, f"select id0, id1, id2, id3 from {first} {joins}")
 
 
+def compaction(database: Any) -> Any:
+    """The last write of every dimension of every vector."""
+    return _fetch(
+        database,
+        """
+        select vector_id, place, arg_max(value, t) as value
+        from (select vector_id, t, unnest(indices) as place, unnest(values) as value from deltas)
+        group by all
+        """,
+    )
+
+
 def _fetch(database: Any, query: str) -> Any:
     return database.execute(query).fetchnumpy()
 
 
-JOBS = {"reorder": reorder, "tumbling": tumbling, "sessions": sessions, "sets": sets}
+JOBS = {
+    "reorder": reorder,
+    "tumbling": tumbling,
+    "sessions": sessions,
+    "sets": sets,
+    "compaction": compaction,
+}
 
 
 def answer(job: str, result: Any) -> dict[str, Any]:
@@ -76,6 +99,8 @@ def answer(job: str, result: Any) -> dict[str, Any]:
         return {"id": np.asarray(result["id"])}
     if job == "sets":
         return {"sets": np.stack([np.asarray(result[f"id{n}"]) for n in range(4)], axis=1)}
+    if job == "compaction":
+        return dict(result)
     order = {"tumbling": ("start", "topic", "key"), "sessions": ("first", "key")}[job]
     rows = np.lexsort([np.asarray(result[name]) for name in order])
     return {name: np.asarray(values)[rows] for name, values in result.items()}

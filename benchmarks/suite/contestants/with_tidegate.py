@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import tidegate
 from tidegate.core.batching import Batch
+from tidegate.core.deltas import Compact
 from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome
@@ -18,19 +21,28 @@ from tidegate.core.windows import Session, Tumbling, Window
 
 VERSION = tidegate.__version__
 PIECE = 1_000_000
+DIMS = 64
+GAP_NS = 500_000_000
 TOPICS = ("lidar", "camera", "imu", "gps")
 
 
-def prepare(table: pa.Table) -> Any:
-    names = pa.array(TOPICS)
-    named = names.take(table["topic"].combine_chunks())
-    return table.append_column("name", named).combine_chunks().to_batches()[0]
+@dataclass(frozen=True)
+class Given:
+    """The two recordings, in memory."""
+
+    rows: pa.RecordBatch
+    deltas: pa.RecordBatch
 
 
-def _run(rows: pa.RecordBatch, *stages: Any) -> list[Outcome]:
+def prepare(path: str) -> Given:
+    files = path, path.replace(".parquet", ".deltas.parquet")
+    return Given(*(pq.read_table(file).combine_chunks().to_batches()[0] for file in files))
+
+
+def _run(rows: pa.RecordBatch, *stages: Any, key: str | None = "key") -> list[Outcome]:
     in_order = EventtimeWatermark("200 ms", watermark_per="tuple")
     decoder = Decoder((TimeColumn("t", "unixtimestamp_ns"),))
-    flow = Flow((in_order, *stages), key="key", decoder=decoder)
+    flow = Flow((in_order, *stages), key=key, decoder=decoder)
     out: list[Outcome] = []
     for first in range(0, rows.num_rows, PIECE):
         out += flow.process(rows.slice(first, PIECE))
@@ -41,29 +53,35 @@ def _data(outcomes: list[Outcome]) -> pa.Table:
     return pa.Table.from_batches([o.rows for o in outcomes if isinstance(o, Collection)])
 
 
-def reorder(rows: pa.RecordBatch) -> pa.Table:
-    return _data(_run(rows))
+def reorder(given: Given) -> pa.Table:
+    return _data(_run(given.rows))
 
 
-def tumbling(rows: pa.RecordBatch) -> pa.Table:
+def tumbling(given: Given) -> pa.Table:
     aggregates = {"n": "count", "m": ("mean", "value")}
-    return _data(
-        _run(rows, Window(Tumbling("1 s"), aggregates=aggregates, group_by="topic", keys="key"))
-    )
+    stage = Window(Tumbling("1 s"), aggregates=aggregates, group_by="topic", keys="key")
+    return _data(_run(given.rows.select(["key", "topic", "t", "value"]), stage))
 
 
-def sessions(rows: pa.RecordBatch) -> pa.Table:
-    gps = rows.filter(pc.equal(rows.column("topic"), 3))
+def sessions(given: Given) -> pa.Table:
+    gps = given.rows.filter(pc.equal(given.rows.column("topic"), 3))
+    gps = gps.select(["key", "t"])
     return _data(_run(gps, Window(Session("500 ms"), aggregates={"n": "count"}, keys="key")))
 
 
-def sets(rows: pa.RecordBatch) -> pa.Table:
-    rows = rows.select(["id", "key", "t", "name"])
+def sets(given: Given) -> pa.Table:
+    rows = given.rows.select(["id", "key", "t", "name"])
     return _data(_run(rows, Synchronize(TOPICS, 50, topic="name", keys="key", unmatched=False)))
 
 
-def batches(rows: pa.RecordBatch) -> pa.Table:
-    return _data(_run(rows, Batch("1 s", stream="name", gated=("lidar", "imu"), keys=("key",))))
+def batches(given: Given) -> pa.Table:
+    stage = Batch("1 s", stream="name", gated=("lidar", "imu"), keys=("key",))
+    return _data(_run(given.rows, stage))
+
+
+def compaction(given: Given) -> pa.Table:
+    stage = Compact(DIMS, "full_merge", time_threshold=None)
+    return _data(_run(given.deltas, stage, key=None))
 
 
 JOBS = {
@@ -72,6 +90,7 @@ JOBS = {
     "sessions": sessions,
     "sets": sets,
     "batches": batches,
+    "compaction": compaction,
 }
 
 
@@ -84,11 +103,19 @@ def answer(job: str, result: pa.Table) -> dict[str, Any]:
         return {"sets": np.stack(ids, axis=1)}
     if job == "batches":
         return {"id": result["id"].to_numpy()}
+    if job == "compaction":
+        vectors = result["vector"].combine_chunks().flatten().to_numpy().reshape(-1, DIMS)
+        ids = result["vector_id"].to_pylist()  # one leaves several times: the last counts
+        last = {name: row for row, name in enumerate(ids)}
+        return {"vector_id": np.array(list(last)), "vectors": vectors[list(last.values())]}
     start = result["window_start_ns"].to_numpy()
     order = [start, result["topic"].to_numpy()] if job == "tumbling" else [start]
     rows = np.lexsort([*order, result["key"].to_numpy()])
     if job == "tumbling":
         names = {"key": "key", "topic": "topic", "start": "window_start_ns", "n": "n", "m": "m"}
     else:
-        names = {"key": "key", "first": "window_start_ns", "n": "n"}
-    return {name: result[column].to_numpy()[rows] for name, column in names.items()}
+        names = {"key": "key", "first": "window_start_ns", "last": "window_end_ns", "n": "n"}
+    found = {name: result[column].to_numpy()[rows] for name, column in names.items()}
+    if job == "sessions":
+        found["last"] = found["last"] - GAP_NS  # a session ends where its gap does
+    return found
