@@ -88,13 +88,17 @@ def dry_run(pipeline: PipelineFile, master: Master = None, as_json: Json = False
     from tidegate.pipeline import explain as as_text
 
     definition = PipelineDefinition.load(pipeline)
-    from tidegate.spark.pipeline import open_pipeline
+    from tidegate.spark.pipeline import check_sources, open_pipeline
     from tidegate.spark.session import log_file
+    from tidegate.spark.sinks import SinkSettings
     from tidegate.spark.sources.kafka import session_for
 
     streaming = definition.options.mode == "streaming"
-    spark = session_for(definition, master, log_file())
-    made, frames = open_pipeline(spark, definition, streaming=streaming)
+    with definition.located():
+        SinkSettings.of(definition.sink)
+        check_sources(definition)
+        spark = session_for(definition, master, log_file())
+        made, frames = open_pipeline(spark, definition, streaming=streaming)
     tables = {kind: [f"{f.name}: {f.type}" for f in s] for kind, s in frames.schemas.items()}
     if as_json:
         print(json.dumps({**explain_json(made), "tables": tables}, indent=2))

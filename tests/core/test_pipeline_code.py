@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.code import refuse_code
 from tidegate.pipeline.document import read
 from tidegate.pipeline.references import hidden, shown
@@ -67,3 +68,13 @@ def test_what_a_client_says_has_no_secrets() -> None:
 def test_a_character_no_yaml_may_have() -> None:
     with pytest.raises(ConfigError, match=r"x\.yaml: cannot be read as YAML: unacceptable"):
         read("a\0b: 1", "x.yaml")
+
+
+def test_what_is_found_wrong_later_has_its_line_too() -> None:
+    text = "streams:\n  s:\n    source:\n      options: {a.b: 1}\nsink:\n  format: avro\n"
+    pipeline = PipelineDefinition.from_yaml(text, "x.yaml")
+    for field, line in (("sink.format", 6), ("streams.s.source.options.a.b", 4)):
+        with pytest.raises(ConfigError, match=rf"\(x\.yaml, line {line}\)$"), pipeline.located():
+            raise ConfigError(field, 1, "is wrong")
+    with pytest.raises(ConfigError, match=r"is wrong$"), pipeline.located():
+        raise ConfigError("spark.jars", 1, "is wrong")

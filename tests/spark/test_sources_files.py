@@ -159,8 +159,8 @@ def test_a_missing_path_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tidegate", "run", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 2
-    wanted = f"tidegate: streams.s.source.path: got '{tmp_path}/nothing', does not exist"
-    assert done.stderr.strip() == wanted
+    sentence = f"streams.s.source.path: got '{tmp_path}/nothing', does not exist"
+    assert done.stderr.strip() == f"tidegate: {sentence} ({file}, line 4)"
 
 
 ESCAPES = ["/etc", "{root}/../x", "{root}/link/x", "s3://b/x", "{root}/*/.."]

@@ -346,7 +346,8 @@ def test_no_broker_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     assert code == 2
     assert error.strip() == (
         "tidegate: streams.readings.source.options.kafka.bootstrap.servers: got "
-        f"'127.0.0.1:{port}', no broker answers (127.0.0.1:{port}: Connection refused)"
+        f"'127.0.0.1:{port}', no broker answers (127.0.0.1:{port}: Connection refused) "
+        f"({tmp_path}/pipeline.yaml, line 7)"
     )
 
 

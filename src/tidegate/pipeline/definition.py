@@ -7,7 +7,8 @@ was found, what is allowed, and for a file on which line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -337,3 +338,24 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
     def where(self, *path: str | int) -> str:
         """The file and line of a field, for errors; empty if this was made in Python."""
         return self._document.where(path)
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """What turns out to be wrong with a field inside gets the line on which it stands.
+
+        >>> pipeline = PipelineDefinition.from_yaml("streams: {s: {}}\\nsink: {path: out}")
+        >>> with pipeline.located():
+        ...     raise ConfigError("sink.path", "out", "must be empty")
+        Traceback (most recent call last):
+            ...
+        tidegate.errors.ConfigError: sink.path: got 'out', must be empty (pipeline.yaml, line 2)
+        """
+        try:
+            yield
+        except ConfigError as error:
+            place = self._document.where_is(error.field)
+            if not place or place in str(error):
+                raise
+            raise ConfigError(
+                error.field, error.value, error.expected, message=f"{error}{place}"
+            ) from error

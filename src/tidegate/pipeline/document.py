@@ -30,6 +30,11 @@ class Document:
         nothing for a definition made in Python."""
         return "" if self.name is None else f" ({self.name}, line {self.line(path)})"
 
+    def where_is(self, field: str) -> str:
+        """The same for a field by its dotted name; nothing if it does not stand in the file."""
+        found = next((path for path in self.lines if path and dotted(path) == field), None)
+        return "" if found is None else self.where(found)
+
     def line(self, path: Path) -> int:
         while path not in self.lines and path:
             camel = (*path[:-1], to_camel(str(path[-1])))  # the file may have the other spelling

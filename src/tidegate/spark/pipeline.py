@@ -85,7 +85,9 @@ def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str
             raise ConfigError(f"{field}.path", path, "does not exist")
         for match in matches:  # what a pattern finds may be a link that leads out
             inside_roots(str(match), f"{field}.path")
-    options = {key: resolve(str(value), key) for key, value in source.options.items()}
+    options = {
+        key: resolve(str(value), f"{field}.options.{key}") for key, value in source.options.items()
+    }
     refuse_code(options, f"{field}.options")
     for key, value in options.items():
         option_inside_roots(key, value, f"{field}.options")

@@ -134,6 +134,11 @@ def open_definition(
     definition: PipelineDefinition, *, master: str | None = None, out: str | None = None
 ) -> OpenRun:
     """Everything that can be wrong before a row is read is said here."""
+    with definition.located():
+        return _open(definition, master, out)
+
+
+def _open(definition: PipelineDefinition, master: str | None, out: str | None) -> OpenRun:
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
@@ -170,9 +175,11 @@ def run_opened(
     opened: OpenRun, console: Console, until: Callable[[Summary], bool] | None = None
 ) -> Summary:
     """Run it; `until` is asked ten times a second and stops a stream between micro-batches."""
-    if opened.definition.options.mode == "batch":
-        # before the record is written: what lies there belongs to the run that wrote it
-        open_sink(opened.settings, opened.path, opened.frames.schemas).check_unused()
+    with opened.definition.located():
+        sink = open_sink(opened.settings, opened.path, opened.frames.schemas)
+        if opened.definition.options.mode == "batch":
+            # before the record is written: what lies there belongs to the run that wrote it
+            sink.check_unused()
     write_record(opened.path, opened.definition)
     return run_frames(
         opened.frames,
