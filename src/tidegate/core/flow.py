@@ -14,6 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
+from tidegate.core.codes import first_rows, joint_codes
+from tidegate.core.eventtime import kernel
 from tidegate.core.eventtime.decoder import Decoder
 from tidegate.core.model import Collection, ControlSignal, End, Int32s, Outcome
 from tidegate.core.operator import Chain, Operator
@@ -62,6 +64,15 @@ class Flow:
         self._free: list[int] = []
         self.counters = {"rows_in": 0, "parse_error_count": 0}
 
+    def warm(self) -> None:
+        """Compile what every collection runs through, so that no worker has to."""
+        for stage in self.chain.stages:
+            stage.warm()
+        lanes = np.zeros(2, np.int32)
+        first_rows(lanes.astype(np.int64), 1)
+        kernel.present(lanes, 1)
+        State(_LANES).touch(lanes)
+
     # -- running --------------------------------------------------------------------------------
 
     def process(self, rows: pa.RecordBatch, wall_ns: int = 0) -> list[Outcome]:
@@ -81,7 +92,7 @@ class Flow:
         if len(collection) == 0:
             return []
         lane = self._lanes_of(collection.rows)
-        present = np.unique(lane)
+        present = kernel.present(lane, self.lanes.lanes)
         self.lanes["seen"][present] = collection.wall_ns
         self.lanes.touch(present)
         return self.chain.process(
@@ -142,14 +153,18 @@ class Flow:
                 self._add([()], [], np.zeros(1, np.int64))
             return np.zeros(rows.num_rows, np.int32)
         keys = self._key_columns(rows)
-        codes, firsts = _distinct(keys)
+        codes, size = joint_codes(keys)
+        firsts = first_rows(codes, size)
+        known = np.flatnonzero(firsts >= 0)
+        firsts = firsts[known]
         columns = [_values(column.take(pa.array(firsts))) for column in keys]
         names: list[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         fresh = [place for place, name in enumerate(names) if name not in self._lane_of]
         if fresh:
             self._add([names[place] for place in fresh], keys, firsts[fresh])
         lane_of = self._lane_of
-        lanes = np.fromiter((lane_of[name] for name in names), np.int32, len(names))
+        lanes = np.zeros(size, np.int32)
+        lanes[known] = np.fromiter((lane_of[name] for name in names), np.int32, len(names))
         return np.asarray(lanes[codes], np.int32)
 
     def _key_columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
@@ -278,25 +293,3 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_floating(column.type):
         return [_NAN if value != value else value for value in values]
     return values
-
-
-def _distinct(columns: Sequence[pa.Array]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For each row the number of its distinct tuple of values, and the first row of each."""
-    codes: NDArray[Any] | None = None
-    for column in columns:
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        places = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
-        width = len(encoded.dictionary) + 1
-        if codes is None:
-            codes = places.astype(np.int64)
-        else:
-            codes = np.unique(codes * width + places, return_inverse=True)[1]
-    assert codes is not None
-    count = int(codes.max(initial=-1)) + 1
-    firsts = np.full(count, -1, np.int64)
-    firsts[codes[::-1]] = np.arange(len(codes))[::-1]
-    missing = firsts < 0
-    if missing.any():  # a null takes the number behind the dictionary, which may leave a hole
-        renumber = np.cumsum(~missing) - 1
-        codes, firsts = renumber[codes], firsts[~missing]
-    return codes, firsts

@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -69,6 +70,16 @@ class Operator(ABC):
     def uses_wall_time(self) -> bool:
         """Whether `wake_at` may ever name a deadline. Asked before there is a state."""
         return type(self).wake_at is not Operator.wake_at
+
+    @property
+    def any_order(self) -> bool:
+        """Whether rows may come in any order, as long as none is at or before the watermark."""
+        return False
+
+    def unheld(self) -> Operator:
+        """This stage handing rows on as they come, if holding them is all that it does for the
+        next one. Asked where that one takes them in any order."""
+        return self
 
     def warm(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
         """Compile the kernels, so that no worker has to: call each with the types it will see."""
@@ -136,9 +147,16 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operators one behind the other. Data, late rows and watermarks go on; all else goes out."""
+    """Operators one behind the other. Data, late rows and watermarks go on; all else goes out.
+
+    No stage holds rows for one that takes them in any order.
+    """
 
     stages: tuple[Operator, ...]
+
+    def __post_init__(self) -> None:
+        relaxed = [a.unheld() if b.any_order else a for a, b in pairwise(self.stages)]
+        object.__setattr__(self, "stages", (*relaxed, *self.stages[-1:]))
 
     def open(self, lanes: int = 1) -> list[State]:
         return [stage.open(lanes) for stage in self.stages]

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.jit import kernel
+
 __all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat"]
 
 LANE = "__lane"
@@ -57,7 +59,10 @@ class State:
 
     def touch(self, lanes: NDArray[Any]) -> None:
         """Say that these lanes changed, so that their pages are written back."""
-        self.touched[lanes] = True
+        if len(lanes) > len(self.touched):
+            _mark(self.touched, lanes)
+        else:
+            self.touched[lanes] = True
 
     def grow(self, lanes: int) -> None:
         """Make room for at least `lanes` lanes; new ones start empty. Capacity doubles."""
@@ -135,6 +140,12 @@ class State:
                 [None if table is None else _shift(table, first) for first, table in parts]
             )
         return state
+
+
+@kernel
+def _mark(touched: NDArray[np.bool_], lanes: NDArray[Any]) -> None:
+    for lane in lanes:
+        touched[lane] = True
 
 
 def _shift(table: pa.RecordBatch, by: int) -> pa.RecordBatch:

@@ -105,6 +105,8 @@ class PhysicalEventtimeWatermark(Node):
             del settings["skew_against"], settings["skew_confirm"]
         if self.watermark.source is None:
             del settings["max_sources"]
+        if self.watermark.hold:
+            del settings["hold"]
         return {
             "mode": "event_time",
             "late_tolerance_ms": milliseconds(settings["late_tolerance"]),

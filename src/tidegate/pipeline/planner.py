@@ -306,8 +306,10 @@ def _stages(
         steps.append(nodes.PhysicalStage(stage.node, operator))
     if options.eventtime.enabled:
         settings = options.eventtime.model_dump(exclude={"enabled"})
-        watermark: nodes.Node = nodes.PhysicalEventtimeWatermark(EventtimeWatermark(**settings))
-        steps.insert(first_with_time or 0, watermark)
+        behind = steps[first_with_time].operator if first_with_time is not None else None
+        hold = behind is None or not behind.any_order  # a Chain would turn it off: say so
+        watermark = EventtimeWatermark(**settings, hold=hold)
+        steps.insert(first_with_time or 0, nodes.PhysicalEventtimeWatermark(watermark))
     elif first_with_time is not None:
         ticker = ProcessTimeWatermark(_tick(definition, steps), options.processtime.offset)
         steps.insert(first_with_time, nodes.PhysicalProcessTimeWatermark(ticker))

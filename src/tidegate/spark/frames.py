@@ -258,8 +258,7 @@ class Frames:
             return Flow(stages, key=names, forget=forget)
 
         step = Shard(make, self.arrival)
-        for stage in self.stages:
-            stage.warm()
+        make().warm()
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
         timers = self.needs_timers()

@@ -9,7 +9,7 @@ A watermark W is inclusive: after it no row with time <= W leaves this stage.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -54,6 +54,8 @@ class EventtimeWatermark(Operator):
       watermark of its own; the stage's is the smallest of those not idle.
     - `idle_timeout`: a source unseen for so long (wall time) is not waited for; when all are idle,
       everything held is released.
+    - `hold`: False hands rows on as they come, late ones still aside, and lets only the watermark
+      say what is complete. A `Chain` turns it off where the next stage takes rows in any order.
 
     >>> import pyarrow as pa
     >>> stage = EventtimeWatermark(late_tolerance=1000)
@@ -73,6 +75,7 @@ class EventtimeWatermark(Operator):
     source: str | None = None
     max_sources: int = 16
     idle_timeout: Duration | None = None
+    hold: bool = True
 
     name: ClassVar[str] = "eventtime_watermark"
 
@@ -80,6 +83,7 @@ class EventtimeWatermark(Operator):
         _choice("late", self.late, ("side_output", "drop"))
         _choice("watermark_per", self.watermark_per, ("collection", "tuple"))
         _choice("skew_against", self.skew_against, ("rows", "clock"))
+        _choice("hold", self.hold, (True, False))
         for name, minimum in (("late_tolerance", 0), ("max_future_skew", 0), ("idle_timeout", 1)):
             value = getattr(self, name)
             if value is not None or name == "late_tolerance":
@@ -104,25 +108,49 @@ class EventtimeWatermark(Operator):
             tables=("held",),
         )
 
+    def unheld(self) -> Operator:
+        return replace(self, hold=False)
+
     # -- transitions ----------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        rows = len(collection)
-        lanes, times = collection.lane, collection.time_ns
         before = state["watermark"].copy()
-        codes = np.zeros(rows, np.int8)
-        behind = np.zeros(rows, np.int64)
+        present = kernel.present(collection.lane, state.lanes)
+        codes = np.zeros(len(collection), np.int8)
+        behind = np.empty(len(collection), np.int64)
+        refused: list[Outcome] = []
+        if self._admit(state, collection, present, codes, behind):
+            refused = self._refused(state, collection, codes, behind)
+        # Late rows go last: the next stage then stands at the watermark that made them late.
+        return self._release(state, collection, codes, present, before) + refused
+
+    def _admit(
+        self,
+        state: State,
+        collection: Collection,
+        present: NDArray[Any],
+        codes: NDArray[np.int8],
+        behind: Int64s,
+    ) -> int:
+        """Decide every row; how many were refused."""
+        lanes, times, wall_ns = collection.lane, collection.time_ns, collection.wall_ns
+        settings = self._kernel_settings
+        plain = self.source is None and self.max_future_skew is None and self.idle_timeout is None
+        if plain:
+            state["wall"][present] = wall_ns
+            newest = state["newest"].reshape(-1)
+            tolerance, per_tuple = settings[0], settings[1] != 0
+            return int(
+                kernel.admit_plain(
+                    lanes, times, tolerance, per_tuple, state["watermark"], newest, codes, behind
+                )
+            )
         counts = kernel.admit(
-            lanes, times, self._sources(collection.rows), collection.wall_ns, self._kernel_settings,
+            lanes, times, self._sources(collection.rows), wall_ns, settings,
             state["watermark"], state["newest"], state["source"], state["wall"], state["idle"],
             state["suspect"], codes, behind,
         )  # fmt: skip
-        refused: list[Outcome] = []
-        if counts[kernel.ACCEPTED] < rows:
-            refused = self._refused(state, collection, codes, behind)
-        present = kernel.present(lanes, state.lanes)
-        # Late rows go last: the next stage then stands at the watermark that made them late.
-        return self._release(state, collection, codes, present, before) + refused
+        return len(codes) - int(counts[kernel.ACCEPTED])
 
     def uses_wall_time(self) -> bool:
         by_clock = self.max_future_skew is not None and self.skew_against == "clock"
@@ -258,17 +286,28 @@ class EventtimeWatermark(Operator):
         lanes: NDArray[Any],
         before: Int64s,
     ) -> list[Outcome]:
-        """Move the watermark of `lanes` and hand on what it passes, in order.
-
-        Lanes and times are joined as numbers and decided first; the payload of held and new rows is
-        then copied once into what leaves and what stays.
-        """
+        """Move the watermark of `lanes`, hand on what may leave, then the watermark."""
         watermark = state["watermark"]
         tolerance = self._kernel_settings[0]
         kernel.settle_all(
             lanes, tolerance, watermark, state["newest"], state["wall"], state["idle"]
         )
         moved = lanes[watermark[lanes] > before[lanes]]
+        out = self._in_order(state, collection, codes) if self.hold else _in_time(collection, codes)
+        if len(moved):
+            state["counters"][moved, _EMITTED] += 1
+            out.append(Watermark(watermark[moved], moved.astype(np.int32)))
+        return out
+
+    def _in_order(
+        self, state: State, collection: Collection | None, codes: NDArray[np.int8]
+    ) -> list[Outcome]:
+        """What the watermark has passed, in order; the rest is held.
+
+        Lanes and times are joined as numbers and decided first; the payload of held and new rows is
+        then copied once into what leaves and what stays.
+        """
+        watermark = state["watermark"]
         held = state.tables["held"]
         lane, time, payload = _joined(held, collection)
         waiting = len(lane) - len(codes)
@@ -285,13 +324,23 @@ class EventtimeWatermark(Operator):
             rows = payload.take(pa.array(leaving))
             wall_ns = 0 if collection is None else collection.wall_ns
             out.append(Collection(rows, time[leaving], lane[leaving], wall_ns))
-        if len(moved):
-            state["counters"][moved, _EMITTED] += 1
-            out.append(Watermark(watermark[moved], moved.astype(np.int32)))
         return out
 
 
 _NO_CODES = np.zeros(0, np.int8)
+
+
+def _in_time(collection: Collection | None, codes: NDArray[np.int8]) -> list[Outcome]:
+    """The accepted rows as they came."""
+    if collection is None:
+        return []
+    if not codes.any():
+        return [collection]
+    kept = codes == kernel.ACCEPTED
+    if not kept.any():
+        return []
+    rows, at = collection.rows.filter(pa.array(kept)), np.flatnonzero(kept)
+    return [Collection(rows, collection.time_ns[at], collection.lane[at], collection.wall_ns)]
 
 
 def _joined(
@@ -323,6 +372,6 @@ def _digest(name: object) -> int:
     return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest(), signed=True)
 
 
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(name, value, f"must be one of {', '.join(allowed)}")
+        raise ConfigError(name, value, f"must be one of {', '.join(map(str, allowed))}")

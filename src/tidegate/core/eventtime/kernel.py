@@ -16,6 +16,7 @@ __all__ = [
     "NO_SLOT",
     "SKEWED",
     "admit",
+    "admit_plain",
     "arrange",
     "order_rows",
     "present",
@@ -179,6 +180,27 @@ def admit(
         if per_tuple:
             watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
     return counts
+
+
+@kernel
+def admit_plain(
+    lanes: Int32s, times: Int64s, tolerance: int, per_tuple: bool, watermark: Int64s,
+    newest: Int64s, codes: Any, behind: Int64s,
+) -> int:  # fmt: skip
+    """`admit` where every lane has one source that is always waited for, and no clock is doubted:
+    the usual case, with nothing to ask per row but where time stands. Counts the late ones."""
+    late = 0
+    for row in range(lanes.shape[0]):
+        lane, time = lanes[row], times[row]
+        if time <= watermark[lane] and watermark[lane] != UNSET:
+            codes[row] = LATE
+            behind[row] = beyond(watermark[lane], time)
+            late += 1
+        elif time > newest[lane]:
+            newest[lane] = time
+            if per_tuple:
+                watermark[lane] = max(minus(time, tolerance), watermark[lane])
+    return late
 
 
 @kernel

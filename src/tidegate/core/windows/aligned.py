@@ -89,7 +89,7 @@ def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
 
 
 @kernel
-def _closes(start: Int, cfg: Int64s) -> Int:
+def closes(start: Int, cfg: Int64s) -> Int:
     """The watermark at which the last window over this (sub-)window is complete."""
     if cfg[C_SPAN] != 0:
         return floor_to(start, cfg[C_STRIDE], cfg[C_OFFSET]) + cfg[C_SPAN] - 1
@@ -152,7 +152,7 @@ def assign_aligned(
                 settle_lane(entries, counts, fires, cfg, head, due_at, lane, t - 1)
         wm = watermark[lane]
         newest = floor_to(t, step, offset)
-        if simple and _closes(newest, cfg) > wm:
+        if simple and closes(newest, cfg) > wm:
             # The common case: a stretch of rows that all fall into one open window.
             e = lookup(table, entries, E_START, lane, newest)
             if e < 0:
@@ -212,7 +212,7 @@ def assign_aligned(
             e = lookup(table, entries, E_START, lane, s)
             late = False
             if e < 0 or entries[e, E_DEAD] != 0:
-                late = _closes(s, cfg) <= wm
+                late = closes(s, cfg) <= wm
                 if late and (cfg[C_LATENESS] == 0 or wm - cfg[C_LATENESS] > s + size - 1):
                     s += step
                     continue

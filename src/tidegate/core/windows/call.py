@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.model import Int64s
+from tidegate.core.model import Int32s, Int64s
 from tidegate.core.state import LANE, State
 from tidegate.core.windows.kernel import link_all
 from tidegate.core.windows.numbers import (
@@ -52,6 +52,10 @@ class Call:
     head: Int64s
     due_at: Int64s
     table: Int64s
+    first: int = 0
+    """The row that `joined` begins with."""
+    joined: Int32s | None = None
+    """Where rows are not told in steps: the entry each joins, or -1 (`scatter.py`)."""
 
     @property
     def n_entries(self) -> int:

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.codes import joint_codes
 from tidegate.core.model import Collection, Int32s, Int64s, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.windows.accumulate import quantiles, split_groups
 from tidegate.core.windows.aggregates import Aggregate
 from tidegate.core.windows.numbers import STEP_ROWS
 from tidegate.core.windows.plan import Plan
-from tidegate.core.windows.slots import SERIAL, Slots, group_codes, readonly
+from tidegate.core.windows.slots import SERIAL, Slots, readonly
 
 TIME = "__time"
 LATE = "__late"
@@ -65,7 +66,7 @@ def emit_rows(
     order = np.lexsort((times[row], emit))
     row, emit = row[order], emit[order]
     if plan.deduplicate_by is not None and len(row):
-        ids, _ = group_codes([held.column(plan.deduplicate_by).take(pa.array(row))])
+        ids, _ = joint_codes([held.column(plan.deduplicate_by).take(pa.array(row))])
         _, first = np.unique(np.stack([emit, ids]), axis=1, return_index=True)
         first = np.sort(first)
         row, emit = row[first], emit[first]
@@ -106,7 +107,7 @@ def _aggregate(
     steps[:, 3] = edges[filled + 1]
     n_slots, slot_emit = n, np.arange(n)
     if grouped and plan.group_by:
-        codes, total = group_codes([rows.column(name) for name in plan.group_by])
+        codes, total = joint_codes([rows.column(name) for name in plan.group_by])
         made, n_slots, steps, n_steps = split_groups(
             steps, len(steps), readonly(codes), total, np.zeros((0, 2), np.int64), n
         )

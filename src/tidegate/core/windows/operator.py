@@ -29,7 +29,7 @@ from tidegate.core.operator import Operator
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.core.windows import numbers as k
-from tidegate.core.windows.aggregates import parse_aggregates
+from tidegate.core.windows.aggregates import INCREMENTAL, parse_aggregates
 from tidegate.core.windows.assigners import (
     Adaptive,
     CountWindow,
@@ -161,6 +161,22 @@ class Window(Operator):
             and isinstance(self.late, (Discard, SideOutput))
         )
 
+    @property
+    def any_order(self) -> bool:
+        """Windows by the row's time that emit once, when the watermark completes them, and
+        aggregates that are kept up to date: rows may then come in any order."""
+        return (
+            isinstance(self.window, (Tumbling, Sliding))
+            and (isinstance(self.window, Tumbling) or self.combining)
+            and self.program.plain
+            and self.memory is None
+            and isinstance(self.late, (Discard, SideOutput))
+            and not self.stats
+            and self.deduplicate_by is None
+            and bool(self.aggregates)
+            and all(aggregate.function in INCREMENTAL for _, aggregate in self.aggregates)
+        )
+
     def config(self, plan: Plan, wall_ns: int) -> Int64s:
         """The settings of a call, as a kernel reads them."""
         cfg = np.zeros(k.SETTINGS, np.int64)
@@ -272,11 +288,13 @@ class Window(Operator):
         names = {*self.keys, *self.group_by} | {a.column for _, a in self.aggregates if a.column}
         if isinstance(self.window, StateWindow) or self.program.predicates:
             return  # conditions of the user's own want their own columns
-        rows = pa.record_batch({name: [1.0, 2.0] for name in names | {"v"}})
-        state = self.open()
-        self.process(state, Collection.of(rows, np.array([1, 2], np.int64)))
-        self.advance(state, Watermark.at(2))
-        self.flush(state)
+        for value, lanes in ((1.0, [0, 0]), (1, [0, 1])):
+            rows = pa.record_batch({name: [value, value] for name in names | {"v"}})
+            state = self.open(2 if lanes[1] else 1)
+            times = np.array([1, 2], np.int64)
+            self.process(state, Collection(rows, times, np.array(lanes, np.int32)))
+            self.advance(state, Watermark.at(2))
+            self.flush(state)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         return self.stepping.advance(state, watermark)

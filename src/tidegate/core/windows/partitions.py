@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidegate.core.codes import joint_codes
 from tidegate.core.model import Int64s
 from tidegate.core.state import State
 from tidegate.core.windows.assigners import StateWindow
 from tidegate.core.windows.call import Call
-from tidegate.core.windows.slots import group_codes
 
 if TYPE_CHECKING:
     from tidegate.core.windows.operator import Window
@@ -29,7 +29,7 @@ def parts_of(op: Window, state: State, rows: pa.RecordBatch) -> tuple[Int64s, In
         if held is not None:
             parts.insert(0, held.column(f"part:{name}"))
         columns.append(pa.concat_arrays(parts))
-    codes, _ = group_codes(columns)
+    codes, _ = joint_codes(columns)
     n = 0 if held is None else held.num_rows
     return codes[n:], codes[:n]
 

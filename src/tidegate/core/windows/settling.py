@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.codes import joint_codes
 from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Late, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.windows import numbers as k
@@ -26,7 +27,8 @@ from tidegate.core.windows.emission import (
 )
 from tidegate.core.windows.late import Accumulation, Discard
 from tidegate.core.windows.plan import Plan
-from tidegate.core.windows.slots import SERIAL, Slots, group_codes, readonly
+from tidegate.core.windows.scatter import DENSE, as_steps, split_rows
+from tidegate.core.windows.slots import SERIAL, Slots, readonly
 
 if TYPE_CHECKING:
     from tidegate.core.windows.operator import Window
@@ -165,7 +167,7 @@ def _move_slots(
     n_held = 0 if held is None else held.num_rows
     at = entry_of(call, held)
     n = call.n_entries
-    steps, n_steps = call.steps, call.n_steps
+    steps, n_steps, joined = call.steps, call.n_steps, call.joined
     codes: Int64s = np.zeros(0, np.int64)
     total = 1
     if plan.group_by:
@@ -174,11 +176,18 @@ def _move_slots(
             parts = [] if held is None else [held.column(f"first:{name}")]
             parts += [] if rows is None else [rows.column(name)]
             columns.append(pa.concat_arrays(parts) if len(parts) != 1 else parts[0])
-        codes, total = group_codes(columns)
+        codes, total = joint_codes(columns)
         pairs = np.stack([at, codes[:n_held]], axis=1)
-        made, size, steps, n_steps = split_groups(
-            steps, n_steps, readonly(codes[n_held:]), total, pairs, n
-        )
+        if joined is not None and n * total <= DENSE:
+            codes = codes[n_held + call.first :]
+            made, joined = split_rows(joined, readonly(codes), total, pairs, n)
+            size = len(made)
+        else:
+            if joined is not None:
+                steps, joined = as_steps(joined, call.first), None
+                n_steps = len(steps)
+            codes = readonly(codes[n_held:])
+            made, size, steps, n_steps = split_groups(steps, n_steps, codes, total, pairs, n)
         entry, slot_code = made[:size, 0], made[:size, 1]
         slots_held_at = np.arange(n_held)
     else:
@@ -192,7 +201,10 @@ def _move_slots(
         steps = np.concatenate([steps[:n_steps], merges])
         n_steps = len(steps)
     slots = Slots(plan.slots, size + extra_slots, held, slots_held_at)
-    slots.fold(steps, n_steps, rows, _NO_TIMES if times is None else times)
+    if joined is not None and rows is not None and times is not None:
+        slots.scatter(joined, call.first, rows, times)
+    else:
+        slots.fold(steps, n_steps, rows, _NO_TIMES if times is None else times)
     made_out: Made | None = None
     if windows is not None:
         if len(windows.emits):

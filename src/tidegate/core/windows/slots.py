@@ -19,6 +19,7 @@ from tidegate.core.model import Int32s, Int64s
 from tidegate.core.state import LANE
 from tidegate.core.windows.accumulate import fold_floats, fold_ints, fold_rows
 from tidegate.core.windows.aggregates import Aggregate, column_type, storage_of
+from tidegate.core.windows.scatter import scatter_floats, scatter_ints, scatter_rows
 
 SERIAL = "__serial"
 _MAX, _MIN = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -196,6 +197,32 @@ class Slots:
                 np.zeros(self.size, np.bool_),
             )
 
+    def scatter(self, slot: Int32s, first: int, rows: pa.RecordBatch, times: Int64s) -> None:
+        """Rows from `first` on join the slots named, one by one; -1 is none."""
+        self.rows = rows
+        self.shift = 0 if self.held is None else self.held.num_rows
+        part = slice(first, first + len(slot))
+        scatter_rows(
+            slot,
+            readonly(times[part]),
+            self.plan.ordered,
+            self.shift + first,
+            self.count,
+            self.first_time,
+            self.last_time,
+            self.first_row,
+            self.last_row,
+        )
+        for name, kind, extremes in self.plan.values:
+            v = self.values[name]
+            data, valid = _accumulated(rows, name, kind)
+            move, over = (scatter_ints, (v.overflow,)) if kind == "int" else (scatter_floats, ())
+            move(slot, data[part], valid[part], extremes, v.count, v.total, v.low, v.high, *over)
+        for name in self.plan.counted:
+            valid = _numpy(rows.column(name).is_valid())[part]
+            counted = slot[valid & (slot >= 0)]
+            self.counts[name] += np.bincount(counted, minlength=self.size)
+
     def payload(self, name: str, which: Int64s, *, last: bool = False) -> pa.Array:
         """The first (or last) value of a column, for these slots."""
         row = (self.last_row if last else self.first_row)[which]
@@ -303,21 +330,3 @@ def _accumulated(
         return readonly(_numpy(column)), _NO_NULLS
     valid = _numpy(column.is_valid())
     return readonly(_numpy(pc.fill_null(column, 0))), readonly(valid)
-
-
-def group_codes(columns: Sequence[pa.Array]) -> tuple[Int64s, int]:
-    """A number for each distinct combination of values; null is a value of its own."""
-    codes: Int64s = np.zeros(len(columns[0]), np.int64)
-    total = 1
-    for column in columns:
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        encoded = column.dictionary_encode(null_encoding="encode")
-        size = max(1, len(encoded.dictionary))
-        codes = codes * size + _numpy(encoded.indices).astype(np.int64)
-        total *= size
-        if total > 2**20:
-            distinct, codes = np.unique(codes, return_inverse=True)
-            codes = codes.astype(np.int64)
-            total = max(1, len(distinct))
-    return codes, total

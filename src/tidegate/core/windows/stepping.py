@@ -16,7 +16,7 @@ from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Late, Outco
 from tidegate.core.state import LANE, State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.core.windows import numbers as k
-from tidegate.core.windows.aligned import assign_aligned
+from tidegate.core.windows.aligned import ascending, assign_aligned
 from tidegate.core.windows.assigners import Adaptive, Fixed, LookBack, StateWindow, holds, ns
 from tidegate.core.windows.call import Call, open_call
 from tidegate.core.windows.firing import fire_all, fire_due, settle_all
@@ -24,6 +24,7 @@ from tidegate.core.windows.late import Accumulation, Reemit
 from tidegate.core.windows.lookback import LookingBack
 from tidegate.core.windows.partitions import kept_parts, part_columns, parts_of
 from tidegate.core.windows.plan import Plan, row_bytes
+from tidegate.core.windows.scatter import place_rows
 from tidegate.core.windows.sequential import assign_sequential
 from tidegate.core.windows.sessions import assign_sessions
 from tidegate.core.windows.settling import count, plan_of, settle
@@ -63,7 +64,7 @@ class Stepping:
                 out += self._turned_away(state, collection, status, status)
                 collection = collection.take(np.flatnonzero(status == k.PLACED))
             return out + self.looking.process(state, plan, collection)
-        if plan.group_by and len(collection) > GROUPED_ROWS:
+        if plan.group_by and len(collection) > GROUPED_ROWS and not op.any_order:
             for start in range(0, len(collection), GROUPED_ROWS):
                 part = slice(start, start + GROUPED_ROWS)
                 piece = Collection(
@@ -119,6 +120,15 @@ class Stepping:
         lanes, times = readonly(collection.lane), readonly(times)
         rates = state.arrays.get("rates", np.zeros((1, 3), np.int64))
         early, late = readonly(op.program.early), readonly(op.program.late)
+        if self._scatters(state, plan, times):
+            call = open_call(state, cfg, n, 1, None, k.E_START, True)
+            call.first, joined = first, np.empty(n, np.int32)
+            done = place_rows(
+                first, lanes, times, cfg, state["watermark"], state["serial"],
+                call.entries, call.counts, call.head, call.table, joined, status, behind,
+            )  # fmt: skip
+            call.joined = joined[: done - first]
+            return call, {}, int(done)
         if op.kind == k.KIND_ALIGNED:
             copies = int(-(-cfg[k.C_SIZE] // cfg[k.C_STEP]))
             call = open_call(state, cfg, n, copies, None, k.E_START, True)
@@ -153,6 +163,13 @@ class Stepping:
             call.steps, call.fires, status, behind,
         )  # fmt: skip
         return call, part_columns(op, state, collection.rows, call), int(done)
+
+    def _scatters(self, state: State, plan: Plan, times: Int64s) -> bool:
+        """Whether rows are given slots one by one: windows that do not overlap and only the
+        watermark closes, with lanes or groups mixed, or times."""
+        if not self.op.any_order or plan.buffered or plan.sized:
+            return False
+        return bool(plan.group_by) or state.lanes > 1 or not ascending(times, 0)
 
     def _out_of_range(self, collection: Collection) -> NDArray[np.int8]:
         reach, times = min(self.op.reach, MAX_NS), collection.time_ns
