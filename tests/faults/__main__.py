@@ -70,14 +70,15 @@ def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Re
 
 
 def run_scenarios(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
-    task = bar.add_task("starting Spark", total=len(scenarios.SCENARIOS))
+    names = given.scenario or list(scenarios.SCENARIOS)
+    task = bar.add_task("starting Spark", total=len(names))
     spark = session("local[2,4]", settings=SHORT, log=folder / "spark.log")
 
     def step(name: str) -> None:
         bar.update(task, description=name, advance=1)
 
     try:
-        yield from scenarios.run(spark, folder / "scenarios", step)
+        yield from scenarios.run(spark, folder / "scenarios", names, step)
     finally:
         spark.stop()
         bar.remove_task(task)
@@ -122,6 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="faults", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", action="append", choices=PARTS, help="parts to run; all if unset")
     parser.add_argument("--sink", action="append", choices=SINKS, help="sinks; all if unset")
+    parser.add_argument("--scenario", action="append", choices=scenarios.SCENARIOS)
     parser.add_argument("--kills", type=int, default=50, help="kill points of drivers, per sink")
     parser.add_argument("--worker-kills", type=int, default=20, help="of workers, over all sinks")
     parser.add_argument("--broker-kills", type=int, default=10, help="of the Kafka broker")

@@ -107,7 +107,7 @@ def half_written(
             repaired += 1
         except (PySparkException, TidegateError):
             refused += 1
-        except AssertionError as error:
-            wrong.append(f"{which} {how}: {error}")
+        except Exception as error:  # a wrong answer, or a Java stack in place of a sentence
+            wrong.append(f"{which} {how}: {type(error).__name__} {str(error)[:200]}")
     assert not wrong, "; ".join(wrong)
     return f"{refused + repaired} damages: {refused} refused, {repaired} repaired", rows

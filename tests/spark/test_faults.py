@@ -15,6 +15,8 @@ from faults.scenarios import SCENARIOS
 from faults.soak import in_process
 from faults.sources import Place
 from spark.outcomes import run_now
+from tidegate.errors import StateError
+from tidegate.spark.run import check_checkpoint
 from tidegate.spark.sinks import SinkSettings, open_sink
 
 CASES = [
@@ -35,6 +37,30 @@ def test_nothing_lost_nothing_twice(spark: SparkSession, tmp_path: Path, name: s
 def test_files_half_written(spark: SparkSession, tmp_path: Path) -> None:
     said, _ = storage.half_written(spark, tmp_path, CASES)
     assert said.startswith(f"{len(CASES)} damages: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is corrupt: ''"),
+        ('{"id":"ff727df3-fe37', "is corrupt"),
+        ("[]", "is corrupt"),
+        ('{"id": 7}', "is corrupt"),
+        (None, "is lost"),
+    ],
+)
+def test_a_checkpoint_that_does_not_say_whose_it_is(
+    tmp_path: Path, text: str | None, says: str
+) -> None:
+    file = tmp_path / "metadata"
+    check_checkpoint(str(tmp_path))  # a new one
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").touch()
+    file.write_text('{"id":"ff727df3-fe37-4e73-9fba-5e22f7f18f9f"}')
+    check_checkpoint(str(tmp_path))
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(StateError, match=says):
+        check_checkpoint(str(tmp_path))
 
 
 class Raising(Fault):

@@ -21,7 +21,7 @@ from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.step import check_shards
 
-__all__ = ["Mode", "run_batch_job", "start", "stop_between_batches"]
+__all__ = ["Mode", "check_checkpoint", "run_batch_job", "start", "stop_between_batches"]
 
 Mode = Literal["batch", "available-now", "continuous"]
 
@@ -61,6 +61,7 @@ def start(
     if not pipeline.df.isStreaming:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
+    check_checkpoint(checkpoint)
     pipeline = replace(_with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns())
@@ -84,6 +85,30 @@ def start(
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=_stop_when_quiet, args=(query,), daemon=True).start()
     return query
+
+
+def check_checkpoint(checkpoint: str) -> None:
+    """Refuse a checkpoint that no longer says which query it belongs to.
+
+    Spark would end in a Java stack if its file is damaged, and begin a query of another name if it
+    is lost: what the sink has of the last batch would then be written again.
+    """
+    fs, root = filesystem(checkpoint)
+    file = f"{root}/metadata"
+    if fs.get_file_info(file).type == pafs.FileType.NotFound:
+        offsets = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
+        if any(info.base_name.isdigit() for info in offsets):
+            raise StateError(
+                f"{file} is lost, which says whose checkpoint this is; put it back, or use another "
+                "output path and checkpoint"
+            )
+        return
+    with fs.open_input_stream(file) as stream:
+        text = stream.read().decode(errors="replace")
+    try:
+        uuid.UUID(json.loads(text)["id"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
 
 
 def stop_between_batches(query: StreamingQuery) -> None:

@@ -59,10 +59,10 @@ class KafkaSink:
         if self.key is not None and self.key not in schemas["data"].names:
             known = ", ".join(schemas["data"].names)
             raise ConfigError("sink.options.key", self.key, f"must be a column: {known}")
-        # Anything else is handed to the client library: security settings, timeouts.
-        self.client: dict[str, Any] = {
-            name: value for name, value in options.items() if name not in _OWN
-        }
+        # Anything else is handed to the client library: security settings, timeouts. It tries
+        # again by itself, and what it gives up we raise: only its errors are worth a line.
+        others = {name: value for name, value in options.items() if name not in _OWN}
+        self.client: dict[str, Any] = {"log_level": "3", **others}
         refuse_code(self.client, "sink.options")
         check_broker(options, "sink", "bootstrap.servers")
         try:
