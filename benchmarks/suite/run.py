@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ class Run:
     rounds: int
     when: str = ""
     machine: str = ""
+    load: list[float] = field(default_factory=list)
+    """Average load of the machine at the start of each round: ours alone is about 1 to 2."""
     times: dict[str, dict[str, Times]] = field(default_factory=dict)
     """Per job and contestant; limits stand under the job `limit`."""
     verdicts: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -73,6 +76,7 @@ def measure(piece: Piece, path: Path) -> Run:
         bare = limits(path)
         for number in range(piece.rounds):
             console.print(f"  round {number + 1} of {piece.rounds}")
+            run.load.append(os.getloadavg()[0])
             for name, function in bare.items():
                 _times(run, "limit", name).add(timed(function))
             for job in _asked(piece):
