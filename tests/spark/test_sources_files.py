@@ -64,6 +64,29 @@ def test_files(spark: SparkSession, tmp_path: Path, format: str) -> None:
     assert sorted(map(tuple, made)) == sorted((r["vehicle"], r["stamp"], r["x"]) for r in ROWS)
 
 
+BAD = {
+    "json": ("b.json", '{"vehicle": "v0", "stamp": 7000, "x": 1.5}\n{"vehicle": "v0", "sta\n'),
+    "csv": ("b.csv", "vehicle,stamp,x\nv0,7000,1.5\nv0,seven,1.5\n"),
+}
+
+
+@pytest.mark.parametrize("format", BAD)
+def test_a_bad_line_is_an_error_row_with_its_text_and_its_file(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    write(tmp_path / "in", format)
+    name, content = BAD[format]
+    (tmp_path / "in" / name).write_text(content)
+    schema = "schema: 'vehicle string, stamp long, x double', options: {header: true}"
+    made = opened(spark, f"{{format: {format}, path: {tmp_path / 'in'}, {schema}}}")
+    (wrong,) = made.errors.collect()
+    assert wrong["line_unparsed"] == content.splitlines()[-1]
+    assert wrong["line_file"].endswith(f"/in/{name}")
+    rows = made.data.select("line_unparsed", "line_file").collect()
+    assert len(rows) == len(ROWS) + 1
+    assert {tuple(row) for row in rows} == {(None, None)}
+
+
 def test_a_directory_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", "json")
     made = opened(spark, f"{{format: json, path: {tmp_path / 'in'}}}", "streaming")

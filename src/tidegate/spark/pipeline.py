@@ -21,6 +21,7 @@ from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sink import filesystem
 from tidegate.spark.sources import OURS, register_sources
 from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
+from tidegate.spark.sources.lines import keeps_lines, open_lines
 from tidegate.spark.sources.options import text
 
 __all__ = ["check_sources", "open_pipeline", "open_source"]
@@ -51,6 +52,8 @@ def open_source(
         if streaming and source.format in FILES and text(options, "maxFileAge") is None:
             options["maxFileAge"] = NEVER_TOO_OLD
         ddl = None if kafka else source.ddl
+        if keeps_lines(source.format, options):
+            return open_lines(spark, source.format, path, ddl, options, streaming=streaming)
         schema = None
         if streaming and ddl is None and path is not None and source.format not in OURS:
             # A stream cannot infer its schema; a look at what is there already can.
