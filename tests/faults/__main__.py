@@ -26,8 +26,9 @@ from faults.child import SHORT
 from faults.kills import Campaign, Peace, Result, file_target, kafka_target
 from kafka_broker import Broker, NoBrokerError
 from tidegate.spark import session
+from tidegate.spark.sinks import SINKS as KNOWN
 
-SINKS = ("parquet", "delta", "kafka")
+SINKS = tuple(KNOWN)
 PARTS = ("kills", "scenarios", "soak")
 
 

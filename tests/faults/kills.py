@@ -283,9 +283,16 @@ def _point(touches: list[str]) -> str:
     return touches[-1].replace("> ", "in ").replace("< ", "after ")
 
 
+READERS = {
+    "parquet": outputs.read_parquet,
+    "delta": outputs.read_delta,
+    "mcap": outputs.read_mcap,
+}
+
+
 def file_target(sink: str, folder: Path) -> Target:
     """A sink that writes files below `folder`."""
-    read = outputs.read_delta if sink == "delta" else outputs.read_parquet
+    read = READERS[sink]
     source = recording.from_folder(folder / "recording")
     return Target(
         sink,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,25 @@ def arranged(tables: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> Rows:
 
 
 def read_parquet(out: Path) -> Rows:
-    """The files that commits list. One in a table that no commit lists is an error."""
+    """The rows of the Parquet files that commits list."""
+    return _listed(out, "parquet", _rows)
+
+
+def read_mcap(out: Path) -> Rows:
+    """The messages of the logs that commits list, as the format's own reader gives them."""
+    return _listed(out, "mcap", _messages)
+
+
+def _listed(out: Path, suffix: str, read: Callable[[Path], list[dict[str, Any]]]) -> Rows:
+    """What stands in the files that commits list. One that no commit lists is an error."""
     listed: list[str] = []
     for commit in sorted((out / "_commits").glob("*.json")):
         listed += json.loads(commit.read_text())["files"]
-    there = {str(f.relative_to(out)) for kind in KINDS for f in (out / kind).rglob("*.parquet")}
+    there = {str(f.relative_to(out)) for kind in KINDS for f in (out / kind).rglob(f"*.{suffix}")}
     if there != set(listed) or len(listed) != len(there):
         odd = sorted(there.symmetric_difference(listed))
         raise AssertionError(f"files and commits disagree: {odd or 'one is listed twice'}")
-    return arranged((name.split("/")[0], _rows(out / name)) for name in listed)
+    return arranged((name.split("/")[0], read(out / name)) for name in listed)
 
 
 def read_delta(out: Path) -> Rows:
@@ -87,6 +97,22 @@ def read_kafka(servers: str, topic: str) -> Rows:
 def _rows(file: Path) -> list[dict[str, Any]]:
     table: pa.Table = pq.ParquetFile(file).read()
     return list(table.to_pylist())
+
+
+def _messages(file: Path) -> list[dict[str, Any]]:
+    from mcap.reader import make_reader
+
+    with open(file, "rb") as log:
+        return [
+            {
+                "vehicle": channel.topic.strip("/").split("/")[0],
+                "topic": channel.topic,
+                "log_time": message.log_time,
+                "publish_time": message.publish_time,
+                "data": message.data,
+            }
+            for _, channel, message in make_reader(log).iter_messages(log_time_order=False)
+        ]
 
 
 def count(rows: Rows) -> int:
