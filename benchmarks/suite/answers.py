@@ -55,9 +55,11 @@ def tumbling(data: Answer) -> Answer:
 
 
 def sessions(data: Answer) -> Answer:
-    """Job D: per key, stretches of gps messages without a pause of more than the gap."""
-    good = in_time(data["key"], data["t"]) & (data["topic"] == 3)
-    key, t = data["key"][good], data["t"][good]
+    """Job D: per key, stretches of gps messages in time without a pause of more than the gap."""
+    gps = data["topic"] == 3
+    key, t = data["key"][gps], data["t"][gps]
+    good = in_time(key, t)
+    key, t = key[good], t[good]
     order = np.lexsort((t, key))
     key, t = key[order], t[order]
     new = (np.diff(key) != 0) | (np.diff(t) > GAP_NS)

@@ -42,12 +42,13 @@ def tumbling(database: Any) -> Any:
 
 
 def sessions(database: Any) -> Any:
+    gps = IN_TIME.replace("from recording", "from recording where topic = 3")
     return _fetch(
         database,
         f"""
         with marked as (
             select key, t, coalesce(t - lag(t) over w > 500000000, true)::int as new
-            from ({IN_TIME}) where topic = 3 window w as (partition by key order by t)),
+            from ({gps}) window w as (partition by key order by t)),
         numbered as (select *, sum(new) over (partition by key order by t) as session from marked)
         select key, min(t) as first, max(t) as last, count(*) as n
         from numbered group by key, session

@@ -32,8 +32,8 @@ def tumbling(given: Any) -> Any:
 
 
 def sessions(given: Any) -> Any:
-    rows = _in_time(given[0])
-    rows = rows[rows["topic"] == 3].sort_values(["key", "t"], kind="stable")
+    df = given[0]
+    rows = _in_time(df[df["topic"] == 3]).sort_values(["key", "t"], kind="stable")
     gap = rows.groupby("key")["t"].diff()
     session = (gap.isna() | (gap > 500_000_000)).cumsum().rename("session")
     groups = rows.groupby(["key", session])["t"]

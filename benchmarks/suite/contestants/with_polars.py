@@ -30,7 +30,7 @@ def tumbling(given: Any) -> Any:
 
 
 def sessions(given: Any) -> Any:
-    rows = _in_time(given[0]).filter(pl.col("topic") == 3).sort("key", "t")
+    rows = _in_time(given[0].lazy().filter(pl.col("topic") == 3)).sort("key", "t")
     new = (pl.col("t").diff().over("key") > GAP).fill_null(True).cum_sum().alias("session")
     groups = rows.group_by("key", new)
     first, last = pl.col("t").min().alias("first"), pl.col("t").max().alias("last")

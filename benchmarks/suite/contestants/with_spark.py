@@ -27,7 +27,7 @@ def tumbling(given: Given) -> DataFrame:
 
 
 def sessions(given: Given) -> DataFrame:
-    return _by_session(_stamped(in_time(given.batch).where("topic = 3")))
+    return _by_session(_stamped(in_time(given.batch.where("topic = 3"))))
 
 
 def stream_tumbling(stream: DataFrame) -> DataFrame:
