@@ -1,4 +1,4 @@
-"""Files, bags and spools from a pipeline file; what is missing is one sentence and exit code 2."""
+"""Files and spools from a pipeline file; what is missing is one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
@@ -15,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
-from tidegate.mcap import Selection
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.pipeline import open_pipeline
 from tidegate.spark.run import start
@@ -105,70 +103,6 @@ def test_a_spool_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     assert len([p for p in query.recentProgress if p.numInputRows]) == 3
     data = pq.read_table(tmp_path / "out" / "data")
     assert sorted(int(p) for p in data["payload"].to_pylist()) == list(range(40))
-
-
-# -- bags ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bags(tmp_path: Path) -> Path:
-    pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
-    from rosbags import rosbag1, rosbag2
-    from rosbags.typesys import Stores, get_typestore
-
-    kind = "sensor_msgs/msg/Temperature"
-    new, old = get_typestore(Stores.LATEST), get_typestore(Stores.ROS1_NOETIC)
-
-    def message(store: Any, n: int) -> Any:
-        stamp = store.types["builtin_interfaces/msg/Time"](sec=n, nanosec=7)
-        more = {"seq": n} if store is old else {}
-        header = store.types["std_msgs/msg/Header"](stamp=stamp, frame_id="a", **more)
-        return store.types[kind](header=header, temperature=float(n), variance=0.0)
-
-    with rosbag2.Writer(tmp_path / "two", version=9) as bag:
-        channel = bag.add_connection("/temperature", kind, typestore=new)
-        for n in range(20):
-            bag.write(channel, 1000 + n, new.serialize_cdr(message(new, n), kind))
-    with rosbag1.Writer(tmp_path / "one.bag") as bag1:
-        channel = bag1.add_connection("/temperature", kind, typestore=old)
-        for n in range(20):
-            bag1.write(channel, 1000 + n, old.serialize_ros1(message(old, n), kind))
-    return tmp_path
-
-
-@pytest.mark.parametrize("name", ["two", "one.bag"])
-def test_bags(bags: Path, name: str) -> None:
-    from tidegate.spark.sources.rosbag import read_bag
-
-    table = pa.Table.from_batches(read_bag(str(bags / name), Selection(clock="header")))
-    assert table["header_stamp_ns"].to_pylist() == [n * 10**9 + 7 for n in range(20)]
-    assert table["log_time_ns"].to_pylist() == [1000 + n for n in range(20)]
-    assert set(table["topic"].to_pylist()) == {"/temperature"}
-    assert table["error"].null_count == 20
-    some = read_bag(str(bags / name), Selection(start_ns=1005, end_ns=1008))
-    assert [batch.num_rows for batch in some] == [3]
-    assert list(read_bag(str(bags / name), Selection(("/none",)))) == []
-
-
-@pytest.mark.parametrize("name", ["two", "one.bag"])
-def test_broken_bags(bags: Path, name: str) -> None:
-    from tidegate.spark.sources.rosbag import read_bag
-
-    file = next((bags / name).glob("*.db3")) if name == "two" else bags / name
-    data = np.frombuffer(file.read_bytes(), np.uint8).copy()
-    data[20:] = 0
-    file.write_bytes(data.tobytes())
-    (batch,) = read_bag(str(bags / name), Selection())
-    (row,) = batch.to_pylist()
-    assert row["error"].startswith("the bag cannot be read on: ")
-    assert row["file"] == str(bags / name)
-
-
-def test_bags_from_yaml(spark: SparkSession, bags: Path) -> None:
-    fields = {"key": "file", "arrival": "log_time_ns"}
-    made = opened(spark, f"{{format: rosbag, path: {bags}}}", **fields)
-    found = made.data.groupBy("encoding").count().collect()
-    assert sorted(map(tuple, found)) == [("cdr", 20), ("ros1", 20)]
 
 
 # -- what is missing ----------------------------------------------------------------------------

@@ -230,9 +230,43 @@ def test_header_clock_from_yaml(spark: SparkSession, tmp_path: Path) -> None:
     assert bytes(error.data) == b'{"no": "header"}'
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_decoded_fields_from_yaml(spark: SparkSession, tmp_path: Path, streaming: bool) -> None:
+    """Event time is a field of the payload; what cannot be decoded is in the error table."""
+    (tmp_path / "v").mkdir()
+    schema = b'{"properties": {"at": {"type": "integer"}, "v": {"type": "number"}}}'
+    with McapWriter(tmp_path / "v" / "a.mcap") as log:
+        channel = log.channel("/a", schema="S", schema_encoding="jsonschema", schema_data=schema)
+        for n in range(20):
+            log.message(channel, n, b'{"at": %d, "v": %d.5, "more": [1]}' % (n * 10, n))
+        log.message(channel, 20, b"{broken")
+    text = f"""
+streams:
+  s:
+    source: {{format: mcap, path: {tmp_path / "v"}, options: {{decode: "at, v, *"}}}}
+    arrival: [offset, position]
+    eventtime: {{column: at, type: unixtimestamp_ns}}
+options: {{mode: {"streaming" if streaming else "batch"}, shards: 1,
+           eventtime: {{enabled: true, watermarkPer: tuple}}}}
+"""
+    frames = open_pipeline(spark, PipelineDefinition.from_yaml(text), streaming=streaming)[1]
+    out = tmp_path / "out"
+    if streaming:
+        start(frames, str(out)).awaitTermination()
+    else:
+        run_batch_job(frames, str(out))
+    data = pq.read_table(out / "data").sort_by("time_ns").to_pylist()
+    assert [(row["time_ns"], row["v"]) for row in data] == [(n * 10, n + 0.5) for n in range(20)]
+    assert data[3]["decoded"] == '{"at": 30, "v": 3.5, "more": [1]}'
+    (error,) = pq.read_table(out / "error").to_pylist()
+    assert error["error"].startswith("not JSON: ")
+    assert (error["file"], error["data"]) == (str(tmp_path / "v" / "a.mcap"), b"{broken")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
+        ("decode: x.y", "decode: got 'x.y', its schema does not say of which type it is"),
         ("clock: sun", "clock: got 'sun', must be one of log, publish, header"),
         ("startNs: soon", "startNs: got 'soon', must be a whole number"),
         ('columnsFromPath: "("', "columnsFromPath: got '\\(', must be a pattern"),

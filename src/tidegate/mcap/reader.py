@@ -24,7 +24,7 @@ from tidegate.mcap.index import Channels, Fault, FileIndex, Piece, read_index
 from tidegate.mcap.payload import Field, PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.stamps import header_stamps
 
-__all__ = ["CLOCKS", "Clock", "McapFile", "Selection", "read", "schema"]
+__all__ = ["CLOCKS", "Clock", "McapFile", "Selection", "read", "schema", "take_times"]
 
 Clock = Literal["log", "publish", "header"]
 CLOCKS: tuple[Clock, ...] = ("log", "publish", "header")
@@ -256,11 +256,8 @@ class McapFile:
             columns["header_stamp_ns"] = stamps
         if selection.decode:
             self._decode(columns, kept["channel"], selection.decode)
+        take_times(columns)
         wanted = selection.schema
-        if columns["error"].null_count < len(rows):
-            good = columns["error"].is_null()
-            for name in set(TIMES) & set(wanted.names):
-                columns[name] = pc.if_else(good, columns[name], None)
         batch = pa.RecordBatch.from_arrays([columns[n] for n in wanted.names], schema=wanted)
         if selection.clock == "header" and (selection.start_ns, selection.end_ns) != (None, None):
             inside = _inside_column(batch.column("header_stamp_ns"), selection)
@@ -312,6 +309,14 @@ class McapFile:
             for number, no_channel, too_late in zip(kept["channel"], unknown, beyond, strict=True)
         ]
         return pa.array(reasons, pa.string())
+
+
+def take_times(columns: dict[str, pa.Array]) -> None:
+    """Take the times from rows with an error."""
+    errors = columns["error"]
+    if errors.null_count < len(errors):
+        for name in set(TIMES) & set(columns):
+            columns[name] = pc.if_else(errors.is_null(), columns[name], None)
 
 
 def _times(values: np.ndarray) -> pa.Array:

@@ -9,7 +9,8 @@ from pathlib import Path
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["PathColumns", "duration", "files_of", "flag", "names", "number", "text"]
+__all__ = ["PathColumns", "below", "duration", "files_of", "flag", "names", "number", "places_of",
+           "text"]  # fmt: skip
 
 
 def text(options: Mapping[str, str], name: str) -> str | None:
@@ -56,11 +57,8 @@ def flag(options: Mapping[str, str], name: str) -> bool:
     return value == "true"
 
 
-def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
-    """The files a path names: itself, those in a folder and below, or those a pattern matches.
-
-    Files that begin with a dot or an underscore are left out, as Spark does: they are being made.
-    """
+def places_of(path: str | None) -> list[Path]:
+    """What a path names: itself, or all that a pattern matches."""
     if not path:
         raise ConfigError("path", path, "is required")
     plain = path.removeprefix("file://")
@@ -69,24 +67,31 @@ def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
     root = Path(plain)
     if any(sign in plain for sign in "*?["):
         base = Path("/") if root.is_absolute() else Path()
-        found = list(base.glob(plain.lstrip("/") if root.is_absolute() else plain))
-    elif root.exists():
-        found = [root]
-    else:
+        return list(base.glob(plain.lstrip("/") if root.is_absolute() else plain))
+    if not root.exists():
         raise ConfigError("path", path, "does not exist")
-    files: list[str] = []
-    for place in found:
+    return [root]
+
+
+def below(place: Path, pattern: str) -> list[Path]:
+    """What lies in a folder or below it. Names that begin with a dot or an underscore are left out,
+    as Spark does: they are being made."""
+    return [
+        found
+        for found in place.rglob(pattern)
+        if not any(part[0] in "._" for part in found.relative_to(place).parts)
+    ]
+
+
+def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
+    """The files a path names: itself, those in a folder and below, or those a pattern matches."""
+    files: set[str] = set()
+    for place in places_of(path):
         if place.is_file():
-            files.append(str(place))
-            continue
-        files += [
-            str(p)
-            for p in place.rglob("*")
-            if p.suffix in suffixes
-            and p.is_file()
-            and not any(part[0] in "._" for part in p.relative_to(place).parts)
-        ]
-    return sorted(set(files))
+            files.add(str(place))
+        else:
+            files |= {str(p) for p in below(place, "*") if p.suffix in suffixes and p.is_file()}
+    return sorted(files)
 
 
 class PathColumns:

@@ -1,0 +1,195 @@
+"""ROS 1 bags (`.bag`) and ROS 2 bags (a folder with `metadata.yaml`, SQLite or MCAP inside), read
+by `rosbags` into the columns of the `mcap` source.
+
+`offset` is the number of a message in its bag: there is no other order that all bags keep. What
+cannot be read or decoded is a row whose `error` says why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import ConfigError
+from tidegate.mcap import Selection
+from tidegate.mcap.index import Channels
+from tidegate.mcap.payload import PayloadDecoder
+from tidegate.mcap.reader import take_times
+from tidegate.mcap.records import Channel, Schema
+from tidegate.mcap.stamps import header_stamps
+from tidegate.spark.sources import options as o
+
+__all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
+
+ROWS = 8_192
+"""Messages per Arrow batch."""
+
+
+def bags_of(path: str) -> list[str]:
+    """The bags a path names: itself, those below a folder, or those a pattern matches."""
+    bags: set[str] = set()
+    for place in o.places_of(path):
+        if place.is_file() or (place / "metadata.yaml").exists():
+            bags.add(str(place))
+            continue
+        bags |= {str(found.parent) for found in o.below(place, "metadata.yaml")}
+        bags |= {str(found) for found in o.below(place, "*.bag") if found.is_file()}
+    return sorted(bags)
+
+
+def bag_size(path: str) -> tuple[int, int]:
+    """The bytes of a bag, and when it last changed, in ns."""
+    files = [Path(path)] if Path(path).is_file() else list(Path(path).iterdir())
+    found = [os.stat(file) for file in files]
+    return sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
+
+
+def is_whole(path: str) -> bool:
+    """Whether a bag is closed and all of it is here, as far as it says so itself: its index can be
+    read, and no database in it is shorter than its own head tells."""
+    try:
+        with _reader(path):
+            pass
+        return all(_whole_database(file) for file in Path(path).glob("*.db3"))
+    except ConfigError:
+        raise
+    except Exception:  # whatever rosbags meets: it is not whole, or never will be
+        return False
+
+
+def _whole_database(file: Path) -> bool:
+    with open(file, "rb") as opened:
+        head = opened.read(32)
+    page = int.from_bytes(head[16:18], "big")
+    pages = int.from_bytes(head[28:32], "big")
+    return file.stat().st_size >= (65_536 if page == 1 else page) * pages
+
+
+def bag_definitions(path: str) -> Channels:
+    """What a bag says about its topics; nothing if it cannot be opened."""
+    try:
+        with _reader(path) as bag:
+            return _channels(bag.connections)
+    except ConfigError:
+        raise
+    except Exception:  # reading its messages will tell why
+        return Channels()
+
+
+def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
+    """The messages of a bag in Arrow batches, in order of their log time."""
+    count = 0
+    try:
+        with _reader(path) as bag:
+            channels = _channels(bag.connections)
+            decoder = PayloadDecoder(selection.decode, channels)
+            wanted = [
+                c for c in bag.connections
+                if selection.topics is None or c.topic in selection.topics
+            ]  # fmt: skip
+            if not wanted:
+                return
+            span = selection.log_span
+            found = bag.messages(wanted, start=span[0], stop=span[1])
+            while some := list(islice(found, ROWS)):
+                yield _batch(path, some, count, decoder, selection)
+                count += len(some)
+    except (GeneratorExit, ConfigError):
+        raise
+    except Exception as error:
+        # rosbags raises whatever its parsers meet; whichever it is, it is about this bag
+        words = str(error).strip().split("\n")[0] or type(error).__name__
+        yield _fault(path, count, f"the bag cannot be read on: {words}", selection)
+
+
+def _reader(path: str) -> Any:
+    try:
+        from rosbags import rosbag1, rosbag2
+    except ImportError as error:
+        raise ConfigError(
+            "format", "rosbag", "needs the package rosbags: pip install 'tidegate[rosbag]'"
+        ) from error
+
+    class _Lazy:
+        """Opening a broken bag fails too: it must fail where reading it is guarded."""
+
+        def __enter__(self) -> Any:
+            kind = rosbag1.Reader if path.endswith(".bag") else rosbag2.Reader
+            self.bag = kind(path)
+            self.bag.open()
+            return self.bag
+
+        def __exit__(self, *_: object) -> None:
+            self.bag.close()
+
+    return _Lazy()
+
+
+def _channels(connections: Sequence[Any]) -> Channels:
+    """Connections as the channels of an MCAP file, so that header stamps are found the same way."""
+    made = Channels()
+    for number, one in enumerate(connections, 1):
+        ros1 = hasattr(one.ext, "latching")
+        kind = one.msgdef.format.name
+        data, encoding = one.msgdef.data, "ros1msg" if ros1 else "ros2msg"
+        if kind == "IDL":
+            encoding = "ros2idl"
+        elif kind == "NONE":
+            data = _known_definition(one.msgtype)
+        made.schemas[number] = Schema(number, one.msgtype, encoding, data.encode())
+        serial = "ros1" if ros1 else one.ext.serialization_format
+        made.by_id[number] = Channel(number, number, one.topic, serial)
+    return made
+
+
+def _known_definition(msgtype: str) -> str:
+    """Older SQLite bags carry no definitions; those of common messages are known."""
+    from rosbags.typesys import Stores, get_typestore
+
+    try:
+        return str(get_typestore(Stores.LATEST).generate_msgdef(msgtype, ros_version=2)[0])
+    except Exception:  # a type of the user's own: it has no definition here
+        return ""
+
+
+def _batch(
+    path: str, some: list[Any], first: int, decoder: PayloadDecoder, selection: Selection
+) -> pa.RecordBatch:
+    channels = decoder.channels
+    places = {(c.topic, c.schema_id): c for c in channels.by_id.values()}
+    by_topic = {(topic, channels.schemas[n].name): c for (topic, n), c in places.items()}
+    own = [by_topic[one.topic, one.msgtype] for one, _, _ in some]
+    data = pa.array([bytes(raw) for _, _, raw in some], pa.binary())
+    number = np.arange(first, first + len(some), dtype=np.int64)
+    logged = pa.array([time for _, time, _ in some], pa.int64())
+    columns: dict[str, pa.Array] = {
+        "file": pa.array([path] * len(some)), "offset": pa.array(number),
+        "position": pa.array(np.zeros(len(some), np.int64)),
+        "topic": pa.array([c.topic for c in own]), "log_time_ns": logged,
+        "publish_time_ns": pa.nulls(len(some), pa.int64()),
+        "sequence": pa.nulls(len(some), pa.int64()),
+        "schema": pa.array([channels.schemas[c.schema_id].name for c in own]),
+        "encoding": pa.array([c.encoding for c in own]), "data": data,
+        "error": pa.nulls(len(some), pa.string()),
+    }  # fmt: skip
+    ids = np.array([c.id for c in own])
+    if selection.clock == "header":
+        columns["header_stamp_ns"] = header_stamps(data, ids, channels)
+    if selection.decode:
+        decoder.add_to(columns, ids)
+        take_times(columns)
+    wanted = selection.schema
+    return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
+
+
+def _fault(path: str, at: int, reason: str, selection: Selection) -> pa.RecordBatch:
+    wanted = selection.schema
+    row = dict.fromkeys(wanted.names)
+    row |= {"file": path, "offset": at, "position": 0, "error": reason}
+    return pa.RecordBatch.from_pylist([row], schema=wanted)

@@ -1,0 +1,143 @@
+"""Recordings in a folder as a stream: what all kinds of them share.
+
+The offset says for every recording how far it has been read: `number` is its place in the order in
+which recordings were first seen, `at` the place before which everything has been delivered, `end`
+whether it is finished with. How far one can be read now is the kind's own affair.
+
+Clock policy: the wall clock decides only whether a recording that is still open is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from tidegate.errors import ConfigError
+from tidegate.spark.sources import options as o
+from tidegate.spark.sources.mcap import Settings, checked_names
+
+__all__ = ["Extent", "Offset", "RecordingStreamReader"]
+
+Offset = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How far a recording can be read now."""
+
+    at: int
+    end: bool
+
+
+class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Recordings as they appear, at most so much per micro-batch."""
+
+    def __init__(
+        self, settings: Settings, names: Sequence[str], options: Mapping[str, str]
+    ) -> None:
+        self.settings = settings
+        self.names = checked_names(settings, names)
+        self.max_files = o.number(options, "maxFilesPerTrigger", 1)
+        self.max_bytes = o.number(options, "maxBytesPerTrigger", 1)
+        if self.max_files is not None and self.max_bytes is not None:
+            raise ConfigError("maxBytesPerTrigger", self.max_bytes, "excludes maxFilesPerTrigger")
+        self.settle_ns = o.duration(options, "settle", "30 s")
+        self.target: dict[str, Extent] | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802  (Spark's names, here and below)
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self.max_files is not None:
+            return ReadMaxFiles(self.max_files)
+        return ReadAllAvailable() if self.max_bytes is None else ReadMaxBytes(self.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.target = self._extents(self.files())
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        # Files that are finished with are not opened again: there may be thousands.
+        finished = {file for file, done in start.items() if done["end"]}
+        there = set(self.files())
+        extents = self._extents(there - finished) if self.target is None else self.target
+        # One that is finished with and gone from the folder need not be remembered.
+        now = {file: dict(done) for file, done in start.items() if file not in finished - there}
+        for file in finished - there:
+            extents.pop(file, None)
+        number = max((done["number"] for done in start.values()), default=-1) + 1
+        known = sorted(now, key=lambda file: now[file]["number"])
+        new = sorted(file for file in extents if file not in start)
+        files_left = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        bytes_left = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        moved = False
+        for file in [*known, *new]:
+            extent = extents.get(file)
+            before = now.get(file, {"number": number, "at": 0, "end": False})
+            if extent is None or before["end"]:
+                continue
+            if (files_left is not None and files_left <= 0) or (
+                bytes_left is not None and bytes_left <= 0
+            ):
+                break
+            at, end = extent.at, extent.end
+            if bytes_left is not None:
+                at, end, taken = self.up_to(file, before["at"], extent, bytes_left)
+                bytes_left -= taken
+            if (at, end) == (before["at"], before["end"]):
+                continue
+            if file not in now:
+                number += 1
+            now[file] = {**before, "at": at, "end": end}
+            files_left = None if files_left is None else files_left - 1
+            moved = True
+        return now if moved else start
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        found: list[InputPartition] = []
+        for file in sorted(end, key=lambda name: end[name]["number"]):
+            before = start.get(file, {"at": 0, "end": False})
+            if not before["end"]:
+                found += self.runs(file, before["at"], end[file]["at"], end[file]["end"])
+        return found
+
+    # -- what a kind of recording says -----------------------------------------------------------
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """The recordings there are now."""
+
+    @abstractmethod
+    def extent(self, file: str) -> Extent | None:
+        """How far one can be read now; None if it must be waited for."""
+
+    @abstractmethod
+    def up_to(self, file: str, at: int, extent: Extent, most: int) -> tuple[int, bool, int]:
+        """How far about `most` bytes lead, whether that is the end, and how many they are."""
+
+    @abstractmethod
+    def runs(self, file: str, at: int, upto: int, end: bool) -> Iterable[InputPartition]:
+        """The tasks that read it from `at` up to `upto`."""
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _extents(self, files: Iterable[str]) -> dict[str, Extent]:
+        found = {}
+        for file in files:
+            # One that is deleted while we look was never begun: there is nothing to go on with.
+            with contextlib.suppress(FileNotFoundError):
+                extent = self.extent(file)
+                if extent is not None:
+                    found[file] = extent
+        return found
