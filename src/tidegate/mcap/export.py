@@ -1,28 +1,40 @@
-"""Results as a playable log: any table of a run, or aligned sets, as an MCAP file.
+"""Results as a playable log: any table of a run, or aligned sets, as MCAP messages.
 
 - A set becomes one message per member, all logged at the time of the set, so that a player shows
   them together; `publish_time` keeps each member's own time. A message on `sets` has its spread.
-- A row that carries an encoded payload (`data` with its `encoding`, as the `mcap` source gives it)
-  becomes that message again; every other row becomes JSON.
+- A row of `data` that carries an encoded payload (`data` with its `encoding`, as the `mcap` source
+  gives it) becomes that message again; every other row, and one with an `error`, becomes JSON.
+
+What a message has no place for (a batch's number, decoded fields, where it was read) is attached:
+the rows as a Parquet table, without the payloads that are messages already.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.errors import ConfigError
-from tidegate.mcap.reader import McapFile, Selection
+from tidegate.errors import ConfigError, StateError
+from tidegate.mcap import records as r
+from tidegate.mcap.payload.values import json_text
+from tidegate.mcap.reader import McapFile
 from tidegate.mcap.records import Schema
 from tidegate.mcap.writer import Compression, McapWriter
 
-__all__ = ["export", "write_table"]
+__all__ = ["ROWS", "Exporter", "attached_rows", "export", "without_payloads", "write_table"]
+
+ROWS = "rows.parquet"
+"""The name of the attachment."""
+
+Definitions = Callable[[str | None, str], Schema | None]
+"""What the payloads of a schema look like, by the file a row came from and the schema's name."""
 
 
 def export(
@@ -41,7 +53,7 @@ def export(
     """
     files = _committed(Path(out), kinds)
     with McapWriter(file, compression=compression) as log:
-        exporter = _Exporter(log, tuple(key), _schemas(schemas_from))
+        exporter = Exporter(log, key, _schemas(schemas_from))
         for kind, path in files:
             parquet = pq.ParquetFile(path)
             for batch in parquet.iter_batches():
@@ -70,7 +82,7 @@ def write_table(
     ('/speeds', 7, b'{"time_ns": 7, "speed": 2.5}')
     """
     with McapWriter(file, compression=compression) as log:
-        exporter = _Exporter(log, tuple(key), _schemas(schemas_from))
+        exporter = Exporter(log, key, _schemas(schemas_from))
         for batch in batches:
             exporter.add(batch, name)
     return exporter.count
@@ -84,56 +96,59 @@ def _committed(out: Path, kinds: Sequence[str]) -> list[tuple[str, Path]]:
     for commit in commits:
         for name in json.loads(commit.read_text())["files"]:
             kind = name.split("/", 1)[0]
+            if name.endswith(".mcap"):
+                raise ConfigError("out", str(out), f"holds MCAP files already: {name}")
             if kind in kinds:
                 found.append((kind, out / name))
     return found
 
 
-def _schemas(files: Sequence[str | Path]) -> dict[str, Schema]:
+def _schemas(files: Sequence[str | Path]) -> Definitions:
     found: dict[str, Schema] = {}
     for path in files:
         with McapFile(path) as file:
-            if not file.index.indexed:  # its schemas stand among its messages
-                for _ in file.batches(Selection()):
-                    pass
-            for schema in file.channels.schemas.values():
-                found.setdefault(schema.name, schema)
-    return found
+            for channels in file.definitions():
+                for schema in channels.schemas.values():
+                    found.setdefault(schema.name, schema)
+    return lambda _, name: found.get(name)
 
 
-class _Exporter:
+class Exporter:
+    """Turns rows of a run into messages of a log."""
+
     def __init__(
-        self, log: McapWriter, key: tuple[str, ...], schemas: Mapping[str, Schema]
+        self, log: McapWriter, key: Sequence[str] = (), definitions: Definitions | None = None
     ) -> None:
         self.log = log
-        self.key = key
-        self.schemas = schemas
+        self.key = tuple(key)
+        self.definitions = definitions
         self.count = 0
 
     def add(self, rows: pa.RecordBatch, name: str) -> None:
+        """Write the rows of a kind."""
         if "time_ns" not in rows.schema.names and name != "error":
             raise ConfigError("table", name, "must have a column time_ns")
         for column in self.key:
             if column not in rows.schema.names:
                 raise ConfigError("key", column, f"must be a column of {name}")
-        members = [
-            field.name
-            for field in rows.schema
-            if pa.types.is_struct(field.type) and field.type.get_field_index("time_ns") >= 0
-        ]
-        is_set = bool(members) and "spread_ns" in rows.schema.names
+        members = _members(rows.schema)
         for row in rows.to_pylist():
             prefix = "".join(f"/{row[column]}" for column in self.key)
-            messages = _set(row, members) if is_set else _single(row, name)
+            messages = _set(row, members) if members else _single(row, name)
             for topic, log_ns, own_ns, content in messages:
                 # A row without a time (an error) is shown at the start rather than left out.
                 at, sent = max(log_ns or 0, 0), max(own_ns or log_ns or 0, 0)
-                self._write(f"{prefix}/{topic.lstrip('/')}", at, sent, content)
+                self._write(f"{prefix}/{topic.lstrip('/')}", at, sent, content, name == "data")
 
-    def _write(self, topic: str, log_ns: int, own_ns: int, content: dict[str, Any]) -> None:
+    def _write(
+        self, topic: str, log_ns: int, own_ns: int, content: dict[str, Any], playable: bool
+    ) -> None:
         encoding, data, name = content.get("encoding"), content.get("data"), content.get("schema")
-        if isinstance(encoding, str) and isinstance(data, bytes):
-            known = self.schemas.get(name or "")
+        playable = playable and content.get("error") is None
+        if playable and isinstance(encoding, str) and isinstance(data, bytes):
+            known = None
+            if name and self.definitions is not None:
+                known = self.definitions(content.get("file"), name)
             channel = self.log.channel(
                 topic,
                 schema=name or "",
@@ -148,11 +163,22 @@ class _Exporter:
                 topic, schema="tidegate.Row", schema_encoding="jsonschema",
                 schema_data=b'{"type": "object"}', encoding="json",
             )  # fmt: skip
-            self.log.message(channel, log_ns, json.dumps(content, default=_json).encode(), own_ns)
+            self.log.message(channel, log_ns, json_text(content).encode(), own_ns)
         self.count += 1
 
 
 _Message = tuple[str, int | None, int | None, dict[str, Any]]
+
+
+def _members(schema: pa.Schema) -> list[str]:
+    """The messages of a set, if the rows are sets."""
+    if "spread_ns" not in schema.names:
+        return []
+    return [
+        field.name
+        for field in schema
+        if pa.types.is_struct(field.type) and field.type.get_field_index("time_ns") >= 0
+    ]
 
 
 def _set(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Message]:
@@ -169,5 +195,38 @@ def _single(row: dict[str, Any], name: str) -> Iterator[_Message]:
     yield topic or name, row.get("time_ns"), None, row
 
 
-def _json(value: object) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+# -- the attached table -------------------------------------------------------------------------
+
+
+def without_payloads(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without what became messages as it was: `data`, of rows and of members of sets."""
+    made = rows
+    for name in _members(rows.schema):
+        place = made.schema.get_field_index(name)
+        member = made.column(place)
+        kept = _but_payload([member.type.field(n).name for n in range(member.type.num_fields)])
+        inside = [pc.struct_field(member, each) for each in kept]
+        small = pa.StructArray.from_arrays(inside, names=kept, mask=member.is_null())
+        made = made.set_column(place, name, small)
+    return made.select(_but_payload(made.schema.names))
+
+
+def _but_payload(names: list[str]) -> list[str]:
+    return [name for name in names if name != "data"] if "encoding" in names else names
+
+
+def attached_rows(file: str | Path) -> pq.ParquetFile:
+    """The table that is attached to a file of the sink."""
+    with McapFile(file) as opened:
+        buf = opened.buf
+        op, at, size = np.empty(4096, np.uint8), np.empty(4096, np.int64), np.empty(4096, np.int64)
+        pos, how = 8, r.WHOLE
+        while pos < len(buf) - 8 and how == r.WHOLE:
+            count, pos, how = r.walk_records(buf, pos, len(buf) - 8, op, at, size)
+            for row in np.flatnonzero(op[:count] == r.ATTACHMENT).tolist():
+                content = bytes(buf[at[row] : at[row] + size[row]])
+                cursor = r.Cursor(content, 16)
+                if cursor.text() == ROWS:
+                    cursor.text()
+                    return pq.ParquetFile(pa.BufferReader(cursor.take(cursor.u64())))
+    raise StateError(f"{file} has no table attached: it was not written by the mcap sink")

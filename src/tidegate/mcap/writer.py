@@ -71,6 +71,7 @@ class McapWriter:
         self._definitions: list[bytes] = []
         self._channels: dict[tuple[Any, ...], int] = {}
         self._chunks: list[_Chunk] = []
+        self._attached: list[bytes] = []
         self._counts: dict[int, int] = {}
         self._one: list[tuple[int, int, int, int, bytes]] = []
         self._one_bytes = 0
@@ -148,6 +149,17 @@ class McapWriter:
         """Many messages as columns, in this order; `data` is a binary array without nulls."""
         self._flush()
         self._columns(channel, log_time_ns, data, publish_time_ns, sequence)
+
+    def attach(self, name: str, media_type: str, data: bytes | pa.Buffer) -> None:
+        """Put a file of another kind into this one; players leave it alone."""
+        self._flush()
+        times = struct.pack("<QQ", 0, 0)
+        told = _text(name) + _text(media_type)
+        content = b"".join((times, told, struct.pack("<Q", len(data)), bytes(data)))
+        at = self._at
+        self._write(_record(r.ATTACHMENT, content + struct.pack("<I", zlib.crc32(content))))
+        entry = struct.pack("<QQ", at, self._at - at) + times + struct.pack("<Q", len(data)) + told
+        self._attached.append(_record(r.ATTACHMENT_INDEX, entry))
 
     def close(self) -> None:
         """Write what is left, the index and the footer, and give the file its name."""
@@ -251,11 +263,12 @@ class McapWriter:
             content = struct.pack("<QQQQI", c.start_ns, c.end_ns, c.at, c.length, len(places))
             content += places + struct.pack("<Q", c.index_length) + _text(self._codec_name)
             parts.append(_record(r.CHUNK_INDEX, content + struct.pack("<QQ", c.packed, c.size)))
+        parts += self._attached
         counts = b"".join(struct.pack("<HQ", n, m) for n, m in self._counts.items())
         low = min((c.start_ns for c in self._chunks), default=0)
         high = max((c.end_ns for c in self._chunks), default=0)
-        numbers = (sum(self._counts.values()), len(self._schemas), len(self._channels), 0, 0)
-        content = struct.pack("<QHIIII", *numbers, len(self._chunks))
+        sizes = (self._schemas, self._channels, self._attached, (), self._chunks)
+        content = struct.pack("<QHIIII", sum(self._counts.values()), *(len(each) for each in sizes))
         content += struct.pack("<QQI", low, high, len(counts)) + counts
         parts.append(_record(r.STATISTICS, content))
         return b"".join(parts)

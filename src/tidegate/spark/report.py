@@ -147,7 +147,7 @@ def _open(definition: PipelineDefinition, master: str | None, out: str | None) -
     if checkpoint is not None:
         field = "options.checkpoint"
         checkpoint = inside_roots(resolve(checkpoint, field), field)
-    settings = SinkSettings.of(definition.sink)
+    settings = SinkSettings.of(definition.sink, definition.streams)
     check_sources(definition)
     streaming = definition.options.mode == "streaming"
     _, pipeline = open_pipeline(

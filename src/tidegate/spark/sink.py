@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark.pack import fit, from_blob
 
-__all__ = ["Commit", "ParquetSink", "filesystem", "run_for_state"]
+__all__ = ["BlobWriter", "Commit", "ParquetSink", "filesystem", "run_for_state"]
 
 MANIFEST_DDL = (
     "kind string, shard int, rows long, watermark_ns long, metrics map<string,bigint>, file string"
@@ -80,9 +80,7 @@ class ParquetSink:
             return commit
         self._check_before(batch)
         self._remove(batch)
-        writer = _Writer(
-            self.path, f"{self.root}/_staging/{batch:08d}", self.schemas, self.compression
-        )
+        writer = self._writer(f"{self.root}/_staging/{batch:08d}")
         manifest = outcomes.mapInArrow(writer, MANIFEST_DDL).collect()
         return self._commit(batch, query, manifest)
 
@@ -136,6 +134,10 @@ class ParquetSink:
         self._delete(f"{self.root}/_staging/{batch:08d}")
         return commit
 
+    def _writer(self, staging: str) -> BlobWriter:
+        """What writes the files, on the workers; see `tidegate.spark.sinks.mcap` for another."""
+        return BlobWriter(self.path, staging, self.schemas, self.compression)
+
     # What a table format over the same files adds: see `tidegate.spark.sinks.delta`.
 
     def _holds(self, kind: str, batch: int) -> bool:
@@ -181,13 +183,19 @@ class ParquetSink:
 
 
 @dataclass(frozen=True)
-class _Writer:
+class BlobWriter:
     """mapInArrow: blobs in, a Parquet file per kind and task out, and a manifest of them."""
 
     path: str
     staging: str
     schemas: dict[str, pa.Schema]
     compression: str
+    suffix: ClassVar[str] = "parquet"
+
+    def open(self, file: str, kind: str, fs: pafs.FileSystem) -> Any:
+        """A file of a kind, with `write_batch` and `close`."""
+        schema = self.schemas[kind]
+        return pq.ParquetWriter(file, schema, filesystem=fs, compression=self.compression)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -195,7 +203,7 @@ class _Writer:
         context = TaskContext.get()
         part, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         fs, _ = filesystem(self.path)
-        writers: dict[str, tuple[str, pq.ParquetWriter]] = {}
+        writers: dict[str, tuple[str, Any]] = {}
         counts: dict[str, int] = {}
         metrics: list[dict[str, Any]] = []
         for batch in batches:
@@ -207,12 +215,8 @@ class _Writer:
                 if kind not in writers:
                     folder = f"{self.staging}/{kind}"
                     fs.create_dir(folder)
-                    file = f"{folder}/part-{part:05d}-{attempt}.parquet"
-                    schema = self.schemas[kind]
-                    writers[kind] = (
-                        file,
-                        pq.ParquetWriter(file, schema, filesystem=fs, compression=self.compression),
-                    )
+                    file = f"{folder}/part-{part:05d}-{attempt}.{self.suffix}"
+                    writers[kind] = (file, self.open(file, kind, fs))
                 rows = fit(from_blob(row["blob"]), self.schemas[kind])
                 writers[kind][1].write_batch(rows)
                 counts[kind] = counts.get(kind, 0) + rows.num_rows

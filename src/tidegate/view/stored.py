@@ -15,6 +15,7 @@ import yaml
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.look.columns import Roles
+from tidegate.mcap.export import attached_rows
 from tidegate.pipeline.record import RECORD, RunRecord
 
 __all__ = ["MICRO_BATCH", "StoredRun", "open_run"]
@@ -68,12 +69,12 @@ class StoredRun:
     def schema(self, kind: str) -> pa.Schema:
         """The schema of a kind's table: that of its newest file."""
         file = next(f for c in reversed(self.commits) for f in c["files"] if _is_of(f, kind))
-        return pq.read_schema(f"{self.root}/{file}", filesystem=self.fs)
+        return self._opened(file).schema_arrow
 
     def sample(self, kind: str) -> pa.Table:
         """The first rows of a kind."""
         file = next(f for c in self.commits for f in c["files"] if _is_of(f, kind))
-        opened = pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+        opened = self._opened(file)
         for batch in opened.iter_batches(batch_size=20_000):
             return pa.Table.from_batches([batch])
         return opened.schema_arrow.empty_table()
@@ -88,17 +89,21 @@ class StoredRun:
             for file in commit["files"]:
                 if not _is_of(file, kind):
                     continue
-                try:
-                    opened = pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
-                except (OSError, pa.ArrowInvalid) as error:
-                    raise StateError(
-                        f"{self.path}: {file} is committed but unreadable: {error}"
-                    ) from error
+                opened = self._opened(file)
                 own = [name for name in wanted if name in opened.schema_arrow.names]
                 part = opened.read(columns=own)
                 micro = np.full(part.num_rows, commit["batch"], np.int64)
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
         return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+
+    def _opened(self, file: str) -> pq.ParquetFile:
+        """A table as it lies there, or as it is attached to a log."""
+        try:
+            if file.endswith(".mcap"):
+                return attached_rows(f"{self.root}/{file}")
+            return pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StateError(f"{self.path}: {file} is committed but unreadable: {error}") from error
 
     def record(self) -> RunRecord | None:
         """What the run wrote down about itself; runs of older versions did not."""

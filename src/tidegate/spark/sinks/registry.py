@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.definition import SinkDefinition
+from tidegate.pipeline.definition import SinkDefinition, StreamDefinition
 from tidegate.pipeline.references import resolve
 from tidegate.pipeline.roots import option_inside_roots
 from tidegate.spark.sink import Commit, ParquetSink
@@ -40,13 +40,32 @@ class SinkSettings:
             raise ConfigError("sink.format", self.format, f"must be one of {', '.join(SINKS)}")
 
     @classmethod
-    def of(cls, definition: SinkDefinition | None) -> SinkSettings:
+    def of(
+        cls,
+        definition: SinkDefinition | None,
+        streams: Mapping[str, StreamDefinition] | None = None,
+    ) -> SinkSettings:
+        """The settings of a definition; what the streams say that feed the sink is its default."""
         if definition is None:
             return cls()
-        options = {name: resolve(str(v), name) for name, v in definition.options.items()}
+        options = {
+            name: resolve(str(v), f"sink.options.{name}") for name, v in definition.options.items()
+        }
         for name, value in options.items():
             option_inside_roots(name, value, "sink.options")
+        if definition.format == "mcap" and streams:
+            options = {**_of_streams(streams), **options}
         return cls(definition.format, options)
+
+
+def _of_streams(streams: Mapping[str, StreamDefinition]) -> dict[str, str]:
+    """Topics begin with the key; recordings that are read say what their payloads look like."""
+    sources = [stream.source for stream in streams.values() if stream.source is not None]
+    paths = [s.path for s in sources if s.path is not None and s.format in ("mcap", "rosbag")]
+    found = {"key": ",".join(next(iter(streams.values())).key)}
+    if paths:
+        found["schemasPath"] = ",".join(resolve(path, "path") for path in paths)
+    return {name: value for name, value in found.items() if value}
 
 
 def open_sink(settings: SinkSettings, path: str, schemas: dict[str, pa.Schema]) -> Sink:
@@ -70,6 +89,13 @@ def _delta(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str])
     return DeltaSink(path, schemas)
 
 
+def _mcap(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
+    from tidegate.spark.sinks.mcap import McapSink
+
+    _only(options, ("compression", "key", "schemasPath"))
+    return McapSink(path, schemas, options)
+
+
 def _kafka(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
     from tidegate.spark.sinks.kafka import KafkaSink
 
@@ -85,5 +111,10 @@ def _only(options: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 Factory = Callable[[str, dict[str, pa.Schema], Mapping[str, str]], Sink]
 
-SINKS: dict[str, Factory] = {"parquet": _parquet, "delta": _delta, "kafka": _kafka}
+SINKS: dict[str, Factory] = {
+    "parquet": _parquet,
+    "delta": _delta,
+    "kafka": _kafka,
+    "mcap": _mcap,
+}
 """What `sink.format` may be."""

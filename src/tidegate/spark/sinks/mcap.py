@@ -1,0 +1,137 @@
+"""MCAP files that any player opens, per kind and micro-batch, exactly once.
+
+    OUT/data/batch=00000012/part-00001-37.mcap
+
+Files are written where the blobs are and moved into place with the batch's commit, as the Parquet
+sink does it: a batch that runs again is skipped if it is committed, else replaced. In each file
+stand the messages (see `tidegate.mcap.export`) and, attached, the rows as a table.
+
+Payloads that are passed on keep their definitions: those of the recording a row was read from, if
+it lies under `schemasPath`, else of the first recording there that has the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from tidegate.errors import ConfigError
+from tidegate.mcap.export import ROWS, Exporter, without_payloads
+from tidegate.mcap.records import Schema
+from tidegate.mcap.writer import COMPRESSIONS, Compression, McapWriter
+from tidegate.spark.sink import BlobWriter, ParquetSink
+from tidegate.spark.sources import options as o
+from tidegate.spark.sources.recordings import definitions_of, recordings_of
+
+__all__ = ["McapSink"]
+
+
+class McapSink(ParquetSink):
+    """Writes the packed outcomes of a pipeline to MCAP files, by kind."""
+
+    def __init__(
+        self, path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]
+    ) -> None:
+        if "://" in path:
+            raise ConfigError("sink.path", path, "must be a local path for format mcap")
+        compression = options.get("compression", "zstd")
+        if compression not in COMPRESSIONS:
+            expected = f"must be one of {COMPRESSIONS}"
+            raise ConfigError("sink.options.compression", compression, expected)
+        self.key = o.names(options, "key") or ()
+        for name in self.key:
+            if name not in schemas["data"].names:
+                known = ", ".join(schemas["data"].names)
+                raise ConfigError("sink.options.key", name, f"must be a column: {known}")
+        self.places = o.names(options, "schemasPath") or ()
+        super().__init__(path, schemas, compression=compression)
+
+    def _writer(self, staging: str) -> BlobWriter:
+        return _McapFiles(self.path, staging, self.schemas, self.compression, self.key, self.places)
+
+
+@dataclass(frozen=True)
+class _McapFiles(BlobWriter):
+    key: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
+    suffix: ClassVar[str] = "mcap"
+
+    def open(self, file: str, kind: str, fs: pafs.FileSystem) -> Any:
+        own = [name for name in self.key if name in self.schemas[kind].names]
+        return _McapFile(file, kind, own, _Definitions(self.places), self.compression)
+
+
+class _McapFile:
+    """A log under construction, and the table of its rows."""
+
+    def __init__(
+        self, file: str, kind: str, key: list[str], definitions: _Definitions, compression: str
+    ) -> None:
+        self.kind = kind
+        self.log = McapWriter(file, compression=cast(Compression, compression))
+        self.exporter = Exporter(self.log, key, definitions)
+        self.table = pa.BufferOutputStream()
+        self.rows: pq.ParquetWriter | None = None
+
+    def write_batch(self, rows: pa.RecordBatch) -> None:
+        self.exporter.add(rows, self.kind)
+        kept = without_payloads(rows) if self.kind == "data" else rows
+        if self.rows is None:
+            self.rows = pq.ParquetWriter(self.table, kept.schema, compression="zstd")
+        self.rows.write_batch(kept)
+
+    def close(self) -> None:
+        if self.rows is not None:
+            self.rows.close()
+            self.log.attach(ROWS, "application/vnd.apache.parquet", self.table.getvalue())
+        self.log.close()
+
+
+@dataclass
+class _Definitions:
+    """Schemas by the recording a row came from and their name; each recording is opened once."""
+
+    places: tuple[str, ...]
+    _of: dict[str, dict[str, Schema]] = field(default_factory=dict)
+    _anywhere: dict[str, Schema | None] = field(default_factory=dict)
+
+    def __call__(self, file: str | None, name: str) -> Schema | None:
+        if file is not None and self._is_ours(file):
+            found = self._in(file).get(name)
+            if found is not None:
+                return found
+        if name not in self._anywhere:
+            files = (each for place in self.places for each in recordings_of(place))
+            every = (self._in(each).get(name) for each in files)
+            self._anywhere[name] = next((one for one in every if one is not None), None)
+        return self._anywhere[name]
+
+    def _is_ours(self, file: str) -> bool:
+        """A row may claim to come from anywhere; only recordings of the user's are opened."""
+        place = Path(file).resolve()
+        return any(place.is_relative_to(Path(_plain_part(each)).resolve()) for each in self.places)
+
+    def _in(self, file: str) -> dict[str, Schema]:
+        if file not in self._of:
+            found: dict[str, Schema] = {}
+            if Path(file).exists():
+                for channels in definitions_of(file):
+                    for schema in channels.schemas.values():
+                        found.setdefault(schema.name, schema)
+            self._of[file] = found
+        return self._of[file]
+
+
+def _plain_part(place: str) -> str:
+    """A path up to its first sign of a pattern."""
+    plain = place.removeprefix("file://")
+    for sign in "*?[":
+        if sign in plain:
+            plain = plain.split(sign, 1)[0].rpartition("/")[0]
+    return plain or "/"
