@@ -40,7 +40,7 @@ def full(pieces: list[Piece], given: argparse.Namespace) -> int:
         if given.resume and _fresh(piece):
             console.print("  measured already")
             continue
-        run = _measured(piece)
+        run = _measured(piece, keep=not given.no_report)
         wrong += [
             f"{piece.name}: {job}: {said[piece.ours]}"
             for job, said in run.verdicts.items()
@@ -50,7 +50,6 @@ def full(pieces: list[Piece], given: argparse.Namespace) -> int:
         if given.no_report:
             print(run)
         else:
-            run.keep()  # at once: what is measured is not lost if a later piece fails
             report()
     for line in wrong:
         print(line, file=sys.stderr)
@@ -62,17 +61,17 @@ def _fresh(piece: Piece) -> bool:
     return file.exists() and time.time() - file.stat().st_mtime < FRESH_S
 
 
-def _measured(piece: Piece) -> Run:
+def _measured(piece: Piece, *, keep: bool) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording.parquet"
         record(path, piece.messages, piece.keys)
-        return measure(piece, path)
+        return measure(piece, path, keep=keep)
 
 
 def quick(given: argparse.Namespace) -> int:
     """Our share of each limit, against the one that was kept: a fall of a fifth is an error."""
     piece = replace(PIECES["keys-100"], messages=500_000, rounds=7, others=())
-    run = _measured(piece)
+    run = _measured(piece, keep=False)
     shares = {}
     for job in piece.jobs:
         limit, ours = run.times["limit"][piece.limits[job][0]], run.times[job][piece.ours]

@@ -72,7 +72,7 @@ SPARKS = ("spark", "tempo")
 
 
 def _on_spark(name: str, keys: int, rounds: int) -> Piece:
-    return Piece(name, "On Spark", 1_000_000, keys, rounds, "tidegate_spark", SPARKS,
+    return Piece(name, "On Spark", 500_000, keys, rounds, "tidegate_spark", SPARKS,
                  dict(ON_SPARK), LIMITS_ON_SPARK)  # fmt: skip
 
 

@@ -23,7 +23,9 @@ question, and the column says how well. Rate-aware batches (E) nobody else has."
 
 WORDS = {
     "In process": (
-        "From memory to memory. Polars and DuckDB use both cores, Tidegate and pandas one."
+        "From memory to memory. Polars and DuckDB use both cores, Tidegate and pandas one. In F "
+        "Tidegate also puts the deltas in order, checks them, finds those that come twice and "
+        "keeps a version per vector; the others take the last write of every dimension."
     ),
     "On Spark": (
         "Local mode, two cores, from Parquet to the noop sink; streams in three micro-batches, "

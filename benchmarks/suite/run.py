@@ -60,9 +60,9 @@ class Run:
         return cls(**said, times=times)
 
 
-def measure(piece: Piece, path: Path) -> Run:
-    """All contestants of a piece on one recording."""
-    run = Run(piece.name, piece.messages, piece.keys, piece.rounds, time.strftime("%Y-%m-%d %H:%M"),
+def measure(piece: Piece, path: Path, *, keep: bool) -> Run:
+    """All contestants of a piece on one recording; `keep` what is measured after every round."""
+    run = Run(piece.name, piece.messages, piece.keys, 0, time.strftime("%Y-%m-%d %H:%M"),
               f"{platform.machine()}, Python {platform.python_version()}")  # fmt: skip
     with ExitStack() as stack:
         playing = [player for name in piece.players if (player := _enter(stack, name, path, run))]
@@ -84,6 +84,9 @@ def measure(piece: Piece, path: Path) -> Run:
                 turn = number % max(len(able), 1)  # nobody is always first
                 for player in able[turn:] + able[:turn]:
                     _times(run, job, player.name).add(player.ask(job))
+            run.rounds = number + 1
+            if keep:  # at once: who stops it now loses one round
+                run.keep()
     return run
 
 
