@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -116,7 +117,8 @@ def shown(results: list[Result]) -> Table:
         if each.skipped:
             state = "[yellow]skipped[/]"
         rows = f"{each.rows:,}" if each.rows else ""
-        table.add_row(each.name, each.skipped or each.did, rows, f"{each.seconds:.0f} s", state)
+        did = escape(each.skipped or each.did)
+        table.add_row(each.name, did, rows, f"{each.seconds:.0f} s", state)
     return table
 
 
@@ -148,9 +150,10 @@ def main() -> int:
         for part in given.only or PARTS:
             for result in parts[part](given, Path(place), bar):
                 results.append(result)
-                bar.console.print(f"{result.name}: {result.skipped or result.did}", soft_wrap=True)
+                said = escape(result.skipped or result.did)
+                bar.console.print(f"{result.name}: {said}", soft_wrap=True)
                 for line in result.wrong:
-                    bar.console.print(f"  [red]{line}[/]", soft_wrap=True)
+                    bar.console.print(f"  [red]{escape(line)}[/]", soft_wrap=True)
     console.print(shown(results))
     console.print(f"{time.monotonic() - began:.0f} s, seed {given.seed}")
     return int(any(result.wrong for result in results))

@@ -90,7 +90,8 @@ def kill_broker(
     sent = fill(broker.servers)
     both = targets(broker.servers, folder)
     results = {t.sink: Result(f"kafka to {t.sink}: broker killed") for t in both}
-    done = stopped = rounds = 0
+    done = rounds = 0
+    stopped: list[str] = []
     try:
         peace = _run([Stream(target, "calm") for target in both], folder)
         for target in both:
@@ -108,8 +109,9 @@ def kill_broker(
                         done += 1
                         step(1)
                     run.wait()
-                    stopped += run.process.returncode != 0
-                    if stopped > PATIENCE:
+                    if run.process.returncode != 0:
+                        stopped.append(run.why())
+                    if len(stopped) > PATIENCE:
                         run.check()
                     left = run.left()
             for stream in streams:
@@ -121,7 +123,10 @@ def kill_broker(
     except AssertionError as error:
         next(iter(results.values())).wrong.append(str(error))
     for result in results.values():
-        result.did = f"{done} SIGKILLs of the broker in {rounds} runs, {stopped} runs stopped"
+        result.did = (
+            f"{done} SIGKILLs of the broker in {rounds} runs, {len(stopped)} runs stopped"
+            f"{f' ({stopped})' if stopped else ''}"
+        )
         result.seconds = time.monotonic() - began
     return list(results.values())
 

@@ -100,6 +100,12 @@ class Attempt:
         kill_all(self.process.pid)
         self.process.wait(timeout=60)
 
+    def why(self) -> str:
+        """What a driver that stopped by itself said last of it."""
+        lines = (self.folder / "run.log").read_text(errors="replace").splitlines()
+        said = [line for line in lines if "Error" in line or "Exception" in line]
+        return (said or lines or ["it said nothing"])[-1].strip()[:160]
+
     def check(self) -> None:
         if self.process.returncode != 0:
             log = (self.folder / "run.log").read_text(errors="replace").strip()
@@ -204,7 +210,8 @@ class Campaign:
         """SIGKILL random workers; tasks are tried again, and the streams go on."""
         results = {t.sink: Result(f"{t.sink}: worker killed") for t in self.targets}
         began = time.monotonic()
-        done = rounds = gave_up = 0
+        done = rounds = 0
+        stopped: list[str] = []
         try:
             while done < kills:
                 streams = left = self._streams(f"worker-{rounds}")
@@ -217,15 +224,17 @@ class Campaign:
                                 done += 1
                                 step(1)
                         run.wait()
-                        gave_up += run.process.returncode != 0
-                        if gave_up > kills:
+                        if run.process.returncode != 0:
+                            stopped.append(run.why())
+                        if len(stopped) > kills:
                             run.check()
                         left = run.left()
                 self._compare(streams, results)
         except AssertionError as error:
             next(iter(results.values())).wrong.append(str(error))
         for result in results.values():
-            result.did = f"{done} kills among all streams, {gave_up} restarts, {rounds} rounds"
+            restarts = f"{len(stopped)} restarts{f' ({stopped})' if stopped else ''}"
+            result.did = f"{done} kills among all streams, {restarts}, {rounds} rounds"
             result.seconds = time.monotonic() - began
         return list(results.values())
 
