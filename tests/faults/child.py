@@ -139,7 +139,7 @@ def main() -> None:
         touches = Touches(file.with_suffix(".touches"), fault)
         assert definition.sink is not None
         assert definition.sink.path is not None
-        wanted = SinkSettings.of(definition.sink)
+        wanted = SinkSettings.of(definition.sink, definition.streams)
 
         def opened(*arguments: Any, touches: Touches = touches) -> Any:
             return watch(touches, open_sink(*arguments), arguments[0].format)
