@@ -140,3 +140,22 @@ def test_windows_equal_sparks_own(window: Any, native: Any, spark: SparkSession)
     wanted = sorted(tuple(row) for row in theirs.collect())
     assert len(wanted) > 20
     assert found == wanted
+
+
+def test_columns_that_data_is_not_made_of_are_not_read(
+    spark: SparkSession, recording: Recording
+) -> None:
+    """Asked for alone, data needs no payload; refused rows have all their columns."""
+    df = spark.read.parquet(str(recording.folder)).withColumn("payload", F.lit(b"0123456789"))
+    pipeline = ordered(df, topic="topic").window(
+        Tumbling("500 ms"), aggregates={"n": "count", "m": ("mean", "value")}, group_by=["topic"]
+    )
+    narrow = pipeline._narrowed().df.columns
+    assert "payload" not in narrow
+    assert {"topic", "value"} <= set(narrow)
+    expected = pipeline.outcomes.where("kind = 'data'").agg(F.sum("rows")).first()
+    assert expected is not None
+    assert pipeline.data.count() == expected[0]
+    assert "payload" in pipeline.late.columns
+    rows = ordered(df, topic="topic").window(Tumbling("500 ms"))
+    assert rows._narrowed() is rows

@@ -76,6 +76,15 @@ class Operator(ABC):
         """Whether rows may come in any order, as long as none is at or before the watermark."""
         return False
 
+    def reads(self) -> frozenset[str] | None:
+        """The columns this stage looks at. None: possibly all."""
+        return None
+
+    @property
+    def narrows(self) -> bool:
+        """Whether what leaves as data is made of the columns it `reads` alone."""
+        return False
+
     def unheld(self) -> Operator:
         """This stage handing rows on as they come, if holding them is all that it does for the
         next one. Asked where that one takes them in any order."""
@@ -210,6 +219,19 @@ class Chain:
         for stage in self.stages:
             rows = stage.schema(rows)
         return rows
+
+    def reads(self) -> frozenset[str] | None:
+        """The input columns that data is made of, if they can be told. Rows that are refused leave
+        whole, so this serves only who asks for nothing but data."""
+        names: frozenset[str] = frozenset()
+        for stage in self.stages:
+            read = stage.reads()
+            if read is None:
+                return None
+            names |= read
+            if stage.narrows:
+                return names
+        return None
 
     def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """Every side table of the chain. Two stages that share a name must share its schema."""

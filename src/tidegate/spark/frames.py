@@ -211,7 +211,8 @@ class Frames:
         schema = self.schemas.get(kind)
         if schema is None:
             raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
-        packed = self.outcomes.where(F.col("kind") == kind).select("blob")
+        whole = self._narrowed() if kind == "data" else self
+        packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
         return packed.mapInArrow(Unpacker(schema), from_arrow_schema(schema))
 
     @cached_property
@@ -316,6 +317,16 @@ class Frames:
         return plan_html(head, self.stages, self.schemas)
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _narrowed(self) -> Frames:
+        """This pipeline without the columns that its data is not made of: Spark then does not even
+        read them, as it would not for an aggregation of its own."""
+        read = Chain(self.stages).reads()
+        if read is None or self.more:
+            return self
+        times = {time.message or time.column for time in self.decoder.times}
+        wanted = {*read, *self.keys, *self.arrival, *times}
+        return replace(self, df=self.df.select(*(n for n in self.df.columns if n in wanted)))
 
     def _topic(self) -> str:
         if self.topic is None:

@@ -108,6 +108,9 @@ class EventtimeWatermark(Operator):
             tables=("held",),
         )
 
+    def reads(self) -> frozenset[str] | None:
+        return frozenset() if self.source is None else frozenset({self.source})
+
     def unheld(self) -> Operator:
         return replace(self, hold=False)
 

@@ -177,6 +177,19 @@ class Window(Operator):
             and all(aggregate.function in INCREMENTAL for _, aggregate in self.aggregates)
         )
 
+    @property
+    def narrows(self) -> bool:
+        return bool(self.aggregates)
+
+    def reads(self) -> frozenset[str] | None:
+        conditions = isinstance(self.window, StateWindow) or bool(self.program.predicates)
+        sizes = self.program.sized or self.memory is not None or self.stats
+        if conditions or (sizes and self.size_column is None):
+            return None  # conditions of the user's own, and the size of a whole row
+        named = (self.affected, self.deduplicate_by, self.size_column)
+        columns = (aggregate.column for _, aggregate in self.aggregates)
+        return frozenset(filter(None, (*self.keys, *self.group_by, *named, *columns)))
+
     def config(self, plan: Plan, wall_ns: int) -> Int64s:
         """The settings of a call, as a kernel reads them."""
         cfg = np.zeros(k.SETTINGS, np.int64)
