@@ -26,7 +26,10 @@ class Bar:
 def bars(title: str, rows: Sequence[Bar], most: float = 7.5) -> str:
     """One bar per ratio; the upright line is 1."""
     height, left, scale = 22, 470, 60
-    parts = [_open(960, height * len(rows) + 60), f'<text x="{left}" y="18">{escape(title)}</text>']
+    parts = [
+        _open(1080, height * len(rows) + 60),
+        f'<text x="{left}" y="18">{escape(title)}</text>',
+    ]
     for number, bar in enumerate(rows):
         y = 34 + number * height
         width = min(bar.middle, most) * scale
@@ -76,7 +79,7 @@ def _panel(
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{AHEAD}"/>',
             f'<text x="{x:.1f}" y="{y - 7:.1f}" text-anchor="middle" font-size="11">'
-            f"{value:.3g}</text>",
+            f"{_short(value)}</text>",
             f'<text x="{x:.1f}" y="{y0 + tall + 15}" text-anchor="middle" font-size="11">'
             f"{escape(label)}</text>",
         ]
@@ -84,6 +87,10 @@ def _panel(
         f'<text x="{x0 - 8}" y="{y0 + 4}" text-anchor="end" font-size="11">{escape(unit)}</text>'
     )
     return parts
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def stack(title: str, shares: dict[str, float], unit: str) -> str:
