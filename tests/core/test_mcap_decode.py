@@ -230,6 +230,16 @@ def test_json(tmp_path: Path) -> None:
     assert got["error"][8] == "free is '\\ud800', which is not a string"
 
 
+@pytest.mark.parametrize("depth", [100, 900, 990, 100_000])
+def test_json_that_is_nested_deeply_does_not_raise(tmp_path: Path, depth: int) -> None:
+    payload = b'{"x": ' + b"[" * depth + b"1.5" + b"]" * depth + b"}"
+    path = record(tmp_path / "a.mcap", ({}, [payload, b'{"x": 1}']))
+    for kind in ("string", "int", "array<double>"):
+        got = columns(path, f"x {kind} as a")
+        assert (got["a"][0] is None) == (got["error"][0] is not None)
+        assert got["data"][0] == payload
+
+
 # -- what cannot be decoded ---------------------------------------------------------------------
 
 IMU = ros_channel("sensor_msgs/msg/Imu")
@@ -244,6 +254,15 @@ IMU = ros_channel("sensor_msgs/msg/Imu")
         ({**IMU, "schema_data": b"Nothing x"}, "sensor_msgs/msg/Nothing is nowhere defined"),
         ({**IMU, "schema_data": b"sensor_msgs/Imu x"}, "sensor_msgs/msg/Imu contains itself"),
         ({**IMU, "schema_data": b"float64[999999999999] x"}, "x has 7999999999992 bytes"),
+        ({**IMU, "schema_data": b"#" * 2**21}, "the definition of sensor_msgs/msg/Imu: too large"),
+        (
+            {
+                **IMU,
+                "schema_encoding": "ros2idl",
+                "schema_data": b"const long X = 1 << 999999999999;",
+            },
+            "the definition of sensor_msgs/msg/Imu: too large, or with shifts",
+        ),
         ({**IMU, "encoding": "protobuf"}, "the protobuf schema sensor_msgs/msg/Imu: "),
     ],
 )

@@ -40,6 +40,9 @@ MOST_STEPS = 20_000
 MOST_BYTES = 2**31 - 1
 """Of one field of fixed size: no payload is larger, and sums stay far from the end of int64."""
 
+MOST_TEXT = 1 << 20
+"""Bytes of a definition: the largest known have some ten thousand, and parsing is slow."""
+
 _SEPARATOR = "=" * 80
 
 
@@ -75,6 +78,9 @@ class Message:
 
 def message_of(schema: Schema) -> Message:
     """What a schema record defines; NotDecodableError if that cannot be read."""
+    if len(schema.data) > MOST_TEXT or (schema.encoding == "ros2idl" and b"<<" in schema.data):
+        # The second: rosbags works out constants, and 1 << 10**12 would take all memory.
+        raise NotDecodableError(f"the definition of {schema.name}: too large, or with shifts in it")
     text = re.sub(r"^={3,}\s*$", _SEPARATOR, schema.data.decode("utf-8", "replace"), flags=re.M)
     name = _full(schema.name)
     try:

@@ -58,7 +58,7 @@ def column(
 ) -> pa.Array:
     """Values as a column. What does not fit is null and gets a reason."""
     if pa.types.is_string(kind):
-        values = [v if v is None or isinstance(v, str) else json_text(v) for v in values]
+        values = [_as_text(value, row, reasons, name) for row, value in enumerate(values)]
     fits = _check(kind)
     if all(fits(value) for value in values):
         try:
@@ -76,6 +76,16 @@ def column(
             value = None
         kept.append(value)
     return pa.array(kept, kind)
+
+
+def _as_text(value: Any, row: int, reasons: dict[int, str], name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return json_text(value)
+    except RecursionError:
+        reasons.setdefault(row, f"{name} is nested too deeply")
+        return None
 
 
 def _check(kind: pa.DataType) -> Callable[[Any], bool]:
@@ -115,5 +125,9 @@ def cast_column(found: pa.Array, kind: pa.DataType, reasons: dict[int, str], nam
 
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> str:
-    # In ASCII: what does not fit may be text that cannot be written as UTF-8.
-    return f"{name} is {ascii(value)[:80]}, which is not a {kind}"
+    try:
+        # In ASCII: what does not fit may be text that cannot be written as UTF-8.
+        shown = ascii(value)[:80]
+    except RecursionError:
+        shown = "nested deeply"
+    return f"{name} is {shown}, which is not a {kind}"
