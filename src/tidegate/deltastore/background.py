@@ -3,6 +3,9 @@
 An append never waits for a compaction: the compaction works on a snapshot and only its swap takes
 the chain's lock. Except at the hard limit, where the append itself compacts first.
 
+With a memory tracker a compaction asks for the bytes of its chain from the budget of compaction
+first. What does not fit now waits; what never can is left as it is, and counted.
+
 Clock policy: the wall clock of this process (`time.time_ns`, or the one handed in) decides age.
 """
 
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from threading import Condition, Thread
 from types import TracebackType
 
@@ -21,8 +25,12 @@ from tidegate.core.deltas import (
     Refusal,
     VectorDelta,
 )
+from tidegate.core.windows.memory import Admission, MemoryTracker
 
 __all__ = ["BackgroundCompactor"]
+
+PATIENCE_S = 0.5
+"""How long a compaction waits for memory before the next chain has its turn."""
 
 
 class BackgroundCompactor:
@@ -37,9 +45,18 @@ class BackgroundCompactor:
     (True, [20.0])
     """
 
-    def __init__(self, compactor: Compactor, *, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        compactor: Compactor,
+        *,
+        memory: MemoryTracker | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
         self.compactor = compactor
+        self.memory = memory
         self.clock = clock
+        self.refused = 0
+        """Compactions for which the budget is too small, however long they wait."""
         self.results: list[CompactionResult] = []
         """What the last thousand compactions brought, oldest first."""
         self.failure: BaseException | None = None
@@ -59,7 +76,7 @@ class BackgroundCompactor:
         left = list(deltas)
         while left:
             if len(chain) >= self.compactor.max_chain_length:
-                self._note(self.compactor.compact(chain, wall_ns=self.clock()))
+                self._compact(chain)
             room = self.compactor.max_chain_length - len(chain)
             if room <= 0:
                 text = "the chain is full and cannot be compacted"
@@ -112,12 +129,26 @@ class BackgroundCompactor:
                         return
                     chain = self._due.pop(next(iter(self._due)))
                 if self.compactor.level(chain, self.clock()) is not Level.NONE:
-                    result = self.compactor.compact(chain, wall_ns=self.clock())
-                    self._note(result)
-                    if result.conflict:  # deltas came in before the folded place: once more
-                        self.submit(chain)
+                    result = self._compact(chain)
+                    if result is not None and result.conflict:
+                        self.submit(chain)  # deltas came in before the folded place: once more
         except BaseException as error:
             self.failure = error
 
-    def _note(self, result: CompactionResult) -> None:
+    def _compact(self, chain: DeltaChain) -> CompactionResult | None:
+        """Compact within the budget of memory, for which it waits a moment; else the chain stays
+        as it is, and is looked at again if the budget could ever do."""
+        with ExitStack() as stack:
+            if self.memory is not None:
+                self.memory.wait(chain.nbytes, "compaction", PATIENCE_S)
+                verdict, guard = self.memory.allocate(chain.nbytes, "compaction")
+                if guard is None:
+                    if verdict is Admission.TOO_LARGE:
+                        self.refused += 1
+                    elif not self._closing:
+                        self.submit(chain)
+                    return None
+                stack.enter_context(guard)
+            result = self.compactor.compact(chain, wall_ns=self.clock())
         self.results = [*self.results[-999:], result]
+        return result

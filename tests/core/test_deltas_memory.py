@@ -1,0 +1,47 @@
+"""Compaction keeps to its budget of memory."""
+
+from __future__ import annotations
+
+import threading
+
+from tidegate.core.deltas import Compactor, DeltaChain, FullMerge, Offset, VectorDelta
+from tidegate.core.windows import Memory, MemoryTracker
+from tidegate.deltastore import BackgroundCompactor
+
+
+def chain_of(deltas: int) -> DeltaChain:
+    chain = DeltaChain("v", dims=64)
+    chain.extend([VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(deltas)])
+    return chain
+
+
+def test_a_compaction_waits_for_memory_and_gives_it_back() -> None:
+    chain = chain_of(20)
+    size = chain.nbytes
+    tracker = MemoryTracker(Memory(components={"compaction": size + 10}))
+    _, taken = tracker.allocate(size, "compaction")
+    assert taken is not None
+    freed = threading.Timer(0.2, taken.release)
+    with BackgroundCompactor(Compactor(FullMerge(), delta_threshold=5), memory=tracker) as looking:
+        freed.start()
+        looking.submit(chain)
+        freed.join()
+        while len(chain) >= 5:
+            pass
+    assert chain.compose().tolist() == [20.0] * 64
+    assert tracker.used == 0
+    assert looking.refused == 0
+
+
+def test_a_chain_larger_than_the_budget_is_left_and_counted() -> None:
+    chain = chain_of(20)
+    tracker = MemoryTracker(Memory(components={"compaction": chain.nbytes - 1}))
+    limited = Compactor(FullMerge(), delta_threshold=5, max_chain_length=20)
+    with BackgroundCompactor(limited, memory=tracker) as looking:
+        looking.submit(chain)
+    assert len(chain) == 20
+    assert looking.refused == 1
+    with BackgroundCompactor(limited, memory=tracker) as looking:
+        refused = looking.append(chain, VectorDelta("one more", "v", Offset(1.0), 20))
+    assert [refusal.reason for refusal in refused] == ["the chain is full and cannot be compacted"]
+    assert chain.compose().tolist() == [20.0] * 64
