@@ -138,16 +138,14 @@ class EventtimeWatermark(Operator):
         """Decide every row; how many were refused."""
         lanes, times, wall_ns = collection.lane, collection.time_ns, collection.wall_ns
         settings = self._kernel_settings
-        plain = self.source is None and self.max_future_skew is None and self.idle_timeout is None
-        if plain:
+        by_clock = settings[2] == kernel.SKEW_CLOCK
+        if self.source is None and self.idle_timeout is None and not by_clock:
             state["wall"][present] = wall_ns
-            newest = state["newest"].reshape(-1)
-            tolerance, per_tuple = settings[0], settings[1] != 0
-            return int(
-                kernel.admit_plain(
-                    lanes, times, tolerance, per_tuple, state["watermark"], newest, codes, behind
-                )
-            )
+            refused = kernel.admit_plain(
+                lanes, times, settings, state["watermark"], state["newest"].reshape(-1),
+                state["suspect"], codes, behind,
+            )  # fmt: skip
+            return int(refused)
         counts = kernel.admit(
             lanes, times, self._sources(collection.rows), wall_ns, settings,
             state["watermark"], state["newest"], state["source"], state["wall"], state["idle"],

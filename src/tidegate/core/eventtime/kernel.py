@@ -185,23 +185,29 @@ def admit(
 
 @kernel
 def admit_plain(
-    lanes: Int32s, times: Int64s, tolerance: int, per_tuple: bool, watermark: Int64s,
-    newest: Int64s, codes: Any, behind: Int64s,
+    lanes: Int32s, times: Int64s, settings: Any, watermark: Int64s, newest: Int64s, suspect: Any,
+    codes: Any, behind: Int64s,
 ) -> int:  # fmt: skip
-    """`admit` where every lane has one source that is always waited for, and no clock is doubted:
-    the usual case, with nothing to ask per row but where time stands. Counts the late ones."""
-    late = 0
+    """`admit` where every lane has one source that is always waited for, and time is not held
+    against the clock: the usual case, with little to ask per row. Counts the refused ones."""
+    tolerance, per_tuple = settings[0], settings[1]
+    skewed, skew, confirm = settings[2] == SKEW_BULK, settings[3], settings[4]
+    refused = 0
     for row in range(lanes.shape[0]):
         lane, time = lanes[row], times[row]
         if time <= watermark[lane] and watermark[lane] != UNSET:
             codes[row] = LATE
             behind[row] = beyond(watermark[lane], time)
-            late += 1
+            refused += 1
+        elif skewed and is_skewed(lane, time, newest[lane], (skew, confirm), suspect):
+            codes[row] = SKEWED
+            behind[row] = beyond(time, newest[lane])
+            refused += 1
         elif time > newest[lane]:
             newest[lane] = time
             if per_tuple:
                 watermark[lane] = max(minus(time, tolerance), watermark[lane])
-    return late
+    return refused
 
 
 @kernel
