@@ -55,6 +55,9 @@ def report() -> str:
             title = piece.title
             parts += [f"### {title}", WORDS[title]]
         parts.append("\n".join(_lines(piece, run)))
+    missing = [name for name in PIECES if Run.kept(name) is None]
+    if missing:
+        parts.append(f"Not measured yet: {', '.join(missing)} (`make bench ARGS=--resume`).")
     text = "\n\n".join(parts)
     write_section("suite", text)
     return text
