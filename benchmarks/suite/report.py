@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator
 
 from suite.contest import Times, ratio
+from suite.data import LATE_NS, RATES_HZ
 from suite.drawing import Bar, bars
 from suite.pieces import PIECES, Piece
 from suite.results import write_picture, write_section
@@ -37,7 +38,8 @@ WORDS = {
     "Beside engines of streams": (
         "These take one Python object or one line of CSV per message, so they get fewer messages. "
         "Flink runs with one task (two would read the halves of the recording side by side) and "
-        "its time includes starting the job. Flink and Pathway have one watermark for all keys, "
+        "its time includes starting the job, more than a second, which is most of it with so "
+        "few messages. Flink and Pathway have one watermark for all keys, "
         "Bytewax one per key and topic that also runs on with the clock."
     ),
 }
@@ -70,6 +72,10 @@ def _lines(piece: Piece, run: Run) -> Iterator[str]:
     load = f"load {min(run.load):.1f} to {max(run.load):.1f}"
     yield f"{run.when}, {run.rounds} rounds, {run.machine}, {load}; {versions}."
     yield ""
+    seconds = run.messages / run.keys / sum(RATES_HZ.values())
+    if seconds < LATE_NS / 1e9:
+        yield f"The recording lasts {seconds:.1f} s: too short for a late message to be in it."
+        yield ""
     for name, why in run.missing.items():
         yield f"- {name} did not take part: {why}"
     if run.missing:
