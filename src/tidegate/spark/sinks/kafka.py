@@ -60,9 +60,9 @@ class KafkaSink:
             known = ", ".join(schemas["data"].names)
             raise ConfigError("sink.options.key", self.key, f"must be a column: {known}")
         # Anything else is handed to the client library: security settings, timeouts. It tries
-        # again by itself, and what it gives up we raise: only its errors are worth a line.
+        # again by itself, with a line for each time, and what it gives up we raise.
         others = {name: value for name, value in options.items() if name not in _OWN}
-        self.client: dict[str, Any] = {"log_level": "3", **others}
+        self.client: dict[str, Any] = {"log_level": "2", **others}
         refuse_code(self.client, "sink.options")
         check_broker(options, "sink", "bootstrap.servers")
         try:
