@@ -25,7 +25,7 @@ rows = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows, st.sampled_from(["zstd", "lz4", "none"]), st.integers(1, 3_000), st.booleans())
 def test_any_messages(tmp_path_factory, messages, compression, chunk_bytes, at_once) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("w") / "log.mcap"
