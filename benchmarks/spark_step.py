@@ -50,7 +50,7 @@ class Nothing(Operator):
 
 
 def record(folder: Path, rows: int, keys: int, payload_bytes: int = 90) -> None:
-    """A recording of `rows` messages of about 60 bytes and a payload, disordered by up to 200 ms."""
+    """A recording of `rows` messages of about 60 bytes and a payload, 200 ms out of order."""
     rng = np.random.default_rng(0)
     stamp = np.arange(rows) * (10**9 // (145 * keys)) + 1_700_000_000 * 10**9
     arrival = stamp + rng.integers(0, 200_000_000, rows)

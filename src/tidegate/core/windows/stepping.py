@@ -120,7 +120,7 @@ class Stepping:
         lanes, times = readonly(collection.lane), readonly(times)
         rates = state.arrays.get("rates", np.zeros((1, 3), np.int64))
         early, late = readonly(op.program.early), readonly(op.program.late)
-        if self._scatters(state, plan, times):
+        if self._scatters(state, plan, cfg, times):
             call = open_call(state, cfg, n, 1, None, k.E_START, True)
             call.first, joined = first, np.empty(n, np.int32)
             done = place_rows(
@@ -164,12 +164,15 @@ class Stepping:
         )  # fmt: skip
         return call, part_columns(op, state, collection.rows, call), int(done)
 
-    def _scatters(self, state: State, plan: Plan, times: Int64s) -> bool:
+    def _scatters(self, state: State, plan: Plan, cfg: Int64s, times: Int64s) -> bool:
         """Whether rows are given slots one by one: windows that do not overlap and only the
         watermark closes, with lanes or groups mixed, or times."""
         if not self.op.any_order or plan.buffered or plan.sized:
             return False
-        return bool(plan.group_by) or state.lanes > 1 or not ascending(times, 0)
+        if plan.group_by or state.lanes > 1:
+            return True
+        cfg[k.C_SORTED] = cfg[k.C_SORTED] or ascending(times, 0)
+        return not cfg[k.C_SORTED]
 
     def _out_of_range(self, collection: Collection) -> NDArray[np.int8]:
         reach, times = min(self.op.reach, MAX_NS), collection.time_ns
