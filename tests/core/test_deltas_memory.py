@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from tidegate.core.deltas import Compactor, DeltaChain, FullMerge, Offset, VectorDelta
 from tidegate.core.windows import Memory, MemoryTracker
@@ -26,8 +27,11 @@ def test_a_compaction_waits_for_memory_and_gives_it_back() -> None:
         freed.start()
         looking.submit(chain)
         freed.join()
-        while len(chain) >= 5:
-            pass
+        for _ in range(500):
+            if len(chain) < 5:
+                break
+            time.sleep(0.01)
+    assert len(chain) < 5
     assert chain.compose().tolist() == [20.0] * 64
     assert tracker.used == 0
     assert looking.refused == 0

@@ -330,15 +330,9 @@ class Stepping:
         plan = plan_of(op, held)
         call = open_call(state, op.config(plan, wall), 0, 1, None, -1, False)
         fire_due(
-            call.entries,
-            call.counts,
-            call.fires,
-            call.cfg,
-            order,
-            readonly(op.program.early),
-            readonly(op.program.late),
-            longest,
-        )
+            call.entries, call.counts, call.fires, call.cfg, order,
+            readonly(op.program.early), readonly(op.program.late), longest,
+        )  # fmt: skip
         state.touch(lane)
         return out + settle(op, state, plan, call, None, None, None, kept_parts(state))
 
