@@ -183,6 +183,7 @@ def room(w):
 def settle(w, n, wall, timeout, limit, patient):
     """Let out every batch that is due. False: the room ran out before the end."""
     lanes = w.lanes
+    moved = False
     while True:
         if not room(w):
             return False
@@ -193,12 +194,15 @@ def settle(w, n, wall, timeout, limit, patient):
             if replace_window(w, n, timeout):
                 continue
         if reason < 0 and lanes[n, ROWS] > limit:
-            if replace_window(w, n, timeout):
+            # Once: `gap` may have moved it on from there, and the two would never agree.
+            if not moved and replace_window(w, n, timeout):
+                moved = True
                 continue
             reason = R_LIMIT if lanes[n, MOVE] == 0 else lanes[n, MOVE]
         if reason < 0:
             return True
         close(w, n, reason, wall, timeout, patient)
+        moved = False
 
 
 @lean_kernel
