@@ -1,4 +1,4 @@
-"""Which deltas may join their chains, and in which order chains stand.
+"""Which deltas may join their chains.
 
 A delta is admitted once (by id, whether the first is still pending or long folded), after its
 parent, and only behind what was already folded. One that names an unknown parent waits: until the
@@ -10,14 +10,9 @@ Clock policy: event time only. The wait limit is measured in the times of the ve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import frozen
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
 from tidegate.core.time import MIN_NS
@@ -33,9 +28,7 @@ __all__ = [
     "REFUSED",
     "SEALED",
     "WAITING",
-    "Ids",
     "admit",
-    "arrange",
 ]
 
 OPEN, ACCEPTED, DUPLICATE, LATE, WAITING, ORPHAN, CROWDED, REFUSED = range(8)
@@ -45,6 +38,7 @@ FREE, BEHIND, HELD, SEALED = range(4)
 """Where an id is: nowhere; in its chain behind the seal; waiting; folded, merged or before it."""
 
 Codes = NDArray[np.int8]
+Numbers = NDArray[np.int32]
 
 
 @kernel
@@ -52,8 +46,8 @@ def admit(
     rows: Int64s,
     vec: Int64s,
     time_ns: Int64s,
-    ident: Int64s,
-    parent: Int64s,
+    ident: Numbers,
+    parent: Numbers,
     tied: NDArray[np.bool_],
     sealed_ns: Int64s,
     room: Int64s,
@@ -62,10 +56,12 @@ def admit(
     known: Codes,
     status: Codes,
     decided: Int64s,
+    behind_ns: Int64s,
     accepted: Int64s,
 ) -> int:
-    """Offer `rows` in this order; fills `status`, `decided` (the row that settled it) and
-    `accepted` (row numbers in the order of admission), and gives the number accepted.
+    """Offer `rows` in this order; fills `status`, `decided` (the row that settled it),
+    `behind_ns` (how late a late one is) and `accepted` (row numbers in the order of admission),
+    and gives the number accepted. `parent` is empty if nobody has one.
 
     `room[v]` is how many more chain v takes now; `known[id]` says where an id is (FREE if nowhere);
     `tied` rows have the time of the seal and stand before it. A child whose parent stands behind
@@ -75,7 +71,8 @@ def admit(
     first = np.full(vectors, -1, np.int64)
     last = np.full(vectors, -1, np.int64)
     held = np.zeros(vectors, np.int64)
-    behind = np.full(len(vec), -1, np.int64)
+    behind = np.full(len(parent), -1, np.int64)
+    named = len(parent) > 0
     count = 0
     for k in range(len(rows)):
         r = rows[k]
@@ -106,7 +103,7 @@ def admit(
         if known[ident[r]] != FREE:
             status[r] = DUPLICATE
             continue
-        if parent[r] >= 0 and (known[parent[r]] == FREE or known[parent[r]] == HELD):
+        if named and parent[r] >= 0 and (known[parent[r]] == FREE or known[parent[r]] == HELD):
             if held[v] >= max_waiting:
                 status[r] = CROWDED
                 continue
@@ -123,8 +120,9 @@ def admit(
         while joins >= 0:
             decided[joins] = now
             early = time_ns[joins] < sealed_ns[v] or tied[joins]
-            if early and (parent[joins] < 0 or known[parent[joins]] != BEHIND):
+            if early and (not named or parent[joins] < 0 or known[parent[joins]] != BEHIND):
                 status[joins] = LATE
+                behind_ns[joins] = sealed_ns[v] - time_ns[joins]
                 known[ident[joins]] = FREE
             else:
                 status[joins] = ACCEPTED
@@ -152,149 +150,3 @@ def admit(
                 before = w
                 w = behind[w]
     return count
-
-
-@kernel
-def _causal(start: int, stop: int, parent: Int64s, order: Int64s, done: NDArray[np.bool_]) -> None:
-    """Rearrange order[start:stop] so that no row stands before its parent; else as it was."""
-    size = stop - start
-    out = np.empty(size, np.int64)
-    aside = np.empty(size, np.int64)
-    n = 0
-    waiting = 0
-    for k in range(start, stop):
-        r = order[k]
-        if parent[r] >= 0 and not done[parent[r]]:
-            aside[waiting] = r
-            waiting += 1
-            continue
-        out[n] = r
-        n += 1
-        done[r] = True
-        again = waiting > 0
-        while again:
-            again = False
-            for j in range(waiting):
-                c = aside[j]
-                if done[parent[c]]:
-                    out[n] = c
-                    n += 1
-                    done[c] = True
-                    for m in range(j, waiting - 1):
-                        aside[m] = aside[m + 1]
-                    waiting -= 1
-                    again = waiting > 0
-                    break
-    for j in range(waiting):  # a cycle: only in rows nobody admitted
-        out[n] = aside[j]
-        n += 1
-    order[start:stop] = out
-
-
-def arrange(vec: Int64s, rows: pa.RecordBatch) -> Int64s:
-    """Row numbers in chain order: by vector, then (time, origin, id), parents before children."""
-    time_ns = rows.column("time_ns").to_numpy(zero_copy_only=False)
-    order: Int64s = np.lexsort((time_ns, vec))
-    v, t = vec[order], time_ns[order]
-    same = (v[1:] == v[:-1]) & (t[1:] == t[:-1])
-    if same.any():
-        member = np.zeros(len(order), np.bool_)
-        member[1:] |= same
-        member[:-1] |= same
-        places = np.flatnonzero(member)
-        run = np.cumsum(np.concatenate([[True], ~same]))[places]
-        chosen = pa.array(order[places])
-        keys = pa.table(
-            {
-                "run": run,
-                "origin": pc.fill_null(rows.column("origin"), "").take(chosen),
-                "id": rows.column("delta_id").take(chosen),
-            }
-        )
-        ranked = pc.sort_indices(
-            keys, sort_keys=[("run", "ascending"), ("origin", "ascending"), ("id", "ascending")]
-        ).to_numpy()
-        order[places] = order[places][ranked]
-    parents = rows.column("parent")
-    if parents.null_count < len(parents):
-        _parents_first(vec, rows, order)
-    return order
-
-
-def _parents_first(vec: Int64s, rows: pa.RecordBatch, order: Int64s) -> None:
-    vectors = int(vec.max()) + 1 if len(vec) else 0
-    ids, parents = rows.column("delta_id"), rows.column("parent")
-    ident, parent, numbering = Ids.of(vec, ids, parents, vectors)
-    row_of = np.full(len(numbering), -1, np.int64)
-    row_of[ident] = np.arange(len(ident))
-    parent_row = np.where(parent >= 0, row_of[np.maximum(parent, 0)], -1)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    wrong = (parent_row >= 0) & (place[np.maximum(parent_row, 0)] > place)
-    if not wrong.any():
-        return
-    ordered = vec[order]
-    done = np.zeros(len(order), np.bool_)
-    for v in np.unique(vec[wrong]):
-        start, stop = np.searchsorted(ordered, [v, v + 1])
-        _causal(int(start), int(stop), frozen(parent_row), order, done)
-
-
-@dataclass(frozen=True)
-class Ids:
-    """Small numbers for (vector, id) pairs."""
-
-    words: pa.Array
-    seats: Int64s
-    """Of each word the one vector that uses it; or, if words are shared, the sorted pairs."""
-    shared: bool
-    vectors: int
-
-    @classmethod
-    def of(cls, vec: Int64s, ids: pa.Array, parents: pa.Array, vectors: int) -> _Numbered:
-        """Numbers for these ids and parents (-1: none), and the numbering itself."""
-        if parents.null_count == len(parents):
-            parents = parents[:0]
-        both = pa.concat_arrays([ids, parents]).dictionary_encode()
-        code = pc.fill_null(both.indices, -1).to_numpy().astype(np.int64)
-        owner = np.concatenate([vec, vec[: len(parents)]])
-        named = code >= 0
-        seats = np.full(len(both.dictionary), -1, np.int64)
-        seats[code[named]] = owner[named]
-        if bool((seats[code[named]] == owner[named]).all()):
-            # Every id belongs to one vector (the usual case): its word number will do.
-            numbering = cls(both.dictionary, seats, False, vectors)
-            return code[: len(vec)], _parents(code, len(vec)), numbering
-        pair = np.where(named, code * vectors + owner, -1)
-        pairs, numbers = np.unique(pair, return_inverse=True)
-        numbers = numbers.astype(np.int64)
-        if pairs[0] == -1:
-            numbers -= 1
-            pairs = pairs[1:]
-        numbering = cls(both.dictionary, pairs, True, vectors)
-        return numbers[: len(vec)], _parents(numbers, len(vec)), numbering
-
-    def __len__(self) -> int:
-        return len(self.seats)
-
-    def find(self, vec: Int64s, ids: pa.Array) -> Int64s:
-        """The numbers of those of these pairs that have one."""
-        place = pc.index_in(ids, self.words)
-        hit = place.is_valid().to_numpy(zero_copy_only=False)
-        code = pc.fill_null(place, 0).to_numpy().astype(np.int64)[hit]
-        owner = vec[hit]
-        if not self.shared:
-            own: Int64s = code[self.seats[code] == owner]
-            return own
-        pair = code * self.vectors + owner
-        at = np.minimum(np.searchsorted(self.seats, pair), len(self.seats) - 1)
-        found: Int64s = at[self.seats[at] == pair].astype(np.int64)
-        return found
-
-
-def _parents(numbers: Int64s, rows: int) -> Int64s:
-    """The second half of the numbers; nobody has a parent if it was left out."""
-    return numbers[rows:] if len(numbers) > rows else np.full(rows, -1, np.int64)
-
-
-_Numbered = tuple[Int64s, Int64s, Ids]

@@ -14,17 +14,19 @@ from threading import Lock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas import admission
-from tidegate.core.deltas.admission import arrange
-from tidegate.core.deltas.chains import Chains, Covered
+from tidegate.core.deltas.chains import Chains
 from tidegate.core.deltas.codec import decode_chain, encode_chain
+from tidegate.core.deltas.covered import Covered
 from tidegate.core.deltas.objects import deltas_of, rows_from
 from tidegate.core.deltas.offer import Limits, Offer
 from tidegate.core.deltas.operations import Create, Dense, VectorDelta
+from tidegate.core.deltas.ordering import arrange
 from tidegate.core.model import Int64s
-from tidegate.core.time import UNSET, Duration, parse_duration
+from tidegate.core.time import MAX_NS, UNSET, Duration, parse_duration
 from tidegate.errors import ConfigError, ContractError
 
 __all__ = ["Checkpoint", "DeltaChain", "Refusal"]
@@ -119,7 +121,9 @@ class DeltaChain:
         rows = rows_from(deltas)
         vec = np.zeros(rows.num_rows, np.int64)
         assert chain._chains is not None
-        chain._chains = chain._chains.with_rows(rows.take(pa.array(arrange(vec, rows))), vec)
+        time_ns = pc.fill_null(rows.column("time_ns"), MAX_NS).to_numpy()
+        order = arrange(vec, time_ns, rows, np.arange(rows.num_rows))
+        chain._chains = chain._chains.with_rows(rows.take(pa.array(order)), vec)
         return chain
 
     # -- reading ----------------------------------------------------------------------------------
@@ -321,7 +325,7 @@ class DeltaChain:
                 new, taken = offer.round(new)
                 if len(taken) < rows.num_rows:
                     return False
-            self._chains = new
+            self._chains = new.settled()
             self._version += 1
             self.reads = max(0, self.reads - attempt.reads_before)
             if wall_ns is not None:
@@ -367,6 +371,7 @@ def _from_checkpoint(vector_id: str, checkpoint: Checkpoint) -> Chains:
         sealed_ns=np.array([checkpoint.timestamp_ns], np.int64),
         covered=Covered(
             pa.array(seen, pa.string()),
+            None,
             np.zeros(len(seen), np.int64),
             np.full(len(seen), checkpoint.timestamp_ns, np.int64),
         ),

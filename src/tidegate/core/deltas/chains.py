@@ -15,14 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import DELTAS, Block, frozen, reason_text, row_bytes
+from tidegate.core.deltas.covered import Covered
+from tidegate.core.deltas.pool import Pool, spans
+from tidegate.core.deltas.rows import Block, frozen, reason_text
 from tidegate.core.deltas.taking import take_rows
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["Chains", "Composed", "Covered", "seal_keys"]
+__all__ = ["Chains", "Composed", "seal_keys"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -41,29 +43,6 @@ def _running_max(vec: Int64s, time_ns: Int64s) -> Int64s:
 
 
 @dataclass(frozen=True)
-class Covered:
-    """The ids a chain has folded: they are never applied again."""
-
-    ids: pa.Array
-    vec: Int64s
-    time_ns: Int64s
-
-    @classmethod
-    def none(cls) -> Covered:
-        return cls(pa.array([], pa.string()), np.empty(0, np.int64), np.empty(0, np.int64))
-
-    def plus(self, other: Covered) -> Covered:
-        return Covered(
-            pa.concat_arrays([self.ids, other.ids]),
-            np.concatenate([self.vec, other.vec]),
-            np.concatenate([self.time_ns, other.time_ns]),
-        )
-
-    def where(self, keep: Bools) -> Covered:
-        return Covered(self.ids.filter(pa.array(keep)), self.vec[keep], self.time_ns[keep])
-
-
-@dataclass(frozen=True)
 class Composed:
     """Vectors, one row each: `exists` is false where there is none (never made, or deleted)."""
 
@@ -74,7 +53,9 @@ class Composed:
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Checkpoints and pending deltas of many vectors. `rows` stand by vector, then in chain order.
+    """Checkpoints and pending deltas of many vectors.
+
+    Pending are the rows `place` of the pool, by vector (`vec`), then in chain order.
 
     The *seal* of a chain is the place of its newest folded or merged delta: nothing may be put in
     before it any more.
@@ -94,7 +75,8 @@ class Chains:
     """The time of the checkpoint."""
     sealed_ns: Int64s
     sealed_key: pa.Array
-    rows: pa.RecordBatch
+    pool: Pool
+    place: Int64s
     vec: Int64s
     covered: Covered
 
@@ -116,7 +98,8 @@ class Chains:
             np.full(n, UNSET, np.int64),
             np.full(n, UNSET, np.int64),
             pa.nulls(n, pa.string()),
-            pa.RecordBatch.from_pylist([], schema=DELTAS),
+            Pool.none(),
+            np.empty(0, np.int64),
             np.empty(0, np.int64),
             Covered.none(),
         )
@@ -127,8 +110,25 @@ class Chains:
     # -- what can be read off ---------------------------------------------------------------------
 
     @cached_property
+    def _alone(self) -> bool:
+        """Whether the pool is these rows, in this order."""
+        n = len(self.place)
+        return n == len(self.pool) and bool((self.place == np.arange(n)).all())
+
+    @cached_property
+    def rows(self) -> pa.RecordBatch:
+        """The pending rows themselves."""
+        return self.pool.rows if self._alone else take_rows(self.pool.rows, self.place)
+
+    @cached_property
     def block(self) -> Block:
-        return Block.of(self.rows)
+        return self.pool.block if self._alone else Block.of(self.rows)
+
+    @cached_property
+    def time_ns(self) -> Int64s:
+        """Of each pending row."""
+        times: Int64s = self.pool.block.time_ns
+        return times if self._alone else times[self.place]
 
     @cached_property
     def start(self) -> Int64s:
@@ -145,15 +145,13 @@ class Chains:
     @cached_property
     def sizes(self) -> Int64s:
         """How many deltas each pending row stands for."""
-        covers = self.rows.column("covers")
-        if covers.null_count == len(covers):
-            return np.ones(len(covers), np.int64)
-        sizes: Int64s = pc.fill_null(covers.value_lengths(), 1).to_numpy().astype(np.int64)
-        return sizes
+        return self.pool.sizes[self.place]
 
     @cached_property
     def total(self) -> Int64s:
         """Deltas per vector that were admitted and not taken back: folded and pending."""
+        if not self.pool.merged:
+            return self.count + self.pending
         each = np.concatenate([[0], np.cumsum(self.sizes)])
         total: Int64s = self.count + each[self.start[1:]] - each[self.start[:-1]]
         return total
@@ -161,7 +159,7 @@ class Chains:
     @cached_property
     def effective_ns(self) -> Int64s:
         """When a pending row takes effect: its time, or that of the one it had to wait for."""
-        return _running_max(frozen(self.vec), self.block.time_ns)
+        return _running_max(frozen(self.vec), frozen(self.time_ns))
 
     @cached_property
     def newest_ns(self) -> Int64s:
@@ -173,12 +171,20 @@ class Chains:
 
     @cached_property
     def _checked(self) -> tuple[NDArray[np.int8], Int64s]:
-        return self.block.check(self.dims)
+        reason, where = self.pool.check(self.dims)
+        return (reason, where) if self._alone else (reason[self.place], where[self.place])
+
+    @cached_property
+    def sound(self) -> bool:
+        """Whether every pending row can be applied."""
+        return self.pool.sound(self.dims) or not self._checked[0].any()
 
     @cached_property
     def errors(self) -> dict[int, str]:
         """Vectors with a pending row that cannot be applied, and why. Admission lets none in, so
         these come from outside."""
+        if self.sound:
+            return {}
         reason, where = self._checked
         bad = np.flatnonzero(reason)[::-1]  # the first of a vector wins
         return {
@@ -188,13 +194,12 @@ class Chains:
     @cached_property
     def nbytes(self) -> Int64s:
         """Measured bytes per vector: checkpoint, covered ids, pending rows; uncompressed."""
-        each = np.concatenate([[0], np.cumsum(row_bytes(self.rows))])
+        each = np.concatenate([[0], np.cumsum(self.pool.nbytes[self.place])])
         out: Int64s = each[self.start[1:]] - each[self.start[:-1]]
         at = pc.fill_null(pc.binary_length(self.at), 0).to_numpy()
         out += np.where(self.has, 8 * self.dims + FIXED_BYTES + at, 0)
         if len(self.covered.vec):
-            length = pc.binary_length(self.covered.ids).to_numpy() + 4
-            out += np.bincount(self.covered.vec, length, len(self)).astype(np.int64)
+            out += np.bincount(self.covered.vec, self.covered.nbytes, len(self)).astype(np.int64)
         return out
 
     def bases(self, which: Int64s) -> Floats:
@@ -210,23 +215,24 @@ class Chains:
         is gone, and no other vector is given in its place.
         """
         if which is None:
-            rows, slot = np.arange(len(self.vec)), self.vec
+            rows, slot = None, self.vec
             vectors, dead, has = self.bases(np.arange(len(self))), self.dead.copy(), self.has
             pending = self.pending
         else:
             pending = self.pending[which]
-            slot = np.repeat(np.arange(len(which)), pending)
-            inside = np.arange(len(slot)) - np.repeat(np.cumsum(pending) - pending, pending)
-            rows = np.repeat(self.start[which], pending) + inside
+            rows, slot = spans(self.start[which], pending)
             vectors, dead, has = self.bases(which), self.dead[which], self.has[which]
-        if self._checked[0].any():
-            for vector in np.unique(self.vec[rows]):
+        if not self.sound:
+            for vector in np.unique(self.vec if rows is None else self.vec[rows]):
                 if int(vector) in self.errors:
                     name = self.ids[int(vector)].as_py()
                     raise StateError(f"chain {name}: {self.errors[int(vector)]}")
         if at_ns is not None:
+            if rows is None:
+                rows = np.arange(len(self.vec))
             rows, slot, pending = self._until(at_ns, rows, slot, len(vectors), which)
-        self.block.apply(vectors, dead, rows, slot)
+        place = self.place if rows is None else self.place[rows]
+        self.pool.block.apply(vectors, dead, place, slot)
         there = has | (pending > 0)
         return Composed(vectors, there & ~dead, there & dead)
 
@@ -239,8 +245,9 @@ class Chains:
                 "at_ns", at_ns, f"must be at or after the checkpoint at {int(folded.max())} ns"
             )
         keep = self.effective_ns[rows] <= at_ns
-        left = pc.fill_null(self.rows.column("first_ns"), at_ns + 1 if at_ns < 2**63 - 1 else at_ns)
-        if bool((left.to_numpy()[rows][~keep] <= at_ns).any()):
+        first = self.pool.rows.column("first_ns")
+        left = pc.fill_null(first, at_ns + 1 if at_ns < 2**63 - 1 else at_ns).to_numpy()
+        if bool((left[self.place[rows]][~keep] <= at_ns).any()):
             raise ConfigError("at_ns", at_ns, "lies inside deltas that were merged into one")
         return rows[keep], slot[keep], np.bincount(slot[keep], minlength=vectors)
 
@@ -249,6 +256,7 @@ class Chains:
     def plus(self, more: Chains) -> Chains:
         """These chains, and behind them others."""
         n = len(self)
+        pool, place = self._pooled(more)
         return Chains(
             self.dims,
             pa.concat_arrays([self.ids, more.ids]),
@@ -261,19 +269,26 @@ class Chains:
             np.concatenate([self.folded_ns, more.folded_ns]),
             np.concatenate([self.sealed_ns, more.sealed_ns]),
             pa.concat_arrays([self.sealed_key, more.sealed_key]),
-            pa.concat_batches([self.rows, more.rows]),
+            pool,
+            place,
             np.concatenate([self.vec, more.vec + n]),
             self.covered.plus(replace(more.covered, vec=more.covered.vec + n)),
         )
 
+    def _pooled(self, more: Chains) -> tuple[Pool, Int64s]:
+        """One pool for both, and the places of their rows in it."""
+        if not len(more.place):
+            return self.pool, self.place
+        if not len(self.place):
+            return more.pool, more.place
+        if self.pool is more.pool:
+            return self.pool, np.concatenate([self.place, more.place])
+        both = Pool(pa.concat_batches([self.rows, more.rows]))
+        return both, np.arange(len(both))
+
     def take(self, which: Int64s) -> Chains:
         """The chains of these vectors, in this order."""
-        new = np.full(len(self), -1, np.int64)
-        new[which] = np.arange(len(which))
-        keep = np.flatnonzero(new[self.vec] >= 0)
-        keep = keep[np.argsort(new[self.vec[keep]], kind="stable")]
-        known = new[self.covered.vec] >= 0
-        covered = self.covered.where(known)
+        rows, vec = spans(self.start[which], self.pending[which])
         chosen = pa.array(which)
         return Chains(
             self.dims,
@@ -287,33 +302,26 @@ class Chains:
             self.folded_ns[which],
             self.sealed_ns[which],
             self.sealed_key.take(chosen),
-            take_rows(self.rows, keep),
-            new[self.vec[keep]],
-            replace(covered, vec=new[covered.vec]),
+            self.pool,
+            self.place[rows],
+            vec,
+            self.covered.of(which, len(self)),
         )
 
-    def extended(self, rows: pa.RecordBatch, vec: Int64s, added: Block) -> Chains:
-        """The same chains with more rows at the end, of which `added` are known to be usable.
-
-        What was read off the others is not read again: the first compose after an append would
-        take several times as long as the one after it.
-        """
-        new = replace(self, rows=rows, vec=vec)
-        reason, where = np.zeros(len(added), np.int8), np.zeros(len(added), np.int64)
-        if not len(self.vec):
-            new.__dict__.update(block=added, _checked=(reason, where))
-        elif "block" in self.__dict__ and "_checked" in self.__dict__:
-            reason = np.concatenate([self._checked[0], reason])
-            where = np.concatenate([self._checked[1], where])
-            new.__dict__.update(block=self.block.plus(added), _checked=(reason, where))
-        return new
+    def settled(self) -> Chains:
+        """The same, with a pool of their own: nothing but their own rows is kept alive."""
+        covered = self.covered.settled()
+        if self._alone:
+            return self if covered is self.covered else replace(self, covered=covered)
+        return replace(self.with_rows(self.rows, self.vec), covered=covered)
 
     def with_rows(self, rows: pa.RecordBatch, vec: Int64s) -> Chains:
         """The same chains with other pending rows, which must stand in chain order."""
-        return replace(self, rows=rows, vec=vec)
+        return replace(self, pool=Pool(rows), place=np.arange(len(vec)), vec=vec)
 
 
-def seal_keys(rows: pa.RecordBatch) -> pa.Array:
-    """What orders deltas of one time, as one text: origin, then id."""
-    origin = pc.fill_null(rows.column("origin"), "")
-    return pc.binary_join_element_wise(origin, rows.column("delta_id"), "\x00")
+def seal_keys(rows: pa.RecordBatch, which: Int64s) -> pa.Array:
+    """What orders deltas of one time, as one text: origin, then id. Of these rows."""
+    chosen = pa.array(which)
+    origin = pc.fill_null(rows.column("origin").take(chosen), "")
+    return pc.binary_join_element_wise(origin, rows.column("delta_id").take(chosen), "\x00")

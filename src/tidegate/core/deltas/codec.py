@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core import snapshot
-from tidegate.core.deltas.chains import Chains, Covered
+from tidegate.core.deltas.chains import Chains
+from tidegate.core.deltas.covered import Covered
+from tidegate.core.deltas.pool import Pool
 from tidegate.core.deltas.rows import DELTAS
 from tidegate.core.model import Int32s, Int64s
 from tidegate.errors import StateError
@@ -56,10 +58,7 @@ def vector_column(vectors: Any) -> pa.Array:
 
 def checkpoints_of(chains: Chains) -> pa.RecordBatch:
     """The checkpoint side of these chains."""
-    covered = chains.covered
-    order = np.argsort(covered.vec, kind="stable")
-    counts = np.bincount(covered.vec, minlength=len(chains))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    ids, time_ns, offsets = chains.covered.by_vector(len(chains))
     return pa.RecordBatch.from_arrays(
         [
             chains.ids,
@@ -71,8 +70,8 @@ def checkpoints_of(chains: Chains) -> pa.RecordBatch:
             pa.array(chains.count),
             pa.array(chains.sealed_ns),
             chains.sealed_key,
-            pa.ListArray.from_arrays(offsets, covered.ids.take(pa.array(order))),
-            pa.ListArray.from_arrays(offsets, pa.array(covered.time_ns[order])),
+            pa.ListArray.from_arrays(pa.array(offsets), ids),
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(time_ns)),
         ],
         schema=checkpoint_schema(chains.dims),
     )
@@ -103,6 +102,7 @@ def chains_from(
     lists = checkpoints.column("covered")
     sizes = pc.fill_null(lists.value_lengths(), 0).to_numpy()
     owner = np.repeat(np.arange(n), sizes)
+    times = checkpoints.column("covered_ns").flatten().to_numpy()
     return Chains(
         dims,
         checkpoints.column("vector_id"),
@@ -115,9 +115,10 @@ def chains_from(
         checkpoints.column("time_ns").to_numpy(),
         checkpoints.column("sealed_ns").to_numpy(),
         checkpoints.column("sealed_key"),
-        deltas,
+        Pool(deltas),
+        np.arange(deltas.num_rows),
         vec,
-        Covered(lists.flatten(), owner, checkpoints.column("covered_ns").flatten().to_numpy()),
+        Covered(lists.flatten(), None, owner, times),
     )
 
 

@@ -14,9 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas import kernels
-from tidegate.core.deltas.chains import Chains, Covered, seal_keys
-from tidegate.core.deltas.rows import DELTAS
+from tidegate.core.deltas.chains import Chains, seal_keys
+from tidegate.core.deltas.covered import Covered
+from tidegate.core.deltas.pool import Pool, spans
+from tidegate.core.deltas.rows import DELTAS, frozen
 from tidegate.core.deltas.taking import take_rows
+from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
 
 __all__ = ["Folded", "Plan", "fold"]
@@ -55,6 +58,10 @@ class Folded:
     merged: Int64s
     """Deltas less than before: folded rows, and rows of merged runs but one each."""
     changed: NDArray[np.bool_]
+    folded: Int64s
+    """Rows of the pool that went into checkpoints."""
+    forgotten: Covered
+    """Ids of folded deltas that are no longer remembered."""
     errors: dict[int, str] = field(default_factory=dict)
 
 
@@ -65,28 +72,55 @@ def fold(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Folded:
     if errors:
         wanted[list(errors)] = False
         plan = plan.only(chains, wanted)
-    n, vectors = len(chains.vec), len(chains)
-    inside = np.arange(n) - chains.start[:-1][chains.vec]
-    folded = inside < plan.fold[chains.vec]
     # 1. the checkpoints
     touched = np.flatnonzero(plan.fold > 0)
-    slot_of = np.full(vectors, -1, np.int64)
+    slot_of = np.full(len(chains), -1, np.int64)
     slot_of[touched] = np.arange(len(touched))
     out, dead = chains.bases(touched), chains.dead[touched]
-    rows = np.flatnonzero(folded)
-    chains.block.apply(out, dead, rows, slot_of[chains.vec[rows]])
+    folded, rows = _folding(chains, plan)
+    place = chains.place if len(rows) == len(folded) else chains.place[rows]
+    vec = chains.vec if len(rows) == len(folded) else chains.vec[rows]
+    chains.pool.block.apply(out, dead, place, slot_of[vec])
     good = kernels.finite_rows(out) | dead
     if not good.all():
         for v in touched[~good].tolist():
             errors[v] = "the composed vector is not finite"
         wanted[touched[~good]] = False
         plan = plan.only(chains, wanted)
-        folded &= wanted[chains.vec]
         out, dead, touched = out[good], dead[good], touched[good]
-        rows = np.flatnonzero(folded)
-    # 2. the runs
-    run = np.full(n, -1, np.int64) if plan.run is None else plan.run.copy()
-    run[folded] = -1
+        folded, rows = _folding(chains, plan)
+    # 2. what is pending now
+    if plan.run is None:
+        gone = folded
+        keep = np.flatnonzero(~gone)
+        new = replace(chains, place=chains.place[keep], vec=chains.vec[keep])
+    else:
+        new, gone = _merge(chains, plan.run, folded)
+    less = chains.pending - np.bincount(new.vec, minlength=len(chains))
+    new = _sealed(new, chains, gone)
+    forgotten = Covered.none()
+    if len(touched):
+        new, forgotten = _checkpointed(new, chains, plan, touched, out, dead, rows, remember_ns)
+    return Folded(new, less, less > 0, chains.place[rows], forgotten, errors)
+
+
+def _folding(chains: Chains, plan: Plan) -> tuple[NDArray[np.bool_], Int64s]:
+    """The rows that go into checkpoints: as a mask, and by number."""
+    n = len(chains.vec)
+    if bool((plan.fold == chains.pending).all()):
+        return np.ones(n, np.bool_), np.arange(n)
+    inside = np.arange(n) - chains.start[:-1][chains.vec]
+    folded = inside < plan.fold[chains.vec]
+    return folded, np.flatnonzero(folded)
+
+
+def _merge(
+    chains: Chains, run: Int64s, folded: NDArray[np.bool_]
+) -> tuple[Chains, NDArray[np.bool_]]:
+    """Merge the runs of what is not folded: the chains with kept rows, and each merged row where
+    its run began; and the rows that went into something."""
+    n = len(folded)
+    run = np.where(folded, -1, run)
     edge = np.flatnonzero(run >= 0)
     new_run = np.ones(len(edge), np.bool_)
     new_run[1:] = (run[edge[1:]] != run[edge[:-1]]) | (edge[1:] != edge[:-1] + 1)
@@ -96,30 +130,18 @@ def fold(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Folded:
     start, stop = start[several].astype(np.int64), stop[several].astype(np.int64)
     made = chains.block.merge(start, stop, chains.dims)
     fine = made.fine
-    gone = folded.copy()
     for_merge = np.zeros(n + 1, np.int64)
     for_merge[start[fine]] += 1
     for_merge[stop[fine]] -= 1
-    in_run = np.cumsum(for_merge[:-1]) > 0
-    gone |= in_run
-    # 3. what is pending now: kept rows, with each merged row where its run began
+    gone = folded | (np.cumsum(for_merge[:-1]) > 0)
     keep = np.flatnonzero(~gone)
-    place = np.argsort(np.concatenate([keep, start[fine]]), kind="stable")
-    if len(start[fine]):
-        merged_rows = _merged_rows(chains, start[fine], stop[fine], made.columns(), fine)
-        pending = pa.concat_batches([take_rows(chains.rows, keep), merged_rows])
-        pending = take_rows(pending, place)
-    elif len(keep) == n:
-        pending = chains.rows
-    else:
-        pending = take_rows(chains.rows, keep)
-    vec = np.concatenate([chains.vec[keep], chains.vec[start[fine]]])[place]
-    less = np.bincount(chains.vec, minlength=vectors) - np.bincount(vec, minlength=vectors)
-    new = replace(chains, rows=pending, vec=vec)
-    new = _sealed(new, chains, gone)
-    if len(touched):
-        new = _checkpointed(new, chains, plan, touched, out, dead, rows, remember_ns)
-    return Folded(new, less.astype(np.int64), less > 0, errors)
+    if not fine.any():
+        return replace(chains, place=chains.place[keep], vec=chains.vec[keep]), gone
+    order = np.argsort(np.concatenate([keep, start[fine]]), kind="stable")
+    merged_rows = _merged_rows(chains, start[fine], stop[fine], made.columns(), fine)
+    pending = pa.concat_batches([take_rows(chains.rows, keep), merged_rows])
+    vec = np.concatenate([chains.vec[keep], chains.vec[start[fine]]])[order]
+    return replace(chains, pool=Pool(pending), place=order, vec=vec), gone
 
 
 def _merged_rows(
@@ -132,9 +154,9 @@ def _merged_rows(
     """The rows that stand for the runs: named and dated after their last delta."""
     rows = chains.rows
     last = rows.take(pa.array(stop - 1))
-    times = chains.block.time_ns
+    times = chains.time_ns
     since = pc.fill_null(rows.column("first_ns"), pa.scalar(2**63 - 1)).to_numpy()
-    flat, ends = _ids_of(chains)
+    flat, ends = chains.settled().pool.ids
     size = stop - start
     member = (
         np.repeat(start, size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
@@ -157,41 +179,28 @@ def _merged_rows(
     )
 
 
-def _ids_of(chains: Chains) -> tuple[pa.Array, Int64s]:
-    """All ids the pending rows stand for, flat, and where each row's begin."""
-    ids, covers = chains.rows.column("delta_id"), chains.rows.column("covers")
-    ends = np.concatenate([[0], np.cumsum(chains.sizes)]).astype(np.int64)
-    if covers.null_count == len(covers):
-        return ids, ends
-    listed = covers.is_valid().to_numpy(zero_copy_only=False)
-    both = pa.concat_arrays([ids, covers.flatten()])
-    from_list = np.repeat(listed, chains.sizes)
-    place = np.empty(ends[-1], np.int64)
-    place[~from_list] = np.flatnonzero(~listed)
-    place[from_list] = len(ids) + np.arange(int(from_list.sum()))
-    return both.take(pa.array(place)), ends
-
-
-def _last_of(chains: Chains, chosen: NDArray[np.bool_]) -> Int64s:
-    """Per vector the last of the chosen rows, -1 if there is none."""
-    last = np.full(len(chains), -1, np.int64)
-    rows = np.flatnonzero(chosen)
-    last[chains.vec[rows]] = rows
-    return last
+@kernel
+def _newest(
+    vec: Int64s, time_ns: Int64s, gone: NDArray[np.bool_], top: Int64s, last: Int64s
+) -> None:
+    """Per vector the newest time of the rows that are gone, and the last row that has it."""
+    for k in range(len(vec)):
+        if gone[k] and (last[vec[k]] < 0 or time_ns[k] >= top[vec[k]]):
+            top[vec[k]] = time_ns[k]
+            last[vec[k]] = k
 
 
 def _sealed(new: Chains, old: Chains, gone: NDArray[np.bool_]) -> Chains:
     """Move the seal behind the newest row that went into another."""
-    time_ns = old.block.time_ns
     top = np.full(len(old), np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(top, old.vec[gone], time_ns[gone])
-    last = _last_of(old, gone & (time_ns == top[old.vec]))
+    last = np.full(len(old), -1, np.int64)
+    _newest(frozen(old.vec), frozen(old.time_ns), frozen(gone), top, last)
     moved = np.flatnonzero((last >= 0) & (top >= old.sealed_ns))
     if not len(moved):
         return new
     sealed_ns = old.sealed_ns.copy()
     sealed_ns[moved] = top[moved]
-    keys = seal_keys(old.rows.take(pa.array(last[moved])))
+    keys = seal_keys(old.pool.rows, old.place[last[moved]])
     return replace(new, sealed_ns=sealed_ns, sealed_key=_put(old.sealed_key, moved, keys))
 
 
@@ -210,7 +219,7 @@ def _checkpointed(
     dead: NDArray[np.bool_],
     rows: Int64s,
     remember_ns: int | None,
-) -> Chains:
+) -> tuple[Chains, Covered]:
     tombs, has = old.dead.copy(), old.has.copy()
     out[dead] = 0.0
     vectors = out
@@ -222,29 +231,42 @@ def _checkpointed(
     last = old.start[touched] + plan.fold[touched] - 1
     folded_ns = old.folded_ns.copy()
     folded_ns[touched] = np.maximum(folded_ns[touched], old.effective_ns[last])
-    flat, ends = _ids_of(old)
-    size = old.sizes[rows]
-    count = old.count + np.bincount(old.vec[rows], size, len(old)).astype(np.int64)
-    picked = np.repeat(ends[rows] - (np.cumsum(size) - size), size) + np.arange(size.sum())
-    ids = flat if len(picked) == len(flat) else flat.take(pa.array(picked))
-    covered = old.covered.plus(
-        Covered(ids, np.repeat(old.vec[rows], size), np.repeat(old.block.time_ns[rows], size))
-    )
+    fresh = _folded_ids(old, rows)
+    count = old.count + np.bincount(fresh.vec, minlength=len(old))
+    covered = old.covered.plus(fresh)
+    forgotten = Covered.none()
     if remember_ns is not None:
         # Only chains that fold forget, and by their own newest delta: so the moment is in the data.
-        newest = old.newest_ns[covered.vec]
-        folding = plan.fold[covered.vec] > 0
-        limit = np.where(newest >= remember_ns - 2**63 + 1, newest - remember_ns, -(2**63))
-        keep = ~folding | (covered.time_ns >= limit)
-        if not keep.all():
-            covered = covered.where(keep)
-    return replace(
+        newest = old.newest_ns
+        forgets = (plan.fold > 0) & (newest >= remember_ns - 2**63 + 1)
+        limit = np.where(forgets, np.where(forgets, newest, 0) - remember_ns, -(2**63))
+        if bool(covered.time_ns.min() < limit.max()):
+            keep = covered.time_ns >= limit[covered.vec]
+            if not keep.all():
+                covered, forgotten = covered.where(keep), covered.where(~keep)
+    new = replace(
         new,
         vectors=vectors,
         dead=tombs,
         has=has,
         count=count,
-        at=_put(old.at, touched, old.rows.column("delta_id").take(pa.array(last))),
+        at=_put(old.at, touched, old.pool.rows.column("delta_id").take(pa.array(old.place[last]))),
         folded_ns=folded_ns,
         covered=covered,
     )
+    return new, forgotten
+
+
+def _folded_ids(chains: Chains, rows: Int64s) -> Covered:
+    """The ids these pending rows stand for."""
+    every = len(rows) == len(chains.vec)
+    place = chains.place if every else chains.place[rows]
+    vec, time_ns = chains.vec, chains.time_ns
+    if not every:
+        vec, time_ns = vec[rows], time_ns[rows]
+    texts, ends = chains.pool.ids
+    if not chains.pool.merged:
+        return Covered(texts, place, vec, time_ns)
+    size = chains.pool.sizes[place]
+    flat, owner = spans(ends[place], size)
+    return Covered(texts, flat, vec[owner], time_ns[owner])

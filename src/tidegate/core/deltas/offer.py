@@ -15,10 +15,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas import admission
-from tidegate.core.deltas.admission import Ids, admit, arrange
+from tidegate.core.deltas.admission import admit
 from tidegate.core.deltas.chains import Chains, seal_keys
-from tidegate.core.deltas.rows import Block, frozen, reason_text
+from tidegate.core.deltas.covered import Covered
+from tidegate.core.deltas.numbering import Ids
+from tidegate.core.deltas.ordering import arrange
+from tidegate.core.deltas.pool import Pool
+from tidegate.core.deltas.rows import frozen, reason_text
 from tidegate.core.deltas.taking import take_rows
+from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
 from tidegate.core.time import MIN_NS
 
@@ -36,34 +41,80 @@ class Limits:
     max_waiting: int
 
 
+@kernel
+def _at_seal(rows: Int64s, vec: Int64s, time_ns: Int64s, sealed_ns: Int64s) -> Int64s:
+    """Those of the rows that have exactly the time of the seal of their chain."""
+    found = 0
+    for r in rows:
+        found += time_ns[r] == sealed_ns[vec[r]]
+    out = np.empty(found, np.int64)
+    found = 0
+    for r in rows:
+        if time_ns[r] == sealed_ns[vec[r]]:
+            out[found] = r
+            found += 1
+    return out
+
+
 class Offer:
     """Candidate rows (schema DELTAS) and what has become of each so far."""
 
-    def __init__(self, chains: Chains, rows: pa.RecordBatch, vec: Int64s, limits: Limits) -> None:
-        self.rows = rows
-        self.vec = vec
+    def __init__(
+        self,
+        chains: Chains,
+        rows: pa.RecordBatch,
+        vec: Int64s,
+        limits: Limits,
+        order: Int64s | None = None,
+    ) -> None:
+        """Offer these rows (all, as they stand; or those of these numbers, in that order)."""
         self.limits = limits
-        self.block = Block.of(rows)
-        self.why, self.where = self.block.check(chains.dims)
         self.dims = chains.dims
-        self.status: NDArray[np.int8] = np.where(
-            self.why != 0, admission.REFUSED, admission.OPEN
-        ).astype(np.int8)
-        self.behind_ns = np.zeros(len(vec), np.int64)
+        given = Pool(rows)
+        self._order = order
+        why, where = given.check(self.dims)
+        time_ns = given.block.time_ns
+        ident, parent, self.numbering = Ids.of(vec, rows.column("delta_id"), rows.column("parent"))
+        self.vec, self.why, self.where, self.time_ns = vec, why, where, time_ns
+        self.ident, self.parent = ident, parent
+        if order is not None:
+            self.vec, self.why, self.where = vec[order], why[order], where[order]
+            self.time_ns, self.ident = time_ns[order], ident[order]
+            self.parent = parent[order] if len(parent) else parent
+        self.status: NDArray[np.int8] = (self.why != 0) * np.int8(admission.REFUSED)
+        n = len(self.vec)
+        self.behind_ns = np.zeros(n, np.int64)
         """How far a late row lies behind the seal of its chain."""
-        self.decided = np.arange(len(vec), dtype=np.int64)
-        ids, parents = rows.column("delta_id"), rows.column("parent")
-        self.ident, self.parent, self.numbering = Ids.of(vec, ids, parents, len(chains))
+        self.decided = np.arange(n, dtype=np.int64)
         self.known: NDArray[np.int8] = np.zeros(len(self.numbering), np.int8)
         self._names = np.arange(len(chains))
-        self.learn(chains)
+        # Rows that are in the chains already come first in the pool, in their order.
+        self._first = chains.place
+        self._lead = len(chains.place)
+        self.pool, self._numbers = given, ident
+        found = self.learn(chains)
+        if self._lead:
+            mine = chains.settled().pool
+            self.pool, self._numbers = mine.plus(given), np.concatenate([found, ident])
 
-    def learn(self, chains: Chains) -> None:
-        """Look up where the ids on offer are by now: after a compaction, for instance."""
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The candidates."""
+        if self._order is None:
+            return self.pool.rows.slice(self._lead)
+        return take_rows(self.pool.rows, self._places(np.arange(len(self.vec))))
+
+    def _places(self, rows: Int64s) -> Int64s:
+        """Where these candidates lie in the pool."""
+        return self._lead + (rows if self._order is None else self._order[rows])
+
+    def learn(self, chains: Chains) -> NDArray[np.int32]:
+        """Look up where the ids on offer are by now: after rows were merged, for instance. Gives
+        the numbers of the ids of all pending rows."""
         self.known[:] = admission.FREE
-        covers = chains.rows.column("covers")
         behind = np.ones(len(chains.vec), np.bool_)
-        if covers.null_count < len(covers):
+        if chains.pool.merged:
+            covers = chains.rows.column("covers")
             merged = np.flatnonzero(covers.is_valid().to_numpy(zero_copy_only=False))
             last = np.full(len(chains), -1, np.int64)
             last[chains.vec[merged]] = merged
@@ -71,16 +122,23 @@ class Offer:
             sizes = pc.fill_null(covers.value_lengths(), 0).to_numpy()
             self._note(np.repeat(chains.vec, sizes), covers.flatten(), admission.SEALED)
         self._note(chains.covered.vec, chains.covered.ids, admission.SEALED)
-        ids = chains.rows.column("delta_id")
-        if behind.all():
-            self._note(chains.vec, ids, admission.BEHIND)
-        else:
-            self._note(chains.vec[~behind], ids.filter(pa.array(~behind)), admission.SEALED)
-            self._note(chains.vec[behind], ids.filter(pa.array(behind)), admission.BEHIND)
+        numbers = self.numbering.find(self._names[chains.vec], chains.rows.column("delta_id"))
+        self._put(numbers[behind], admission.BEHIND)
+        self._put(numbers[~behind], admission.SEALED)
+        return numbers
+
+    def folded(self, rows: Int64s, forgotten: Covered) -> None:
+        """Rows of the pool went into checkpoints, and ids of folded ones are no longer known: what
+        `learn` would find out, without reading an id again."""
+        self._put(self._numbers[rows], admission.SEALED)
+        self._note(forgotten.vec, forgotten.ids, admission.FREE)
 
     def _note(self, vec: Int64s, ids: pa.Array, where: int) -> None:
         if len(vec):
-            self.known[self.numbering.find(self._names[vec], ids)] = where
+            self._put(self.numbering.find(self._names[vec], ids), where)
+
+    def _put(self, numbers: NDArray[np.int32], where: int) -> None:
+        self.known[numbers[numbers >= 0]] = where
 
     @property
     def open(self) -> bool:
@@ -98,7 +156,7 @@ class Offer:
         n = admit(
             frozen(rows),
             frozen(self.vec),
-            self.block.time_ns,
+            frozen(self.time_ns),
             frozen(self.ident),
             frozen(self.parent),
             frozen(self._before_seal(chains, rows)),
@@ -109,25 +167,27 @@ class Offer:
             self.known,
             self.status,
             self.decided,
+            self.behind_ns,
             accepted,
         )
-        late = rows[self.status[rows] == admission.LATE]
-        self.behind_ns[late] = chains.sealed_ns[self.vec[late]] - self.block.time_ns[late]
         taken = accepted[:n]
         if n == 0:
             return chains, taken
-        new = take_rows(self.rows, taken) if n < self.rows.num_rows else self.rows
-        new_vec = self.vec[taken] if n < self.rows.num_rows else self.vec
-        if n == self.rows.num_rows and not np.array_equal(taken, np.arange(n)):
-            new, new_vec = take_rows(self.rows, taken), self.vec[taken]
-        rows_now = pa.concat_batches([chains.rows, new]) if len(chains.vec) else new
-        vec_now = np.concatenate([chains.vec, new_vec])
-        order = arrange(vec_now, rows_now)
-        if not np.array_equal(order, np.arange(len(order))):
-            rows_now, vec_now = take_rows(rows_now, order), vec_now[order]
-        elif new is self.rows:
-            return chains.extended(rows_now, vec_now, self.block), taken
-        return replace(chains, rows=rows_now, vec=vec_now), taken
+        pool, place = self._joined(chains, self._places(taken))
+        vec = np.concatenate([chains.vec, self.vec[taken]]) if len(chains.vec) else self.vec[taken]
+        order = arrange(vec, pool.block.time_ns[place], pool.rows, place)
+        return replace(chains, pool=pool, place=place[order], vec=vec[order]), taken
+
+    def _joined(self, chains: Chains, new: Int64s) -> tuple[Pool, Int64s]:
+        """The rows of the chains, and behind them new ones, as places of one pool."""
+        if not len(chains.place):
+            return self.pool, new
+        if chains.pool is self.pool:
+            return self.pool, np.concatenate([chains.place, new])
+        if chains.place is self._first:
+            return self.pool, np.concatenate([np.arange(self._lead), new])
+        both = chains.settled().pool.plus(Pool(take_rows(self.pool.rows, new)))
+        return both, np.arange(len(both))
 
     def narrow(self, which: Int64s, vectors: int) -> None:
         """Go on with these vectors only, numbered anew: the others have no open row left."""
@@ -139,9 +199,10 @@ class Offer:
     def _before_seal(self, chains: Chains, rows: Int64s) -> NDArray[np.bool_]:
         """Rows with exactly the time of the seal that (origin, id) puts before it."""
         tied = np.zeros(len(self.vec), np.bool_)
-        same = rows[self.block.time_ns[rows] == chains.sealed_ns[self.vec[rows]]]
+        times = frozen(self.time_ns), frozen(chains.sealed_ns)
+        same = _at_seal(frozen(rows), frozen(self.vec), *times)
         if len(same):
-            mine = seal_keys(self.rows.take(pa.array(same)))
+            mine = seal_keys(self.pool.rows, self._places(same))
             seal = chains.sealed_key.take(pa.array(self.vec[same]))
             before = pc.fill_null(pc.less_equal(mine, seal), False)
             tied[same] = before.to_numpy(zero_copy_only=False)
@@ -154,14 +215,14 @@ class Offer:
             now_ns - self.limits.wait_ns,
             MIN_NS,
         )
-        over = (self.status == admission.WAITING) & (self.block.time_ns <= limit[self.vec])
+        over = (self.status == admission.WAITING) & (self.time_ns <= limit[self.vec])
         self.status[over] = admission.ORPHAN
 
     def reasons(self, rows: Int64s) -> list[str]:
         """Why these rows were not admitted, in words."""
-        parents = self.rows.column("parent")
+        parents = self.pool.rows.column("parent").take(pa.array(self._places(rows)))
         out = []
-        for r in rows.tolist():
+        for k, r in enumerate(rows.tolist()):
             match int(self.status[r]):
                 case admission.REFUSED:
                     out.append(reason_text(int(self.why[r]), int(self.where[r]), self.dims))
@@ -170,10 +231,10 @@ class Offer:
                 case admission.LATE:
                     out.append("late: belongs before deltas that are already folded")
                 case admission.ORPHAN:
-                    out.append(f"unknown parent {parents[r].as_py()}, waited beyond the limit")
+                    out.append(f"unknown parent {parents[k].as_py()}, waited beyond the limit")
                 case admission.CROWDED:
                     out.append(
-                        f"unknown parent {parents[r].as_py()}, and "
+                        f"unknown parent {parents[k].as_py()}, and "
                         f"{self.limits.max_waiting} deltas of this vector wait already"
                     )
                 case _:

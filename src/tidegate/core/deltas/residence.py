@@ -7,7 +7,7 @@ goes, so that compactions fall between the same two deltas however the input was
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.codes import first_rows
+from tidegate.core.deltas import admission
 from tidegate.core.deltas.chains import Chains
 from tidegate.core.deltas.codec import chains_from, checkpoint_schema, checkpoints_of, locate
 from tidegate.core.deltas.offer import Offer
@@ -63,10 +65,10 @@ class Residents:
         words = wanted.dictionary_encode()
         lanes = int(lane.max()) + 1
         pair = words.indices.to_numpy().astype(np.int64) * lanes + lane
-        _, first, vec = np.unique(pair, return_index=True, return_inverse=True)
+        first, vec = _distinct(pair, len(words.dictionary) * lanes)
         ids, id_lane = wanted.take(pa.array(first)), lane[first].astype(np.int32)
         keys = rows.select(list(stage.key)).take(pa.array(first))
-        return cls._open(stage, state, ids, id_lane, keys), vec.astype(np.int64)
+        return cls._open(stage, state, ids, id_lane, keys), vec
 
     @classmethod
     def of_lanes(cls, stage: Compact, state: State, lanes: Int64s) -> Residents:
@@ -154,20 +156,18 @@ class Residents:
             room = self.next_at[active] - chains.pending
             chains, taken = offer.round(chains, room)
             if len(taken):
-                fresh = active[np.unique(offer.vec[taken])]
+                fresh = active[_named(offer.vec[taken], len(active))]
                 self.undelivered[fresh] = np.minimum(self.undelivered[fresh], wall_ns)
             full = chains.pending >= self.next_at[active]
             if full.any():
                 # The delta that filled the chain dates the compaction among all outcomes.
                 cause = np.full(len(chains), -1, np.int64)
                 np.maximum.at(cause, offer.vec[taken], offer.decided[taken])
-                chains, rows = self._compacted(chains, active, full, cause)
+                chains, rows = self._compacted(chains, active, full, cause, offer)
                 made += rows
             if not offer.open:
                 break
-            if full.any():
-                offer.learn(chains)
-            still = np.unique(offer.vec[offer.status == 0])
+            still = _named(offer.vec[offer.status == admission.OPEN], len(active))
             if 2 * len(still) < len(active):
                 out = np.setdiff1d(np.arange(len(active)), still)
                 done.append((active[out], chains.take(out)))
@@ -178,7 +178,7 @@ class Residents:
         return self._outcomes(made)
 
     def _compacted(
-        self, chains: Chains, active: Int64s, full: NDArray[np.bool_], cause: Int64s
+        self, chains: Chains, active: Int64s, full: NDArray[np.bool_], cause: Int64s, offer: Offer
     ) -> tuple[Chains, list[Any]]:
         compactor = self.stage.compactor
         due = np.flatnonzero(full)
@@ -196,10 +196,15 @@ class Residents:
         rows = []
         if len(changed):
             rows.append(self._rows(part, after, changed, active[due][changed], cause[due][changed]))
-        if len(due) == len(chains):
-            return after, rows
-        others = np.setdiff1d(np.arange(len(chains)), due)
-        return _together([(others, chains.take(others)), (due, after)]), rows
+        if len(due) < len(chains):
+            others = np.flatnonzero(~full)
+            after = _together([(others, chains.take(others)), (due, after)])
+        if after.pool is offer.pool:
+            forgotten = folded.forgotten
+            offer.folded(folded.folded, replace(forgotten, vec=due[forgotten.vec]))
+        else:
+            offer.learn(after)
+        return after, rows
 
     def _rows(
         self, before: Chains, after: Chains, which: Int64s, own: Int64s, order: Int64s
@@ -289,6 +294,25 @@ class Residents:
         newest = np.concatenate([part[3] for part in made])[order]
         lane = np.concatenate([part[4] for part in made])[order]
         return [Collection(vectors, newest, lane), Side("compactions", reports, lane)]
+
+
+def _distinct(code: Int64s, codes: int) -> tuple[Int64s, Int64s]:
+    """Of each code that occurs, in order, the first row; and of each row the place of its code."""
+    if codes > 4 * len(code):  # a table of all of them would be mostly empty
+        _, first, place = np.unique(code, return_index=True, return_inverse=True)
+        return first, place.astype(np.int64)
+    first = first_rows(code, codes)
+    there = first >= 0
+    if there.all():
+        return first, code
+    return first[there], (np.cumsum(there) - 1)[code]
+
+
+def _named(vec: Int64s, vectors: int) -> Int64s:
+    """The vectors that occur, each once."""
+    named = np.zeros(vectors, np.bool_)
+    named[vec] = True
+    return np.flatnonzero(named)
 
 
 def _taken_out(

@@ -1,0 +1,143 @@
+"""The order in which deltas stand in their chains: by time, then origin and id, but never before
+their parents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.deltas.numbering import Ids
+from tidegate.core.deltas.rows import frozen
+from tidegate.core.jit import kernel
+from tidegate.core.model import Int64s
+
+__all__ = ["arrange"]
+
+
+@kernel
+def _by_vector(vec: Int64s, time_ns: Int64s, vectors: int) -> tuple[Int64s, bool, bool]:
+    """Row numbers by vector, otherwise as they came; whether times go back within one, and
+    whether two follow each other at the same time."""
+    seat = np.zeros(vectors + 1, np.int64)
+    for r in range(len(vec)):
+        seat[vec[r] + 1] += 1
+    for v in range(vectors):
+        seat[v + 1] += seat[v]
+    order = np.empty(len(vec), np.int64)
+    newest = np.empty(vectors, np.int64)
+    seen = np.zeros(vectors, np.bool_)
+    back = False
+    same = False
+    for r in range(len(vec)):
+        v = vec[r]
+        order[seat[v]] = r
+        seat[v] += 1
+        if seen[v]:
+            back = back or time_ns[r] < newest[v]
+            same = same or time_ns[r] == newest[v]
+        seen[v] = True
+        newest[v] = time_ns[r]
+    return order, back, same
+
+
+@kernel
+def _causal(start: int, stop: int, parent: Int64s, order: Int64s, done: NDArray[np.bool_]) -> None:
+    """Rearrange order[start:stop] so that no row stands before its parent; else as it was."""
+    size = stop - start
+    out = np.empty(size, np.int64)
+    aside = np.empty(size, np.int64)
+    n = 0
+    waiting = 0
+    for k in range(start, stop):
+        r = order[k]
+        if parent[r] >= 0 and not done[parent[r]]:
+            aside[waiting] = r
+            waiting += 1
+            continue
+        out[n] = r
+        n += 1
+        done[r] = True
+        again = waiting > 0
+        while again:
+            again = False
+            for j in range(waiting):
+                c = aside[j]
+                if done[parent[c]]:
+                    out[n] = c
+                    n += 1
+                    done[c] = True
+                    for m in range(j, waiting - 1):
+                        aside[m] = aside[m + 1]
+                    waiting -= 1
+                    again = waiting > 0
+                    break
+    for j in range(waiting):  # a cycle: only in rows nobody admitted
+        out[n] = aside[j]
+        n += 1
+    order[start:stop] = out
+
+
+def arrange(vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, place: Int64s) -> Int64s:
+    """The chain order of rows[place]: by vector, then (time, origin, id), parents before children.
+
+    `vec` and `time_ns` are of the placed rows; so are the numbers that come back.
+    """
+    vectors = int(vec.max()) + 1 if len(vec) else 0
+    order, back, same = _by_vector(frozen(vec), frozen(time_ns), vectors)
+    if back:
+        order = np.lexsort((time_ns, vec))
+    if back or same:
+        _ties(vec, time_ns, rows, place, order)
+    parents = rows.column("parent")
+    if parents.null_count < len(parents):
+        _parents_first(vec, rows, place, order)
+    return order
+
+
+def _ties(vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, place: Int64s, order: Int64s) -> None:
+    """Put rows of one vector and time in the order of (origin, id)."""
+    v, t = vec[order], time_ns[order]
+    same = (v[1:] == v[:-1]) & (t[1:] == t[:-1])
+    if not same.any():
+        return
+    member = np.zeros(len(order), np.bool_)
+    member[1:] |= same
+    member[:-1] |= same
+    places = np.flatnonzero(member)
+    run = np.cumsum(np.concatenate([[True], ~same]))[places]
+    chosen = pa.array(place[order[places]])
+    keys = pa.table(
+        {
+            "run": run,
+            "origin": pc.fill_null(rows.column("origin").take(chosen), ""),
+            "id": rows.column("delta_id").take(chosen),
+        }
+    )
+    ranked = pc.sort_indices(
+        keys, sort_keys=[("run", "ascending"), ("origin", "ascending"), ("id", "ascending")]
+    ).to_numpy()
+    order[places] = order[places][ranked]
+
+
+def _parents_first(vec: Int64s, rows: pa.RecordBatch, place: Int64s, order: Int64s) -> None:
+    chosen = pa.array(place)
+    ids, parents = rows.column("delta_id").take(chosen), rows.column("parent").take(chosen)
+    if parents.null_count == len(parents):
+        return
+    ident, parent, numbering = Ids.of(vec, ids, parents)
+    row_of = np.full(len(numbering), -1, np.int64)
+    named = np.flatnonzero(ident >= 0)
+    row_of[ident[named]] = named
+    parent_row = np.where(parent >= 0, row_of[np.maximum(parent, 0)], -1)
+    place_of = np.empty(len(order), np.int64)
+    place_of[order] = np.arange(len(order))
+    wrong = (parent_row >= 0) & (place_of[np.maximum(parent_row, 0)] > place_of)
+    if not wrong.any():
+        return
+    ordered = vec[order]
+    done = np.zeros(len(order), np.bool_)
+    for v in np.unique(vec[wrong]):
+        start, stop = np.searchsorted(ordered, [v, v + 1])
+        _causal(int(start), int(stop), frozen(parent_row), order, done)
