@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate import threads
 from tidegate.core.eventtime import EventtimeWatermark, ProcessTimeWatermark
-from tidegate.core.eventtime.kernel import arrange, beyond, order_rows, present
+from tidegate.core.eventtime.kernel import beyond, present
+from tidegate.core.eventtime.ordering import MANY, arrange, order_rows
 from tidegate.core.model import Collection, Late, Watermark
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError
@@ -231,8 +233,40 @@ def test_arrange_leaves_out_what_was_refused() -> None:
     times = np.array([5, 9, 3, 2, 4])
     codes = np.array([0, 0, 0, 0, 1], np.int8)
     leaving, staying = arrange(lanes, times, codes, np.array([4, 5]), 2)
-    assert leaving.tolist() == [3, 2, 0]
-    assert staying.tolist() == [1]
+    assert [column.tolist() for column in leaving] == [[3, 2, 0], [2, 3, 5], [0, 1, 1]]
+    assert [column.tolist() for column in staying] == [[1], [9], [0]]
+
+
+@pytest.mark.parametrize("shape", ["mixed", "sorted", "far", "one lane"])
+def test_arrange_by_several_threads_gives_the_same(shape: str) -> None:
+    rng = np.random.default_rng(7)
+    rows, count = 2 * MANY, 1 if shape == "one lane" else 7
+    lanes = rng.integers(0, count, rows).astype(np.int32)
+    times = np.arange(rows) * 10 + rng.integers(0, 100, rows)
+    if shape == "far":
+        times = rng.permutation(times)
+    codes = (rng.random(rows) < 0.01).astype(np.int8)
+    if shape == "sorted":
+        order = np.lexsort((times, lanes))
+        lanes, times, codes = lanes[order], times[order], np.zeros(rows, np.int8)
+    watermark = rng.integers(rows * 9, rows * 10, count)
+    good = np.flatnonzero(codes == 0)
+    order = good[np.lexsort((good, times[good], lanes[good]))]
+    passed = times[order] <= watermark[lanes[order]]
+    was = threads.count()
+    try:
+        for number in (1, 2, 3, 8):
+            threads.use(number)
+            for part, rows_of in zip(
+                arrange(lanes, times, codes, watermark, count),
+                (order[passed], order[~passed]),
+                strict=True,
+            ):
+                assert np.array_equal(part.rows, rows_of)
+                assert np.array_equal(part.time_ns, times[rows_of])
+                assert np.array_equal(part.lane, lanes[rows_of])
+    finally:
+        threads.use(was)
 
 
 def test_present_lanes_and_long_spans() -> None:

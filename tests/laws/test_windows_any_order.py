@@ -58,8 +58,8 @@ def run(stages: list[Operator], pieces: list[Collection]) -> list[Outcome]:
             elif len(item):
                 states[number].grow(int(item.lane.max()) + 1)
                 stage: Any = stages[number]
-                name = {Collection: "process", Late: "process_late", Watermark: "advance"}
-                made = getattr(stage, name[type(item)])(states[number], item)
+                name = {"data": "process", "late": "process_late", "watermark": "advance"}
+                made = getattr(stage, name[item.kind])(states[number], item)
                 out += push(number + 1, made)
         return out
 

@@ -7,6 +7,7 @@ of one of the classes below. All of them are columns: an outcome speaks for many
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar
@@ -98,6 +99,20 @@ class Collection(_Rows):
     def of(cls, rows: pa.RecordBatch, time_ns: Int64s, wall_ns: int = 0) -> Collection:
         """A collection of a single key."""
         return cls(rows, time_ns, lanes_like(rows), wall_ns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        return self.rows.schema
+
+    @property
+    def lies(self) -> tuple[pa.RecordBatch, Int64s | None]:
+        """A batch that has the rows, and their numbers there; None for all of it, as it lies."""
+        return self.rows, None
+
+    def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
+        """What `turn` makes of a column, one entry per row."""
+        return turn(self.rows.column(name))
 
     def take(self, rows: NDArray[Any]) -> Collection:
         """The rows with these numbers, in this order."""

@@ -1,6 +1,6 @@
 """The stateful step: one shard of keys, any chain of operators, for all its keys at once.
 
-In streaming it is a transformWithState processor whose state is the pages of a `Flow`, in RocksDB.
+In streaming its state is the pages of a `Flow`, in RocksDB (Spark's side of it is in `processor`).
 In batch the same shard function runs without state and ends with a flush.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
-from tidegate.core.eventtime.kernel import order_rows
+from tidegate.core.eventtime.ordering import order_rows
 from tidegate.core.flow import Flow
 from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.state import concat
@@ -27,7 +27,7 @@ from tidegate.errors import ContractError, StateError
 from tidegate.spark.control import apply_control
 from tidegate.spark.pack import TIME, from_blob, gathered, to_blob
 
-__all__ = ["METRIC", "STEP_DDL", "ShardStep", "check_shards", "run_shard"]
+__all__ = ["METRIC", "STEP_DDL", "OpenStep", "Shard", "StepPlan", "check_shards", "run_shard"]
 
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
@@ -62,6 +62,17 @@ class Shard:
 
     make: Callable[[], Flow]
     arrival: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """All that a stream's step is told on its way to the workers."""
+
+    shard: Shard
+    query: str
+    timers: bool
+    shards: int
+    wall_ns: int | None = None
 
 
 def run_shard(
@@ -181,69 +192,48 @@ def packed_rows(
     }  # fmt: skip
 
 
-class ShardStep(StatefulProcessor):
-    """transformWithState: the pages of a flow in a map state, timers for its deadlines."""
+class OpenStep:
+    """A step at work in one task: the pages of a flow in a map state, timers for its deadlines."""
 
-    def __init__(
-        self, shard: Shard, query: str, *, timers: bool, shards: int, wall_ns: int | None = None
-    ) -> None:
-        self.shard = shard
-        self.wall_ns = wall_ns
-        self.query = query
-        self.timers = timers
-        self.shards = shards
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
+    def __init__(self, plan: StepPlan, handle: StatefulProcessorHandle, pages: MapState) -> None:
+        self.plan = plan
         self.handle = handle
-        self.pages = handle.getMapState("pages", "page int", "blob binary")
+        self.pages = pages
         self.reported: set[int] = set()
 
-    def handleInputRows(  # noqa: N802  (Spark's name)
-        self,
-        key: Any,
-        rows: Iterator[Any],
-        timerValues: Any,  # noqa: N803
-    ) -> Iterator[Row]:
-        wall_ns = self._wall(timerValues)
-        shard = int(key[0])
+    def rows(self, shard: int, packed: Iterator[Any], now_ms: int) -> Iterator[dict[str, Any]]:
+        """What the packed rows of a shard make of its flow."""
+        wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
-        out = list(packed_rows(shard, run_shard(self.shard, flow, rows, wall_ns), flow))
+        out = list(packed_rows(shard, run_shard(self.plan.shard, flow, packed, wall_ns), flow))
         self.reported.add(shard)
         self._save(shard, flow)
-        return (Row(**row) for row in out)
+        return iter(out)
 
-    def handleExpiredTimer(  # noqa: N802  (Spark's name)
-        self,
-        key: Any,
-        timerValues: Any,  # noqa: N803
-        expiredTimerInfo: Any,  # noqa: N803
-    ) -> Iterator[Row]:
-        shard = int(key[0])
-        wall_ns = self._wall(timerValues)
+    def expired(self, shard: int, now_ms: int) -> Iterator[dict[str, Any]]:
+        """What a shard lets out because a deadline of it has passed."""
+        wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
         made = tables(flow.wake(wall_ns))
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         out = list(packed_rows(shard, made, flow, metric))
         self._save(shard, flow)
-        return (Row(**row) for row in out)
+        return iter(out)
 
-    def close(self) -> None:
-        pass
-
-    def _wall(self, timer_values: Any) -> int:
-        if self.wall_ns is not None:
-            return self.wall_ns
-        return max(int(timer_values.getCurrentProcessingTimeInMs()), 0) * 1_000_000
+    def _wall(self, now_ms: int) -> int:
+        if self.plan.wall_ns is not None:
+            return self.plan.wall_ns
+        return max(now_ms, 0) * 1_000_000
 
     def _open(self, shard: int, wall_ns: int) -> Flow:
         page = self.pages.getValue((_TOKEN,))
         stored = None if page is None else bytes(page[0]).decode()
-        kept = _FLOWS.pop((self.query, shard), None)
+        kept = _FLOWS.pop((self.plan.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored:
             return kept[1]
-        flow = self.shard.make()
+        flow = self.plan.shard.make()
         if stored is not None:
-            check_shards(int(stored.partition(":")[0]), self.shards, "the state")
+            check_shards(int(stored.partition(":")[0]), self.plan.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
             del pages[_TOKEN]
             flow.load(pages)
@@ -253,12 +243,12 @@ class ShardStep(StatefulProcessor):
     def _save(self, shard: int, flow: Flow) -> None:
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
-        token = f"{self.shards}:{uuid.uuid4().hex}"
+        token = f"{self.plan.shards}:{uuid.uuid4().hex}"
         self.pages.updateValue((_TOKEN,), (token.encode(),))
-        _FLOWS[self.query, shard] = (token, flow)
+        _FLOWS[self.plan.query, shard] = (token, flow)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
-        if self.timers:
+        if self.plan.timers:
             for timer in list(self.handle.listTimers()):
                 self.handle.deleteTimer(timer)
             due = flow.wake_at()

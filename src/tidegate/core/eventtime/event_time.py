@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core.eventtime import kernel
+from tidegate.core.eventtime.ordering import arrange
 from tidegate.core.model import (
     Collection,
     Int32s,
@@ -28,6 +29,7 @@ from tidegate.core.model import (
     with_columns,
 )
 from tidegate.core.operator import Operator
+from tidegate.core.picked import Picked
 from tidegate.core.state import LANE, Column, Layout, State, concat
 from tidegate.core.time import UNSET, Duration, format_duration, parse_duration
 from tidegate.errors import ConfigError
@@ -305,30 +307,35 @@ class EventtimeWatermark(Operator):
     ) -> list[Outcome]:
         """What the watermark has passed, in order; the rest is held.
 
-        Lanes and times are joined as numbers and decided first; the payload of held and new rows is
-        then copied once into what leaves and what stays.
+        Lanes and times are joined as numbers and decided first; the payload of what stays is then
+        copied, and that of what leaves when the next stage wants it.
         """
         watermark = state["watermark"]
         held = state.tables["held"]
         lane, time, payload = _joined(held, collection)
         waiting = len(lane) - len(codes)
         codes = np.concatenate([np.zeros(waiting, np.int8), codes])
-        leaving, staying = kernel.arrange(lane, time, codes, watermark, state.lanes)
+        leaving, staying = arrange(lane, time, codes, watermark, state.lanes)
         out: list[Outcome] = []
-        if len(leaving) or len(staying) > waiting:
+        if len(leaving.rows) or len(staying.rows) > waiting:
             kept = None
-            if len(staying):
-                columns = {LANE: lane[staying], _TIME: time[staying]}
-                kept = with_columns(payload.take(pa.array(staying)), columns)
+            if len(staying.rows):
+                columns = {LANE: staying.lane, _TIME: staying.time_ns}
+                kept = with_columns(payload.take(pa.array(staying.rows)), columns)
             state.tables["held"] = kept
-        if len(leaving):
-            rows = payload.take(pa.array(leaving))
+        if len(leaving.rows):
             wall_ns = 0 if collection is None else collection.wall_ns
-            out.append(Collection(rows, time[leaving], lane[leaving], wall_ns))
+            picked = Picked(payload, *leaving, wall_ns)
+            few = _FEW * len(picked) < payload.num_rows
+            out.append(picked.copied() if few else picked)
         return out
 
 
 _NO_CODES = np.zeros(0, np.int8)
+
+_FEW = 4
+"""Where less than one row of so many leaves, it is copied at once: the next stage shall not have to
+go through all that is held."""
 
 
 def _in_time(collection: Collection | None, codes: NDArray[np.int8]) -> list[Outcome]:

@@ -17,8 +17,6 @@ __all__ = [
     "SKEWED",
     "admit",
     "admit_plain",
-    "arrange",
-    "order_rows",
     "present",
     "settle_all",
 ]
@@ -26,17 +24,6 @@ __all__ = [
 ACCEPTED, LATE, SKEWED, NO_SLOT = 0, 1, 2, 3
 
 SKEW_OFF, SKEW_BULK, SKEW_CLOCK = 0, 1, 2
-
-_BITS = np.uint64(11)
-_BUCKETS = 2**11
-_DIGIT = np.uint64(_BUCKETS - 1)
-"""A digit of the radix sort: 2,048 buckets stay in the first-level cache."""
-_SIGN = np.uint64(2**63)
-
-"""With its sign bit turned, an int64 is a uint64 of the same order: distances cannot wrap."""
-
-MOVES = 16
-"""Places that rows may be moved on average before it costs more than a radix sort."""
 
 
 @kernel
@@ -208,177 +195,6 @@ def admit_plain(
             if per_tuple:
                 watermark[lane] = max(minus(time, tolerance), watermark[lane])
     return refused
-
-
-@kernel
-def roughly(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64s, Int64s]:
-    """The accepted rows by lane and nearly by time, and where each lane begins.
-
-    The span of a lane is cut into as many equal parts as it has rows, and rows are counted into
-    them. Where times are spread evenly a part has one or two, and hardly a row is out of place;
-    at worst all rows of a lane share a part and stay in order of arrival.
-    """
-    rows = lanes.shape[0]
-    edges = np.zeros(count + 1, np.int64)
-    low, high = np.full(count, MAX_NS, np.int64), np.full(count, MIN_NS, np.int64)
-    for row in range(rows):
-        if codes[row] == ACCEPTED:
-            lane, time = lanes[row], times[row]
-            edges[lane + 1] += 1
-            low[lane] = min(low[lane], time)
-            high[lane] = max(high[lane], time)
-    scale = np.zeros(count, np.float64)
-    for lane in range(count):
-        span = np.float64(high[lane]) - np.float64(low[lane])
-        if span > 0:
-            scale[lane] = (edges[lane + 1] - 1) / span
-        edges[lane + 1] += edges[lane]
-    part = np.empty(rows, np.int32)
-    places = np.zeros(edges[count] + 1, np.int64)
-    for row in range(rows):
-        if codes[row] == ACCEPTED:
-            lane = lanes[row]
-            # As floats: never decreasing with time, whatever is rounded away.
-            above = (np.float64(times[row]) - np.float64(low[lane])) * scale[lane]
-            part[row] = edges[lane] + np.int64(above)
-            places[part[row] + 1] += 1
-    for at in range(edges[count]):
-        places[at + 1] += places[at]
-    order = np.empty(edges[count], np.int64)
-    for row in range(rows):
-        if codes[row] == ACCEPTED:
-            order[places[part[row]]] = row
-            places[part[row]] += 1
-    return order, edges
-
-
-@kernel
-def insert_rows(order: Int64s, edges: Int64s, times: Int64s, stamps: Int64s) -> bool:
-    """Bring the rows of each lane into order of time by moving each to its place; `stamps` are
-    then their times. False, with nothing done that matters, if they would have to move far."""
-    budget = np.int64(4096)  # and more with every row: rows far out of order are found out early
-    for lane in range(len(edges) - 1):
-        for at in range(edges[lane], edges[lane + 1]):
-            stamps[at] = times[order[at]]
-        for at in range(edges[lane] + 1, edges[lane + 1]):
-            stamp, row = stamps[at], order[at]
-            place = at
-            while place > edges[lane] and stamps[place - 1] > stamp:
-                stamps[place], order[place] = stamps[place - 1], order[place - 1]
-                place -= 1
-            stamps[place], order[place] = stamp, row
-            budget += MOVES - (at - place)
-            if budget < 0:
-                return False
-    return True
-
-
-@kernel
-def radix(order: Int64s, times: Int64s) -> Int64s:
-    """These rows by time, digit by digit from the earliest; equal ones stay as they were."""
-    rows = len(order)
-    other = np.empty(rows, np.int64)
-    lowest, highest = times[order[0]], times[order[0]]
-    for row in order:
-        lowest = min(lowest, times[row])
-        highest = max(highest, times[row])
-    lowest_bits = np.uint64(lowest) ^ _SIGN
-    span = (np.uint64(highest) ^ _SIGN) - lowest_bits
-    shift = np.uint64(0)
-    starts = np.empty(_BUCKETS + 1, np.int64)
-    while shift < 64 and (span >> shift) > 0:
-        starts[:] = 0
-        for row in order:
-            above = (np.uint64(times[row]) ^ _SIGN) - lowest_bits
-            digit = np.int64((above >> shift) & _DIGIT)
-            starts[digit + 1] += 1
-        for bucket in range(_BUCKETS):
-            starts[bucket + 1] += starts[bucket]
-        for row in order:
-            above = (np.uint64(times[row]) ^ _SIGN) - lowest_bits
-            digit = np.int64((above >> shift) & _DIGIT)
-            other[starts[digit]] = row
-            starts[digit] += 1
-        order, other = other, order
-        shift += _BITS
-    return order
-
-
-@kernel
-def is_sorted(lanes: Int32s, times: Int64s, codes: Any) -> bool:
-    """Whether all rows are accepted, and by (lane, time) already."""
-    for row in range(lanes.shape[0]):
-        if codes[row] != ACCEPTED:
-            return False
-        if row > 0 and (
-            lanes[row] < lanes[row - 1]
-            or (lanes[row] == lanes[row - 1] and times[row] < times[row - 1])
-        ):
-            return False
-    return True
-
-
-@kernel
-def by_lane_and_time(
-    lanes: Int32s, times: Int64s, codes: Any, count: int
-) -> tuple[Int64s, Int64s, Int64s]:
-    """The accepted rows by (lane, time, arrival), their times, and where each lane begins; in time
-    linear in the rows.
-
-    Rows are put roughly in order and then moved to their places. Where that is far, a radix sort of
-    the times, then a counting sort by lane. All of these are stable.
-    """
-    order, edges = roughly(lanes, times, codes, count)
-    stamps = np.empty(len(order), np.int64)
-    if len(order) == 0 or insert_rows(order, edges, times, stamps):
-        return order, stamps, edges
-    by_time = radix(np.flatnonzero(codes == ACCEPTED), times)
-    places = edges[:-1].copy()
-    for row in by_time:
-        lane = lanes[row]
-        order[places[lane]] = row
-        stamps[places[lane]] = times[row]
-        places[lane] += 1
-    return order, stamps, edges
-
-
-@kernel
-def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
-    """Row numbers by (lane, time, arrival)."""
-    codes = np.zeros(lanes.shape[0], np.int8)
-    if is_sorted(lanes, times, codes):
-        return np.arange(lanes.shape[0])
-    return by_lane_and_time(lanes, times, codes, count)[0]
-
-
-@kernel
-def arrange(
-    lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, count: int
-) -> tuple[Int64s, Int64s]:
-    """The accepted rows as row numbers in two parts, each by (lane, time, arrival): those the
-    watermark of their lane has passed, and those that wait."""
-    rows = lanes.shape[0]
-    leaving, staying = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out, kept = 0, 0
-    if is_sorted(lanes, times, codes):
-        for row in range(rows):
-            if times[row] <= watermark[lanes[row]]:
-                leaving[out] = row
-                out += 1
-            else:
-                staying[kept] = row
-                kept += 1
-        return leaving[:out], staying[:kept]
-    order, stamps, edges = by_lane_and_time(lanes, times, codes, count)
-    for lane in range(count):
-        for at in range(edges[lane], edges[lane + 1]):
-            if stamps[at] <= watermark[lane]:
-                leaving[out] = order[at]
-                out += 1
-            else:
-                staying[kept] = order[at]
-                kept += 1
-    return leaving[:out], staying[:kept]
 
 
 @kernel

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Outcome
+from tidegate.core.picked import take_rows
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_ROW, D_TIME
 from tidegate.core.sync.policy import Decided
@@ -23,15 +24,30 @@ PLACE = "__place"
 class AllRows:
     """The held rows and behind them the new ones: what the kernel's row numbers mean."""
 
-    rows: pa.RecordBatch
+    source: pa.RecordBatch
+    picks: Int64s | None
+    """Where each row lies in the source; None: as numbered."""
     lane: Int32s
 
     @classmethod
     def of_held(cls, held: pa.RecordBatch) -> AllRows:
-        return cls(_payload(held), held.column(LANE).to_numpy())
+        return cls(_payload(held), None, held.column(LANE).to_numpy())
 
-    def take(self, at: Int64s) -> pa.RecordBatch:
-        return self.rows.take(pa.array(at))
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    def at(self, rows: Int64s) -> Int64s:
+        """Where these rows lie; -1 stays -1."""
+        if self.picks is None:
+            return rows
+        return np.where(rows < 0, -1, self.picks[rows])
+
+    def take(self, rows: Int64s) -> pa.RecordBatch:
+        return take_rows(self.source, self.at(rows))
 
 
 def _payload(held: pa.RecordBatch) -> pa.RecordBatch:
@@ -43,19 +59,29 @@ def places_of(held: pa.RecordBatch) -> tuple[Int32s, Int64s]:
 
 
 def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -> AllRows:
-    part = new if len(usable) == len(new) else new.take(usable)
+    source, picks = new.lies
+    lane = new.lane
+    if len(usable) < len(new):
+        picks = usable if picks is None else picks[usable]
+        lane = lane[usable]
     if held is None or not held.num_rows:
-        return AllRows(part.rows, part.lane)
-    rows = concat([_payload(held), part.rows]) if len(part) else _payload(held)
-    return AllRows(rows, np.concatenate([held.column(LANE).to_numpy(), part.lane]))
+        return AllRows(source, picks, lane)
+    lane = np.concatenate([held.column(LANE).to_numpy(), lane])
+    if not len(usable):
+        return AllRows(_payload(held), None, lane)
+    joined: Any = concat([_payload(held), source])
+    if picks is not None:
+        picks = np.concatenate([np.arange(held.num_rows), held.num_rows + picks])
+    return AllRows(joined, picks, lane)
 
 
-def keep(state: State, rows: AllRows, decided: Decided, places: Int64s) -> None:
+def keep(state: State, rows: AllRows, decided: list[Decided], places: Int64s) -> None:
     """What neither became part of a set nor was let go waits in the state."""
-    stays = np.ones(rows.rows.num_rows, np.bool_)
-    members = decided.members.ravel()
-    stays[members[members >= 0]] = False
-    stays[decided.gone[:, D_ROW]] = False
+    stays = np.ones(len(rows), np.bool_)
+    for part in decided:
+        members = part.members.ravel()
+        stays[members[members >= 0]] = False
+        stays[part.gone[:, D_ROW]] = False
     at = np.flatnonzero(stays)
     table = state.tables["held"]
     before = np.empty(0, np.int64) if table is None else table.column(PLACE).to_numpy()
@@ -91,17 +117,18 @@ def sets(
     rows: AllRows, decided: Decided, topics: tuple[str, ...], topic: str, keys: tuple[str, ...]
 ) -> pa.RecordBatch:
     """One row per set."""
-    schema = set_schema(rows.rows.schema, topics, topic, keys)
-    fields = _members(rows.rows.schema, topic, keys)
+    schema = set_schema(rows.schema, topics, topic, keys)
+    fields = _members(rows.schema, topic, keys)
     present = decided.members >= 0
     first = decided.members[np.arange(len(present)), present.argmax(axis=1)]
-    arrays: list[Any] = [rows.rows.column(key).take(pa.array(first)) for key in keys]
+    firsts = pa.array(rows.at(first))
+    arrays: list[Any] = [rows.source.column(key).take(firsts) for key in keys]
     arrays += [pa.array(decided.spread_ns), pa.array(decided.decided_at_ns)]
     for number in range(len(topics)):
         missing = ~present[:, number]
         none = missing if missing.any() else None
-        at = pa.array(decided.members[:, number], mask=none)
-        columns = [rows.rows.column(field.name).take(at) for field in fields]
+        at = pa.array(rows.at(decided.members[:, number]), mask=none)
+        columns = [rows.source.column(field.name).take(at) for field in fields]
         columns.append(pa.array(decided.member_time_ns[:, number], mask=none))
         struct = list(schema.field(topics[number]).type)
         mask = None if none is None else pa.array(none)
@@ -122,10 +149,10 @@ def jump_schema(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> pa.Schema
 
 def jumps(rows: AllRows, jumped: Int64s, topic: str, keys: tuple[str, ...]) -> pa.RecordBatch:
     """One row per backward jump of a clock: where to, and how far back."""
-    named = rows.rows.select([*keys, topic]).take(pa.array(jumped[:, D_ROW]))
+    named = rows.source.select([*keys, topic]).take(pa.array(rows.at(jumped[:, D_ROW])))
     return pa.RecordBatch.from_arrays(
         [*named.columns, pa.array(jumped[:, D_TIME]), pa.array(jumped[:, D_AMOUNT])],
-        schema=jump_schema(rows.rows.schema, topic, keys),
+        schema=jump_schema(rows.schema, topic, keys),
     )
 
 

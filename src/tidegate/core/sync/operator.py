@@ -8,6 +8,7 @@ watermark decides nothing here and is handed on as far as future sets allow.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,11 +35,17 @@ from tidegate.core.sync.results import Diagnosis
 from tidegate.core.sync.settings import SyncSettings, shifted
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError
+from tidegate.threads import count as threads
+from tidegate.threads import each
 
 __all__ = ["Synchronize"]
 
 _POLICIES = {"approximate": APPROXIMATE, "exact": EXACT}
 _UNKNOWN, _NULL = 0, 1
+_NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
+
+_MANY = 1 << 16
+"""Rows from which on keys are worked on side by side."""
 
 
 @dataclass(frozen=True)
@@ -121,35 +128,49 @@ class Synchronize(SyncSettings, Operator):
     # -- transitions ----------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        self._check(collection.rows.schema)
+        self._check(collection.schema)
         state.grow(int(collection.lane.max()) + 1)
         out: list[Outcome] = []
-        column = as_text(collection.rows.column(self.topic))
-        found = pc.index_in(column, pa.array(self.topics, column.type))
-        number = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-        null = column.is_null().to_numpy(zero_copy_only=False)
-        unknown = (number < 0) & ~null
-        if null.any():
-            out.append(self._no_topic(state, collection.take(np.flatnonzero(null))))
-        usable = np.flatnonzero(number >= 0)
+        number = collection.read(self.topic, self._numbers)
+        null = np.flatnonzero(number == _NO_TOPIC)
+        unknown = np.flatnonzero(number == _NO_SUCH_TOPIC)
+        if len(null):
+            out.append(self._no_topic(state, collection.take(null)))
+        usable = np.arange(len(number))
+        if len(null) or len(unknown):
+            usable = np.flatnonzero(number >= 0)
         held = state.tables["held"]
         count = 0 if held is None else int(held.num_rows)
         all_rows = assemble.held_and_new(held, collection, usable)
-        rows = self._rows(state)
+        lanes = all_rows.lane[count:].astype(np.int64)
+        topics, times = number, collection.time_ns
+        if len(usable) < len(number):
+            topics, times = number[usable], times[usable]
+        if self.shifts.any():
+            times = shifted(times, self.shifts[topics])
         places = np.empty(len(usable), np.int64)
-        topics, lanes = number[usable], collection.lane[usable].astype(np.int64)
-        times = shifted(collection.time_ns[usable], self.shifts[topics])
-        sets, drops, cur = self.matching.room(self, count, len(usable))
-        self.matching.run(
-            self.codes, state["core"], state["ring"], rows, lanes, topics, times, count, places,
-            sets, drops, cur,
-        )  # fmt: skip
-        decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
-        out += self._outcomes(all_rows, decided, collection.wall_ns)
-        if unknown.any():
-            at = np.flatnonzero(unknown)
-            np.add.at(state["unusable"][:, _UNKNOWN], collection.lane[at], 1)
-            assemble.merge_unknown(out, collection.take(at), at, usable, decided, count)
+        rows = self._rows(state)
+        waiting = np.bincount(all_rows.lane[:count], minlength=state.lanes)
+
+        def decide(part: slice) -> Decided:
+            mine = lanes[part]
+            there = int(waiting[mine[0] : mine[-1] + 1].sum()) if several else count
+            sets, drops, cur = self.matching.room(self, there, len(mine))
+            self.matching.run(
+                self.codes, state["core"], state["ring"], rows, mine, topics[part], times[part],
+                count + part.start, places[part], sets, drops, cur,
+            )  # fmt: skip
+            return Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+
+        parts = [slice(0, len(lanes))] if len(unknown) else _by_lane(lanes)
+        several = len(parts) > 1
+        decided = each(decide, parts)
+        for part in decided:
+            out += self._outcomes(all_rows, part, collection.wall_ns)
+        if len(unknown):
+            np.add.at(state["unusable"][:, _UNKNOWN], collection.lane[unknown], 1)
+            rest = collection.take(unknown)
+            assemble.merge_unknown(out, rest, unknown, usable, decided[0], count)
         assemble.keep(state, all_rows, decided, places)
         return out
 
@@ -191,7 +212,7 @@ class Synchronize(SyncSettings, Operator):
         all_rows = assemble.AllRows.of_held(held)
         decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
         out = self._outcomes(all_rows, decided, 0)
-        assemble.keep(state, all_rows, decided, np.empty(0, np.int64))
+        assemble.keep(state, all_rows, [decided], np.empty(0, np.int64))
         return out
 
     def discard(self, state: State) -> dict[str, int]:
@@ -218,6 +239,16 @@ class Synchronize(SyncSettings, Operator):
     def diagnose(self, state: State, lane: int = 0) -> Diagnosis:
         """Which topic holds up the match of this lane, and by how much."""
         return diagnose(self.matching, self, state["core"][lane])
+
+    def _numbers(self, column: pa.Array) -> Int64s:
+        """The number of each row's topic; below zero if it has none, or an unknown one."""
+        column = as_text(column)
+        found = pc.index_in(column, pa.array(self.topics, column.type))
+        if not found.null_count:
+            return np.asarray(found.to_numpy(), np.int64)
+        number = np.asarray(pc.fill_null(found, _NO_SUCH_TOPIC).to_numpy(), np.int64)
+        number[column.is_null().to_numpy(zero_copy_only=False)] = _NO_TOPIC
+        return number
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -262,3 +293,13 @@ class Synchronize(SyncSettings, Operator):
             made = assemble.jumps(rows, jumps, self.topic, self.keys)
             out.append(Side("clock_jump", made, rows.lane[at]))
         return out
+
+
+def _by_lane(lanes: Int64s) -> list[slice]:
+    """Parts to work on side by side: where rows lie by lane, whole lanes each."""
+    n, some = len(lanes), threads()
+    if n < _MANY or some == 1 or bool((lanes[1:] < lanes[:-1]).any()):
+        return [slice(0, n)]
+    cuts = [int(np.searchsorted(lanes, lanes[n * part // some])) for part in range(1, some)]
+    edges = np.unique([0, *cuts, n]).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
