@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, arranged, assert_same, count, in_process, run_now, written
 from spark.recordings import Recording, ordered
 from spark.trouble import DropEven
+from tidegate.core.windows import Tumbling
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
@@ -46,6 +47,41 @@ def test_schemas_are_what_really_comes_out(spark: SparkSession, recording: Recor
         assert table.limit(3).count() == 3, kind
     with pytest.raises(ConfigError, match="kind: got 'lost', must be one of data, late"):
         pipeline.table("lost")
+
+
+DOTTED = {"vehicle": "car.id", "stamp": "header.stamp", "log_time": "log.time", "topic": "a`b",
+          "value": "imu.x"}  # fmt: skip
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_columns_whose_names_have_a_dot(
+    spark: SparkSession, recording: Recording, tmp_path: Path, streaming: bool
+) -> None:
+    """As flattened structs are called. Spark reads `car.id` as a field of `car`."""
+    plain = spark.read.parquet(str(recording.folder))
+    rows = plain
+    if streaming:
+        rows = spark.readStream.schema(plain.schema).parquet(str(recording.folder))
+    dotted = rows.withColumnsRenamed(DOTTED)
+    made = frames(dotted, key="car.id", time="header.stamp", topic="a`b", arrival="log.time")
+    made = made.event_time("unixtimestamp_ns", "200 ms", max_future_skew="1 h")
+    counted = made.window(Tumbling("1 s"), aggregates={"m": ("max", "imu.x")}, group_by="a`b")
+    wanted = frames(plain, key="vehicle", time="stamp", topic="topic", arrival="log_time")
+    wanted = wanted.event_time("unixtimestamp_ns", "200 ms", max_future_skew="1 h")
+    if streaming:
+        run_now(made, tmp_path)
+        slices = [
+            part.rename_columns([DOTTED.get(name, name) for name in part.schema.names])
+            for part in recording.slices
+        ]
+        assert_same(written(tmp_path, made), in_process(made, slices, end=False))
+        return
+    assert set(counted.data.columns) >= {"car.id", "a`b", "m"}  # and only what they need is read
+    found = counted.data.toArrow()
+    right = wanted.window(Tumbling("1 s"), aggregates={"m": ("max", "value")}, group_by="topic")
+    assert sorted(found["m"].to_pylist()) == sorted(right.data.toArrow()["m"].to_pylist())
+    late = made.late.toArrow()
+    assert sorted(late["imu.x"].to_pylist()) == sorted(wanted.late.toArrow()["value"].to_pylist())
 
 
 def _fields(text: str) -> list[str]:

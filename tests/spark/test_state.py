@@ -20,7 +20,7 @@ from spark.recordings import Recording, ordered, stream_of
 from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.errors import StateError
 from tidegate.spark import Frames
-from tidegate.spark.step import ShardStep
+from tidegate.spark.processor import ShardStep
 
 # The workers cannot import the tests: what is defined here travels to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

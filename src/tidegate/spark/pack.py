@@ -7,12 +7,13 @@ only blobs meet the shuffle and the state API.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -28,12 +29,16 @@ __all__ = [
     "Packer",
     "Unpacker",
     "arrow_schema",
+    "column",
     "from_blob",
     "gathered",
+    "map_rows",
     "shorten_hops",
     "to_blob",
     "to_blobs",
 ]
+
+Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 SHARD = "__shard"
 TIME = "__time_ns"
@@ -94,6 +99,32 @@ def _kinds(kind: DataType) -> set[type[DataType]]:
     if isinstance(kind, StructType):
         return {inner for field in kind for inner in _kinds(field.dataType)}
     return {type(kind)}
+
+
+def column(name: str) -> Column:
+    """The column of this very name: Spark reads a dot as a field of a struct."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def map_rows(df: DataFrame, function: Mapped, ddl: str) -> DataFrame:
+    """mapInArrow, whatever the columns are called: pyspark itself cannot find `a.b` any more."""
+    names = tuple(df.columns)
+    if any(sign in name for name in names for sign in ".`"):
+        plain = df.toDF(*(f"column_{place}" for place in range(len(names))))
+        return plain.mapInArrow(Renamed(names, function), ddl)
+    return df.mapInArrow(function, ddl)
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A function of mapInArrow that sees the columns under these names."""
+
+    names: tuple[str, ...]
+    function: Mapped
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = list(self.names)
+        return self.function(batch.rename_columns(names) for batch in batches)
 
 
 def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:

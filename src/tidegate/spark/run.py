@@ -17,11 +17,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark.frames import Frames
+from tidegate.spark.session import CHECKPOINT_FILES
 from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.step import check_shards
 
-__all__ = ["Mode", "check_checkpoint", "run_batch_job", "start", "stop_between_batches"]
+__all__ = [
+    "Mode",
+    "check_checkpoint",
+    "run_batch_job",
+    "start",
+    "stop_between_batches",
+    "stop_when_quiet",
+]
 
 Mode = Literal["batch", "available-now", "continuous"]
 
@@ -62,6 +70,9 @@ def start(
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
     check_checkpoint(checkpoint)
+    if "://" in checkpoint and not checkpoint.startswith("file:"):
+        # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
+        pipeline.df.sparkSession.conf.unset(CHECKPOINT_FILES)
     pipeline = replace(_with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns())
@@ -83,7 +94,7 @@ def start(
         writer = writer.trigger(processingTime=interval)
     query = writer.start()
     if mode == "available-now" and pipeline.needs_timers():
-        threading.Thread(target=_stop_when_quiet, args=(query,), daemon=True).start()
+        threading.Thread(target=stop_when_quiet, args=(query,), daemon=True).start()
     return query
 
 
@@ -124,7 +135,7 @@ def stop_between_batches(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _stop_when_quiet(query: StreamingQuery) -> None:
+def stop_when_quiet(query: StreamingQuery) -> None:
     """End an available-now run of a pipeline that has timers.
 
     Spark runs empty micro-batches for as long as a processing-time timer might be set, which is for

@@ -1,0 +1,78 @@
+"""What the start of a stream costs: the processor is opened in a new Python before every query."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from tidegate.core.eventtime import EventtimeWatermark
+from tidegate.core.flow import Flow
+from tidegate.spark import python
+from tidegate.spark.processor import ShardStep
+from tidegate.spark.step import Shard, StepPlan
+
+OPENS = """
+import pickle, sys
+processor = pickle.loads(sys.stdin.buffer.read())
+class Handle:
+    def getMapState(self, *names):
+        return names
+processor.init(Handle())
+heavy = [name for name in sys.modules if name.split(".")[0] in ("numba", "pyarrow", "tidegate")]
+print(processor.pages[0], sorted(heavy))
+"""
+
+
+def make() -> Flow:
+    return Flow((EventtimeWatermark("200 ms"),), key=("car",))
+
+
+def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:
+    processor = ShardStep(StepPlan(Shard(make), "q", timers=False, shards=2))
+    sent = cloudpickle.dumps(processor)
+    told = subprocess.run([sys.executable, "-c", OPENS], input=sent, capture_output=True)
+    assert told.stdout.decode().strip() == "pages []", told.stderr.decode()
+
+
+# -- the Python of workers -----------------------------------------------------------------------
+
+
+def test_workers_import_the_pyspark_that_is_installed(tmp_path: Path) -> None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    zips = [str(file) for file in sorted((home / "python" / "lib").glob("*.zip"))]
+    assert zips, "Spark no longer brings its Python as a zip: the launcher has nothing to do"
+    mine = tmp_path / "with space"
+    mine.mkdir()
+    (mine / "only_here.py").write_text("")
+    asked = "import only_here, pyspark, sys; print(pyspark.__file__); print(sys.argv[1:])"
+    command = [python.worker_python(tmp_path), "-c", asked, "a b", "*"]
+    path = os.pathsep.join([*zips, str(mine)])
+    told = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert told.stdout.splitlines() == [pyspark.__file__, "['a b', '*']"], told.stderr
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert python.worker_python(tmp_path / "file") == sys.executable
+
+
+def test_which_python_workers_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    python.use_python(local=True)
+    assert os.environ["PYSPARK_PYTHON"].startswith(str(tmp_path))
+    python.use_python(local=False)  # what lies at that path on a cluster nobody knows
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/theirs/bin/python")
+    python.use_python(local=True)
+    assert os.environ["PYSPARK_PYTHON"] == "/opt/theirs/bin/python"
