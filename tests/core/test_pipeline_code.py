@@ -71,7 +71,7 @@ def test_a_character_no_yaml_may_have() -> None:
 
 
 def test_what_is_found_wrong_later_has_its_line_too() -> None:
-    text = "streams:\n  s:\n    source:\n      options: {a.b: 1}\nsink:\n  format: avro\n"
+    text = "streams:\n  s:\n    source:\n      options: {a.b: 1}\nsink:\n  format: delta\n"
     pipeline = PipelineDefinition.from_yaml(text, "x.yaml")
     for field, line in (("sink.format", 6), ("streams.s.source.options.a.b", 4)):
         with pytest.raises(ConfigError, match=rf"\(x\.yaml, line {line}\)$"), pipeline.located():

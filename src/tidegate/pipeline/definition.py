@@ -262,10 +262,14 @@ class StageDefinition(_Model):
         return {self.name: self.settings}
 
 
+SinkFormat = Literal["parquet", "delta", "kafka", "mcap"]
+"""What `tidegate.spark.sinks` can write; a test compares the two."""
+
+
 class SinkDefinition(_Model):
     """Where the tables go: one per kind (data, late, error, ...), under `path`."""
 
-    format: str = "parquet"
+    format: SinkFormat = "parquet"
     path: str | None = None
     options: dict[str, Scalar] = Field(default_factory=dict)
 
