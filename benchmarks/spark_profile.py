@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from suite.drawing import stack
+from suite.nothing import Nothing
 from suite.results import write_picture, write_section
-from suite.streams import Nothing, Ran, in_order, pipeline, run, write_files
+from suite.streams import Ran, in_order, pipeline, run, write_files
 
 from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow

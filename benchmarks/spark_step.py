@@ -15,18 +15,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from suite.nothing import Nothing
 
-from tidegate.core.model import Collection, Outcome
-from tidegate.core.operator import Operator
-from tidegate.core.state import Layout, State
 from tidegate.core.windows import Tumbling
 from tidegate.spark import frames, session
 
@@ -34,19 +31,6 @@ FILES = 6
 TOPICS = ["lidar", "camera", "imu", "gps"]
 AGGREGATES = {"n": "count", "mean": ("mean", "value")}
 DDL = "vehicle string, topic string, stamp long, log_time long, value double, payload binary"
-
-
-@dataclass(frozen=True)
-class Nothing(Operator):
-    """The operator that does nothing: what the step itself costs."""
-
-    name: ClassVar[str] = "nothing"
-
-    def layout(self) -> Layout:
-        return Layout()
-
-    def process(self, state: State, collection: Collection) -> list[Outcome]:
-        return [collection]
 
 
 def record(folder: Path, rows: int, keys: int, payload_bytes: int = 90) -> None:

@@ -39,6 +39,7 @@ ON_SPARK = {
     "stream_tumbling": "B. tumbling, stream",
     "stream_sets": "C. sets, stream",
     "stream_sessions": "D. sessions, stream",
+    "stream_batches": "E. batches, stream",
 }
 LIMITS_ON_SPARK = {
     job: tuple(f"stream_{limit}" if job.startswith("stream_") else limit

@@ -7,33 +7,17 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from suite.data import record
 from suite.usage import cpu_seconds
-from tidegate.core.model import Collection, Outcome
-from tidegate.core.operator import Operator
-from tidegate.core.state import Layout, State
 from tidegate.spark import frames
 from tidegate.spark.frames import Frames
 
 TOPICS = ["lidar", "camera", "imu", "gps"]
-
-
-@dataclass(frozen=True)
-class Nothing(Operator):
-    """The operator that does nothing: what the step itself costs."""
-
-    name: ClassVar[str] = "nothing"
-
-    def layout(self) -> Layout:
-        return Layout()
-
-    def process(self, state: State, collection: Collection) -> list[Outcome]:
-        return [collection]
 
 
 @dataclass(frozen=True)

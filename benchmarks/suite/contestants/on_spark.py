@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.window import Window
 
 FILES, FILES_PER_BATCH = 6, 2
@@ -89,15 +90,20 @@ def batch_job(make: Callable[[Given], DataFrame]) -> Callable[[Given], Any]:
     return run
 
 
-def stream_job(make: Callable[[DataFrame], DataFrame]) -> Callable[[Given], Any]:
-    """A job on a stream; what it returns runs it once more, into files, for the rows."""
+def stream_job(
+    make: Callable[[DataFrame], DataFrame], end: Callable[[StreamingQuery], None] | None = None
+) -> Callable[[Given], Any]:
+    """A job on a stream; what it returns runs it once more, into files, for the rows.
+
+    `end` ends a query that would run on when all is read.
+    """
 
     def run(given: Given) -> Any:
-        _until_read(make(given.stream), "noop", {})
+        _until_read(make(given.stream), "noop", {}, end)
 
         def rows() -> Any:
             with tempfile.TemporaryDirectory() as folder:
-                _until_read(make(given.stream), "parquet", {"path": folder})
+                _until_read(make(given.stream), "parquet", {"path": folder}, end)
                 files = sorted(
                     Path(folder).glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns
                 )
@@ -108,12 +114,20 @@ def stream_job(make: Callable[[DataFrame], DataFrame]) -> Callable[[Given], Any]
     return run
 
 
-def _until_read(df: DataFrame, sink: str, options: dict[str, str]) -> None:
+def _until_read(
+    df: DataFrame,
+    sink: str,
+    options: dict[str, str],
+    end: Callable[[StreamingQuery], None] | None,
+) -> None:
     checkpoint = tempfile.mkdtemp()
     try:
         writer = df.writeStream.format(sink).options(**options).outputMode("append")
         writer = writer.option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        query = writer.trigger(availableNow=True).start()
+        if end is not None:
+            end(query)
+        query.awaitTermination()
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
 

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import time
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pyspark
-import pyspark.cloudpickle
+from nothing import Nothing
 from on_spark import Given, batch_job, sorted_answer, stream_job
 from on_spark import prepare as prepare_files
 from pyspark.sql import DataFrame
 
 import tidegate
-from tidegate.core.model import Collection, Outcome
-from tidegate.core.operator import Operator
-from tidegate.core.state import Layout, State
 from tidegate.core.windows import Session, Tumbling
 from tidegate.spark import frames, session
 from tidegate.spark.frames import Frames
+from tidegate.spark.run import stop_when_quiet
 
 VERSION = f"{tidegate.__version__} on pyspark {pyspark.__version__}"
 TOPICS = ["lidar", "camera", "imu", "gps"]
 GAP_NS = 500_000_000
-
-# Workers cannot import a contestant: what it defines travels to them whole.
-pyspark.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@dataclass(frozen=True)
-class Nothing(Operator):
-    """The operator that does nothing: what a stateful step itself costs."""
-
-    name: ClassVar[str] = "nothing"
-
-    def layout(self) -> Layout:
-        return Layout()
-
-    def process(self, state: State, collection: Collection) -> list[Outcome]:
-        return [collection]
 
 
 def prepare(path: str) -> Given:
@@ -76,7 +58,10 @@ def sets(df: DataFrame) -> DataFrame:
 
 
 def batches(df: DataFrame) -> DataFrame:
-    return _timed(df).batch("1 s", gated=("lidar", "imu")).data
+    """Its batches may also wait by the clock, which stands still for those who catch up: so it does
+    in `tidegate run`."""
+    told = _timed(df).batch("1 s", gated=("lidar", "imu"))
+    return replace(told, wall_ns=time.time_ns()).data
 
 
 def nothing(df: DataFrame) -> DataFrame:
@@ -102,11 +87,13 @@ def _of_batch(make: Any) -> Any:
     return batch_job(lambda given: make(given.batch))
 
 
+def _of_stream(name: str) -> Any:
+    # With timers Spark runs empty micro-batches for ever: it is stopped as `tidegate run` does it.
+    return stream_job(MADE[name], stop_when_quiet if name == "batches" else None)
+
+
 JOBS = {name: _of_batch(make) for name, make in MADE.items()} | {
-    # batches wait by the clock too, and with timers Spark's own available-now has no end
-    f"stream_{name}": stream_job(make)
-    for name, make in MADE.items()
-    if name != "batches"
+    f"stream_{name}": _of_stream(name) for name in MADE
 }
 
 
