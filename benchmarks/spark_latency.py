@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from suite.drawing import curves
 from suite.results import write_picture, write_section
+from suite.streams import TOPICS, when
 
 from tidegate.spark import frames, session
 from tidegate.spark.frames import Frames
 
-TOPICS = ["lidar", "camera", "imu", "gps"]
 KEYS = 100
 EVERY_S = 0.1
 
@@ -131,7 +131,7 @@ def main() -> None:
     lines = [
         "## Latency of a decision on Spark, trigger 0",
         "",
-        f"`benchmarks/spark_latency.py`, {time.strftime('%Y-%m-%d %H:%M')}: {given.rate:,} "
+        f"`benchmarks/spark_latency.py`, {when()}: {given.rate:,} "
         f"messages per second of {KEYS} keys in files every {EVERY_S * 1000:.0f} ms. "
         "From the stamp of the message that decides, taken before its file is written, to the "
         "collected rows. Milliseconds.",

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from suite.drawing import stack
 from suite.nothing import Nothing
 from suite.results import write_picture, write_section
-from suite.streams import Ran, in_order, pipeline, run, write_files
+from suite.streams import Ran, in_order, pipeline, run, when, write_files
 
 from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
@@ -129,7 +129,7 @@ def main() -> None:
         "",
         f"`benchmarks/spark_profile.py`: {given.messages:,} messages of {given.keys:,} keys in "
         f"micro-batches of {given.messages // 4:,}, noop sink, {given.rounds} rounds, "
-        f"{time.strftime('%Y-%m-%d %H:%M')}. Seconds per million rows.",
+        f"{when()}. Seconds per million rows.",
         "",
         "| path | wall, median | least to most | CPU, median |",
         "|---|---|---|---|",

@@ -11,14 +11,13 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from suite.drawing import curves
 from suite.results import write_picture, write_section
-from suite.streams import TOPICS, Ran, in_order, run, write_files
+from suite.streams import TOPICS, Ran, in_order, run, when, write_files
 from suite.usage import peak_bytes
 
 from tidegate.spark import session
@@ -56,12 +55,12 @@ def main() -> None:
     parser.add_argument("--no-report", action="store_true", help="print only")
     given = parser.parse_args()
     spark = session(settings={"spark.sql.shuffle.partitions": "2"})
-    measured(spark, 100_000, 10, 2)  # Java and workers are warm
+    measured(spark, 500_000, 100, 10)  # Java and workers are warm: cold, the first rows cost twice
     per_batch = given.messages // 5
     lines = [
         "## State and micro-batches on Spark",
         "",
-        f"`benchmarks/spark_state.py`, {time.strftime('%Y-%m-%d %H:%M')}: event time (200 ms) and "
+        f"`benchmarks/spark_state.py`, {when()}: event time (200 ms) and "
         "sets of four topics, packed outcomes into the noop sink. State in RocksDB, changelog "
         "checkpoints. Medians per micro-batch, the first left out; commit and update times are "
         "added up over the two tasks.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,11 @@ class Ran:
     @property
     def seconds(self) -> float:
         return sum(part["durationMs"]["triggerExecution"] for part in self.progress) / 1000
+
+
+def when() -> str:
+    """The time of day, and how busy the machine is already."""
+    return f"{time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f}"
 
 
 def write_files(folder: Path, messages: int, keys: int, files: int) -> None:
