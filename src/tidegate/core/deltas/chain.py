@@ -122,7 +122,7 @@ class DeltaChain:
         vec = np.zeros(rows.num_rows, np.int64)
         assert chain._chains is not None
         time_ns = pc.fill_null(rows.column("time_ns"), MAX_NS).to_numpy()
-        order = arrange(vec, time_ns, rows, np.arange(rows.num_rows))
+        _, _, order = arrange(vec, time_ns, rows, np.arange(rows.num_rows))
         chain._chains = chain._chains.with_rows(rows.take(pa.array(order)), vec)
         return chain
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas.covered import Covered
+from tidegate.core.deltas.kernels import as_they_lie
 from tidegate.core.deltas.pool import Pool, spans
 from tidegate.core.deltas.rows import Block, frozen, reason_text
 from tidegate.core.deltas.taking import take_rows
@@ -122,7 +123,7 @@ class Chains:
 
     @cached_property
     def block(self) -> Block:
-        return self.pool.block if self._alone else Block.of(self.rows)
+        return self.pool.block if self._alone else self.pool.block.take(self.place)
 
     @cached_property
     def time_ns(self) -> Int64s:
@@ -290,7 +291,7 @@ class Chains:
         """The chains of these vectors, in this order."""
         rows, vec = spans(self.start[which], self.pending[which])
         chosen = pa.array(which)
-        return Chains(
+        new = Chains(
             self.dims,
             self.ids.take(chosen),
             self.lane[which],
@@ -307,6 +308,17 @@ class Chains:
             vec,
             self.covered.of(which, len(self)),
         )
+        if "time_ns" in self.__dict__:
+            new.__dict__["time_ns"] = self.time_ns[rows]
+        return new
+
+    def as_they_lie(self) -> tuple[pa.RecordBatch, Int64s]:
+        """The pending rows, and of each its vector: those of one in chain order, otherwise as they
+        lie in the pool, where they are copied from several times as fast."""
+        if self._alone:
+            return self.pool.rows, self.vec
+        place, vec = as_they_lie(frozen(self.place), frozen(self.vec), len(self.pool))
+        return take_rows(self.pool.rows, place), vec
 
     def settled(self) -> Chains:
         """The same, with a pool of their own: nothing but their own rows is kept alive."""

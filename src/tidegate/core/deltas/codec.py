@@ -82,6 +82,9 @@ def locate(ids: pa.Array, lane: Int32s, wanted: pa.Array, wanted_lane: Int32s) -
     if not len(ids):
         return np.full(len(wanted), -1, np.int64)
     words = ids.unique()
+    if len(words) == len(ids):
+        alone: Int64s = pc.fill_null(pc.index_in(wanted, words), -1).to_numpy().astype(np.int64)
+        return np.where((alone >= 0) & (lane[alone] == wanted_lane), alone, -1)
     lanes = int(max(lane.max(), wanted_lane.max() if len(wanted_lane) else 0)) + 1
     own = pc.index_in(ids, words).to_numpy().astype(np.int64) * lanes + lane
     place = pc.fill_null(pc.index_in(wanted, words), -1).to_numpy().astype(np.int64)

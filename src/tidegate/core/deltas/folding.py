@@ -139,7 +139,7 @@ def _merge(
         return replace(chains, place=chains.place[keep], vec=chains.vec[keep]), gone
     order = np.argsort(np.concatenate([keep, start[fine]]), kind="stable")
     merged_rows = _merged_rows(chains, start[fine], stop[fine], made.columns(), fine)
-    pending = pa.concat_batches([take_rows(chains.rows, keep), merged_rows])
+    pending = pa.concat_batches([take_rows(chains.pool.rows, chains.place[keep]), merged_rows])
     vec = np.concatenate([chains.vec[keep], chains.vec[start[fine]]])[order]
     return replace(chains, pool=Pool(pending), place=order, vec=vec), gone
 
@@ -152,15 +152,12 @@ def _merged_rows(
     fine: NDArray[np.bool_],
 ) -> pa.RecordBatch:
     """The rows that stand for the runs: named and dated after their last delta."""
-    rows = chains.rows
-    last = rows.take(pa.array(stop - 1))
-    times = chains.time_ns
-    since = pc.fill_null(rows.column("first_ns"), pa.scalar(2**63 - 1)).to_numpy()
-    flat, ends = chains.settled().pool.ids
+    pool = chains.pool
+    last = pool.rows.take(pa.array(chains.place[stop - 1]))
+    times = pool.block.time_ns
+    since = pc.fill_null(pool.rows.column("first_ns"), pa.scalar(2**63 - 1)).to_numpy()
     size = stop - start
-    member = (
-        np.repeat(start, size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    )
+    member = chains.place[spans(start, size)[0]]
     cut = np.cumsum(size) - size
     made = {
         **{name: columns[name].filter(pa.array(fine)) for name in columns},
@@ -169,10 +166,11 @@ def _merged_rows(
         "parent": pa.nulls(len(start), pa.string()),
         "metadata": pa.nulls(len(start), pa.string()),
     }
-    offsets = np.concatenate([[0], np.cumsum(ends[stop] - ends[start])])
-    picked = np.repeat(ends[start] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+    texts, ends = pool.ids
+    ids = pool.sizes[member]
+    offsets = np.concatenate([[0], np.cumsum(np.add.reduceat(ids, cut))])
     made["covers"] = pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), flat.take(pa.array(picked))
+        pa.array(offsets.astype(np.int32)), texts.take(pa.array(spans(ends[member], ids)[0]))
     )
     return pa.RecordBatch.from_arrays(
         [made.get(f.name, last.column(f.name)) for f in DELTAS], schema=DELTAS

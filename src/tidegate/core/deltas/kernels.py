@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.jit import kernel
 
-__all__ = ["apply_rows", "finite_rows", "merge_runs"]
+__all__ = ["apply_rows", "as_they_lie", "finite_rows", "gather", "merge_runs"]
 
 CREATE, DENSE, SPARSE, ADD, ADD_DENSE, SCALE, OFFSET, DELETE, AFFINE = range(9)
 
@@ -105,6 +105,52 @@ def apply_rows(
                 for i in range(dims):
                     if named[i] != k:
                         x[i] = f * x[i] + c
+
+
+@kernel
+def as_they_lie(rows: Ints, slot: Ints, total: int) -> tuple[Ints, Ints]:
+    """The same rows (of so many) in another order that applies them the same: those of a vector as
+    they came, which must be next to each other; otherwise as they lie in memory.
+
+    Reading rows one after the other and vectors here and there is several times as fast as the
+    other way round: a vector is one place, a row is many.
+    """
+    # A row that must wait for one that lies behind it comes directly after that one.
+    head = np.full(total, -1, np.int32)
+    top = 0
+    for k in range(len(rows)):
+        if k == 0 or slot[k] != slot[k - 1] or rows[k] > top:
+            top = rows[k]
+            head[top] = k
+    new_rows, new_slot = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    place = 0
+    for r in range(total):
+        k = head[r]
+        if k < 0:
+            continue
+        s = slot[k]
+        while True:
+            new_rows[place] = rows[k]
+            new_slot[place] = s
+            place += 1
+            k += 1
+            if k == len(rows) or slot[k] != s or rows[k] > r:
+                break
+    return new_rows, new_slot
+
+
+@kernel
+def gather(start: Ints, flat: NDArray[Any], rows: Ints) -> tuple[Ints, NDArray[Any]]:
+    """Offsets and items of the lists of these rows."""
+    ends = np.zeros(len(rows) + 1, np.int64)
+    for k in range(len(rows)):
+        ends[k + 1] = ends[k] + start[rows[k] + 1] - start[rows[k]]
+    out = np.empty(ends[len(rows)], flat.dtype)
+    for k in range(len(rows)):
+        first = start[rows[k]]
+        for j in range(ends[k + 1] - ends[k]):
+            out[ends[k] + j] = flat[first + j]
+    return ends, out
 
 
 @kernel

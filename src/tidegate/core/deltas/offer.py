@@ -20,7 +20,7 @@ from tidegate.core.deltas.chains import Chains, seal_keys
 from tidegate.core.deltas.covered import Covered
 from tidegate.core.deltas.numbering import Ids
 from tidegate.core.deltas.ordering import arrange
-from tidegate.core.deltas.pool import Pool
+from tidegate.core.deltas.pool import Pool, spans
 from tidegate.core.deltas.rows import frozen, reason_text
 from tidegate.core.deltas.taking import take_rows
 from tidegate.core.jit import kernel
@@ -62,24 +62,26 @@ class Offer:
     def __init__(
         self,
         chains: Chains,
-        rows: pa.RecordBatch,
+        rows: pa.RecordBatch | Pool,
         vec: Int64s,
         limits: Limits,
         order: Int64s | None = None,
     ) -> None:
-        """Offer these rows (all, as they stand; or those of these numbers, in that order)."""
+        """Offer these rows (all, as they stand; or those of these numbers, in that order). `vec`
+        names the vectors of all rows."""
         self.limits = limits
         self.dims = chains.dims
-        given = Pool(rows)
+        given = rows if isinstance(rows, Pool) else Pool(rows)
         self._order = order
-        why, where = given.check(self.dims)
-        time_ns = given.block.time_ns
-        ident, parent, self.numbering = Ids.of(vec, rows.column("delta_id"), rows.column("parent"))
-        self.vec, self.why, self.where, self.time_ns = vec, why, where, time_ns
-        self.ident, self.parent = ident, parent
-        if order is not None:
-            self.vec, self.why, self.where = vec[order], why[order], where[order]
-            self.time_ns, self.ident = time_ns[order], ident[order]
+        why, self._where = given.check(self.dims)
+        columns = given.rows.column("delta_id"), given.rows.column("parent")
+        ident, parent, self.numbering = Ids.of(vec, *columns)
+        if order is None:
+            self.vec, self.why, self.time_ns = vec, why, given.block.time_ns
+            self.ident, self.parent = ident, parent
+        else:
+            self.vec, self.why = vec[order], why[order]
+            self.time_ns, self.ident = given.block.time_ns[order], ident[order]
             self.parent = parent[order] if len(parent) else parent
         self.status: NDArray[np.int8] = (self.why != 0) * np.int8(admission.REFUSED)
         n = len(self.vec)
@@ -88,14 +90,16 @@ class Offer:
         self.decided = np.arange(n, dtype=np.int64)
         self.known: NDArray[np.int8] = np.zeros(len(self.numbering), np.int8)
         self._names = np.arange(len(chains))
-        # Rows that are in the chains already come first in the pool, in their order.
+        # Rows that are in the chains already come first in the pool.
         self._first = chains.place
-        self._lead = len(chains.place)
+        if 2 * len(chains.place) < len(chains.pool):
+            chains = chains.settled()  # most of their pool is none of theirs
+        self._old = chains.place
+        self._lead = len(chains.pool) if len(chains.place) else 0
         self.pool, self._numbers = given, ident
         found = self.learn(chains)
         if self._lead:
-            mine = chains.settled().pool
-            self.pool, self._numbers = mine.plus(given), np.concatenate([found, ident])
+            self.pool, self._numbers = chains.pool.plus(given), np.concatenate([found, ident])
 
     @property
     def rows(self) -> pa.RecordBatch:
@@ -110,21 +114,26 @@ class Offer:
 
     def learn(self, chains: Chains) -> NDArray[np.int32]:
         """Look up where the ids on offer are by now: after rows were merged, for instance. Gives
-        the numbers of the ids of all pending rows."""
+        the numbers of the ids of all rows in the pool of these chains."""
         self.known[:] = admission.FREE
-        behind = np.ones(len(chains.vec), np.bool_)
-        if chains.pool.merged:
-            covers = chains.rows.column("covers")
-            merged = np.flatnonzero(covers.is_valid().to_numpy(zero_copy_only=False))
+        self._note(chains.covered.vec, chains.covered.ids, admission.SEALED)
+        pool = chains.pool
+        owner = np.full(len(pool), -1, np.int64)
+        owner[chains.place] = self._names[chains.vec]
+        numbers = self.numbering.find(owner, pool.rows.column("delta_id"))
+        self._put(numbers, admission.BEHIND)
+        if pool.merged:
+            texts, ends = pool.ids
+            sizes = pool.sizes[chains.place]
+            valid = pool.rows.column("covers").is_valid().to_numpy(zero_copy_only=False)
+            merged = np.flatnonzero(valid[chains.place])
             last = np.full(len(chains), -1, np.int64)
             last[chains.vec[merged]] = merged
-            behind = np.arange(len(behind)) > last[chains.vec]
-            sizes = pc.fill_null(covers.value_lengths(), 0).to_numpy()
-            self._note(np.repeat(chains.vec, sizes), covers.flatten(), admission.SEALED)
-        self._note(chains.covered.vec, chains.covered.ids, admission.SEALED)
-        numbers = self.numbering.find(self._names[chains.vec], chains.rows.column("delta_id"))
-        self._put(numbers[behind], admission.BEHIND)
-        self._put(numbers[~behind], admission.SEALED)
+            sealed = np.arange(len(sizes)) <= last[chains.vec]
+            flat, whose = spans(ends[chains.place[sealed]], sizes[sealed])
+            vec = chains.vec[sealed][whose]
+            self._put(numbers[chains.place[sealed]], admission.SEALED)
+            self._note(vec, texts.take(pa.array(flat)), admission.SEALED)
         return numbers
 
     def folded(self, rows: Int64s, forgotten: Covered) -> None:
@@ -175,8 +184,10 @@ class Offer:
             return chains, taken
         pool, place = self._joined(chains, self._places(taken))
         vec = np.concatenate([chains.vec, self.vec[taken]]) if len(chains.vec) else self.vec[taken]
-        order = arrange(vec, pool.block.time_ns[place], pool.rows, place)
-        return replace(chains, pool=pool, place=place[order], vec=vec[order]), taken
+        vec, time_ns, place = arrange(vec, pool.block.time_ns[place], pool.rows, place)
+        new = replace(chains, pool=pool, place=place, vec=vec)
+        new.__dict__["time_ns"] = time_ns
+        return new, taken
 
     def _joined(self, chains: Chains, new: Int64s) -> tuple[Pool, Int64s]:
         """The rows of the chains, and behind them new ones, as places of one pool."""
@@ -185,7 +196,7 @@ class Offer:
         if chains.pool is self.pool:
             return self.pool, np.concatenate([chains.place, new])
         if chains.place is self._first:
-            return self.pool, np.concatenate([np.arange(self._lead), new])
+            return self.pool, np.concatenate([self._old, new])
         both = chains.settled().pool.plus(Pool(take_rows(self.pool.rows, new)))
         return both, np.arange(len(both))
 
@@ -225,7 +236,8 @@ class Offer:
         for k, r in enumerate(rows.tolist()):
             match int(self.status[r]):
                 case admission.REFUSED:
-                    out.append(reason_text(int(self.why[r]), int(self.where[r]), self.dims))
+                    where = self._where[r if self._order is None else self._order[r]]
+                    out.append(reason_text(int(self.why[r]), int(where), self.dims))
                 case admission.DUPLICATE:
                     out.append("duplicate delta id")
                 case admission.LATE:

@@ -10,18 +10,20 @@ by the order of the deltas. Only "at the latest" is wall time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.deltas import admission
 from tidegate.core.deltas.compaction import Compactor
 from tidegate.core.deltas.objects import rows_from
 from tidegate.core.deltas.offer import Limits, Offer
 from tidegate.core.deltas.operations import Offset, VectorDelta
+from tidegate.core.deltas.pool import Pool
 from tidegate.core.deltas.residence import Residents
 from tidegate.core.deltas.rows import normalise
 from tidegate.core.deltas.strategies import (
@@ -44,11 +46,41 @@ from tidegate.core.model import (
 from tidegate.core.operator import Operator
 from tidegate.core.state import LANE, Column, Layout, State, concat
 from tidegate.core.time import MAX_NS, UNSET, Duration, parse_duration
+from tidegate.threads import each
 
 __all__ = ["Compact"]
 
 TIME = "__time_ns"
 _COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The rows of a collection where they lie, with time and lane beside them: all of them as they
+    stand, or those of the numbers `order`. Rows that waited for a parent come first."""
+
+    rows: pa.RecordBatch
+    order: Int64s | None
+    lane: Int32s
+    """Of each row that is meant."""
+
+    @classmethod
+    def of(cls, collection: Collection, waited: pa.RecordBatch | None) -> Arrived:
+        if waited is not None and waited.num_rows:
+            beside = {TIME: collection.time_ns, LANE: collection.lane}
+            rows = concat([waited, with_columns(collection.rows, beside)])
+            assert rows is not None
+            return cls(rows, None, rows.column(LANE).to_numpy())
+        rows, order = collection.lies
+        time_ns, lane = collection.time_ns, collection.lane
+        if order is not None:
+            time_ns, lane = np.zeros(rows.num_rows, np.int64), np.zeros(rows.num_rows, np.int32)
+            time_ns[order], lane[order] = collection.time_ns, collection.lane
+        return cls(with_columns(rows, {TIME: time_ns, LANE: lane}), order, collection.lane)
+
+    def places(self, which: Int64s) -> Int64s:
+        """Where in `rows` these of the rows that are meant lie."""
+        return which if self.order is None else self.order[which]
 
 
 @dataclass(frozen=True)
@@ -143,20 +175,20 @@ class Compact(Operator):
     # -- transitions ------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        rows = with_columns(collection.rows, {TIME: collection.time_ns, LANE: collection.lane})
-        waited = state.tables["waiting"]
-        if waited is not None and waited.num_rows:
-            joined = concat([waited, rows])
-            assert joined is not None
-            rows = joined
-        lane = rows.column(LANE).to_numpy()
-        deltas = self._deltas(rows)
-        residents, vec = Residents.load(self, state, rows, deltas, lane)
-        offer = Offer(residents.chains, deltas, vec, self.limits)
+        arrived = Arrived.of(collection, state.tables["waiting"])
+        pool = Pool(self._deltas(arrived.rows))
+        vectors = pool.rows.column("vector_id")
+
+        def words() -> Any:
+            return pc.fill_null(vectors, "").dictionary_encode()
+
+        _, found, _ = each(_done, (lambda: pool.sound(self.dims), words, lambda: pool.nbytes))
+        residents, vec = Residents.load(self, state, arrived, found)
+        offer = Offer(residents.chains, pool, vec, self.limits, arrived.order)
         out = residents.work(offer, collection.wall_ns)
         residents.save(state)
-        self._hold(state, rows, offer)
-        return [*out, *self._refused(state, rows, lane, offer)]
+        self._hold(state, arrived, offer)
+        return [*out, *self._refused(state, arrived, offer)]
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         waited = state.tables["waiting"]
@@ -190,7 +222,7 @@ class Compact(Operator):
             np.arange(state.lanes) if lanes is None else np.unique(lanes).astype(np.int64)
         )
         out: list[Outcome] = []
-        residents = Residents.of_lanes(self, state, which)
+        residents = Residents.of_lanes(self, state, which, last=True)
         if len(residents.chains):
             out += residents.deliver(residents.undelivered < MAX_NS, None)
         waited = state.tables["waiting"]
@@ -224,22 +256,21 @@ class Compact(Operator):
             )
         return normalise(rows, time_ns.to_numpy())
 
-    def _hold(self, state: State, rows: pa.RecordBatch, offer: Offer) -> None:
+    def _hold(self, state: State, arrived: Arrived, offer: Offer) -> None:
         waits = np.flatnonzero(offer.status == admission.WAITING)
         if len(waits) or state.rows("waiting"):
-            state.tables["waiting"] = rows.take(pa.array(waits)) if len(waits) else None
+            lies = arrived.places(waits)
+            state.tables["waiting"] = arrived.rows.take(pa.array(lies)) if len(waits) else None
 
-    def _refused(
-        self, state: State, rows: pa.RecordBatch, lane: Int32s, offer: Offer
-    ) -> list[Outcome]:
-        status = offer.status
+    def _refused(self, state: State, arrived: Arrived, offer: Offer) -> list[Outcome]:
+        status, lane = offer.status, arrived.lane
         for name, code in (
             ("accepted", admission.ACCEPTED),
             ("duplicates", admission.DUPLICATE),
             ("late", admission.LATE),
         ):
-            np.add.at(state[name], lane[status == code], 1)
-        gone = ~np.isin(status, (admission.ACCEPTED, admission.WAITING))
+            state[name][:] += np.bincount(lane[status == code], minlength=state.lanes)
+        gone = (status != admission.ACCEPTED) & (status != admission.WAITING)
         dropped = np.flatnonzero(gone & (status != admission.LATE))
         dropped = dropped[np.argsort(offer.decided[dropped], kind="stable")]
         np.add.at(state["refused"], lane[dropped][status[dropped] != admission.DUPLICATE], 1)
@@ -247,11 +278,11 @@ class Compact(Operator):
         late = late[np.argsort(offer.decided[late], kind="stable")]
         out: list[Outcome] = []
         if len(late):
-            time_ns = rows.column(TIME).to_numpy()[late]
-            behind = offer.behind_ns[late]
-            out.append(Late(_own(rows, late), time_ns, lane[late], behind))
+            lies = arrived.places(late)
+            time_ns = arrived.rows.column(TIME).to_numpy()[lies]
+            out.append(Late(_own(arrived.rows, lies), time_ns, lane[late], offer.behind_ns[late]))
         if len(dropped):
-            out.append(_dropped(rows, dropped, offer.reasons(dropped)))
+            out.append(_dropped(arrived.rows, arrived.places(dropped), offer.reasons(dropped)))
         return out
 
     def _orphans(self, state: State, waited: pa.RecordBatch, now_ns: Int64s) -> list[Outcome]:
@@ -274,6 +305,10 @@ class Compact(Operator):
                 waited, rows, [f"unknown parent {p}, waited beyond the limit" for p in parents]
             )
         ]
+
+
+def _done(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _own(rows: pa.RecordBatch, which: Int64s) -> pa.RecordBatch:

@@ -17,29 +17,30 @@ __all__ = ["arrange"]
 
 
 @kernel
-def _by_vector(vec: Int64s, time_ns: Int64s, vectors: int) -> tuple[Int64s, bool, bool]:
-    """Row numbers by vector, otherwise as they came; whether times go back within one, and
-    whether two follow each other at the same time."""
+def _by_vector(
+    vec: Int64s, time_ns: Int64s, place: Int64s, vectors: int
+) -> tuple[Int64s, Int64s, Int64s, bool]:
+    """All three by vector, otherwise as they came; and whether times grow within every vector."""
     seat = np.zeros(vectors + 1, np.int64)
     for r in range(len(vec)):
         seat[vec[r] + 1] += 1
     for v in range(vectors):
         seat[v + 1] += seat[v]
-    order = np.empty(len(vec), np.int64)
-    newest = np.empty(vectors, np.int64)
-    seen = np.zeros(vectors, np.bool_)
-    back = False
-    same = False
+    new_vec = np.empty(len(vec), np.int64)
+    for v in range(vectors):
+        for k in range(seat[v], seat[v + 1]):
+            new_vec[k] = v
+    first = seat[:-1].copy()
+    new_time, new_place = np.empty(len(vec), np.int64), np.empty(len(vec), np.int64)
+    grows = True
     for r in range(len(vec)):
         v = vec[r]
-        order[seat[v]] = r
+        k = seat[v]
         seat[v] += 1
-        if seen[v]:
-            back = back or time_ns[r] < newest[v]
-            same = same or time_ns[r] == newest[v]
-        seen[v] = True
-        newest[v] = time_ns[r]
-    return order, back, same
+        new_place[k] = place[r]
+        new_time[k] = time_ns[r]
+        grows = grows and (k == first[v] or new_time[k] > new_time[k - 1])
+    return new_vec, new_time, new_place, grows
 
 
 @kernel
@@ -79,21 +80,25 @@ def _causal(start: int, stop: int, parent: Int64s, order: Int64s, done: NDArray[
     order[start:stop] = out
 
 
-def arrange(vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, place: Int64s) -> Int64s:
-    """The chain order of rows[place]: by vector, then (time, origin, id), parents before children.
-
-    `vec` and `time_ns` are of the placed rows; so are the numbers that come back.
-    """
+def arrange(
+    vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, place: Int64s
+) -> tuple[Int64s, Int64s, Int64s]:
+    """The rows of these places in chain order: by vector, then (time, origin, id), parents before
+    children. Gives vector, time and place of each."""
     vectors = int(vec.max()) + 1 if len(vec) else 0
-    order, back, same = _by_vector(frozen(vec), frozen(time_ns), vectors)
-    if back:
-        order = np.lexsort((time_ns, vec))
-    if back or same:
-        _ties(vec, time_ns, rows, place, order)
     parents = rows.column("parent")
-    if parents.null_count < len(parents):
+    named = parents.null_count < len(parents)
+    new_vec, new_time, new_place, grows = _by_vector(
+        frozen(vec), frozen(time_ns), frozen(place), vectors
+    )
+    if grows and not named:
+        return new_vec, new_time, new_place
+    order = np.lexsort((time_ns, vec))
+    if not grows:
+        _ties(vec, time_ns, rows, place, order)
+    if named:
         _parents_first(vec, rows, place, order)
-    return order
+    return new_vec, time_ns[order], place[order]
 
 
 def _ties(vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, place: Int64s, order: Int64s) -> None:

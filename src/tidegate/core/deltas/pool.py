@@ -120,4 +120,6 @@ class Pool:
                 reason = np.concatenate([mine[0], theirs[0]])
                 where = np.concatenate([mine[1], theirs[1]])
                 new._checks[dims] = reason, where, mine[2] and theirs[2]
+        if "nbytes" in self.__dict__ and "nbytes" in more.__dict__:
+            new.__dict__["nbytes"] = np.concatenate([self.nbytes, more.nbytes])
         return new

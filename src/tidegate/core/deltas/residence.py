@@ -7,6 +7,7 @@ goes, so that compactions fall between the same two deltas however the input was
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.codes import first_rows
 from tidegate.core.deltas import admission
 from tidegate.core.deltas.chains import Chains
-from tidegate.core.deltas.codec import chains_from, checkpoint_schema, checkpoints_of, locate
+from tidegate.core.deltas.codec import checkpoints_of
+from tidegate.core.deltas.keeping import (
+    by_appearance,
+    distinct,
+    named,
+    taken_out,
+    together,
+    without_covered,
+)
 from tidegate.core.deltas.offer import Offer
-from tidegate.core.deltas.rows import DELTAS
 from tidegate.core.model import Collection, Int32s, Int64s, Outcome, Side, with_columns
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.time import MAX_NS
+from tidegate.threads import each
 
 if TYPE_CHECKING:
-    from tidegate.core.deltas.operator import Compact
+    from tidegate.core.deltas.operator import Arrived, Compact
 
 __all__ = ["Residents"]
 
@@ -53,36 +61,46 @@ class Residents:
 
     @classmethod
     def load(
-        cls,
-        stage: Compact,
-        state: State,
-        rows: pa.RecordBatch,
-        deltas: pa.RecordBatch,
-        lane: Int32s,
+        cls, stage: Compact, state: State, arrived: Arrived, words: pa.DictionaryArray
     ) -> tuple[Residents, Int64s]:
-        """The vectors these rows are about, and of each row its vector."""
-        wanted = pc.fill_null(deltas.column("vector_id"), "")
-        words = wanted.dictionary_encode()
+        """The vectors these rows are about, and of each row of the batch its vector (-1 for those
+        that are not meant). `words` are the vector ids of the batch."""
+        rows, order, lane = arrived.rows, arrived.order, arrived.lane
+        code = words.indices.to_numpy().astype(np.int64)
+        if order is not None:
+            code = code[order]
         lanes = int(lane.max()) + 1
-        pair = words.indices.to_numpy().astype(np.int64) * lanes + lane
-        first, vec = _distinct(pair, len(words.dictionary) * lanes)
-        ids, id_lane = wanted.take(pa.array(first)), lane[first].astype(np.int32)
-        keys = rows.select(list(stage.key)).take(pa.array(first))
-        return cls._open(stage, state, ids, id_lane, keys), vec
+        if order is not None or lanes > 1:
+            code = by_appearance(code, len(words.dictionary))
+        if lanes > 1:
+            code = code * lanes + lane
+        first, vec = distinct(code, len(words.dictionary) * lanes)
+        lies = pa.array(first if order is None else order[first])
+        ids = words.dictionary.take(words.indices.take(lies))
+        keys = rows.select(list(stage.key)).take(lies)
+        if order is not None:
+            whole = np.full(rows.num_rows, -1, np.int64)
+            whole[order] = vec
+            vec = whole
+        return cls._open(stage, state, ids, lane[first].astype(np.int32), keys), vec
 
     @classmethod
-    def of_lanes(cls, stage: Compact, state: State, lanes: Int64s) -> Residents:
-        """All vectors of these lanes, by lane and id."""
+    def of_lanes(
+        cls, stage: Compact, state: State, lanes: Int64s, *, last: bool = False
+    ) -> Residents:
+        """All vectors of these lanes, by lane and id. If it is for the last time, without the ids
+        they have folded: nobody will ask for them again."""
         table = state.tables["chains"]
         if table is None or not table.num_rows:
             none = pa.array([], pa.string())
             return cls._open(stage, state, none, np.empty(0, np.int32), None)
-        inside = table.filter(pa.array(np.isin(table.column(LANE).to_numpy(), lanes)))
-        inside = inside.sort_by([(LANE, "ascending"), ("vector_id", "ascending")])
-        lane = inside.column(LANE).to_numpy()
-        return cls._open(
-            stage, state, inside.column("vector_id"), lane, inside.select(list(stage.key))
-        )
+        names = table.select(["vector_id", LANE, *stage.key])
+        inside = np.isin(names.column(LANE).to_numpy(), lanes)
+        if not inside.all():
+            names = names.filter(pa.array(inside))
+        names = names.sort_by([(LANE, "ascending"), ("vector_id", "ascending")])
+        lane, keys = names.column(LANE).to_numpy(), names.select(list(stage.key))
+        return cls._open(stage, state, names.column("vector_id"), lane, keys, last)
 
     @classmethod
     def _open(
@@ -92,6 +110,7 @@ class Residents:
         ids: pa.Array,
         lane: Int32s,
         keys: pa.RecordBatch | None,
+        last: bool = False,
     ) -> Residents:
         table, pending = state.tables["chains"], state.tables["pending"]
         n = len(ids)
@@ -100,7 +119,12 @@ class Residents:
         rest: dict[str, pa.RecordBatch | None] = {"chains": table, "pending": pending}
         chains = Chains.of(stage.dims, ids, lane)
         if n and table is not None and table.num_rows:
-            chains, rest, next_at, undelivered = _taken_out(stage, table, pending, ids, lane)
+            if last:
+                table = without_covered(table)
+            chains, at, rest = taken_out(stage.dims, table, pending, ids, lane)
+            found = np.flatnonzero(at >= 0)
+            next_at[found] = table.column(NEXT).to_numpy()[at[found]]
+            undelivered[found] = table.column(UNDELIVERED).to_numpy()[at[found]]
         zeros = np.zeros(n, np.int64)
         empty = keys if keys is not None else pa.RecordBatch.from_arrays([], names=[])
         return cls(
@@ -114,7 +138,7 @@ class Residents:
         kept = np.flatnonzero(chains.has | (chains.pending > 0))
         if len(kept) < len(chains):
             chains = chains.take(kept)
-        table = checkpoints_of(chains)
+        table, (rows, vec) = each(_of, ((checkpoints_of, chains), (Chains.as_they_lie, chains)))
         beside: dict[str, Any] = {
             name: self.keys.column(name).take(pa.array(kept)) for name in self.stage.key
         }
@@ -123,7 +147,7 @@ class Residents:
             UNDELIVERED: self.undelivered[kept],
             LANE: chains.lane.astype(np.int32),
         }
-        pending = with_columns(chains.rows, {LANE: chains.lane[chains.vec].astype(np.int32)})
+        pending = with_columns(rows, {LANE: chains.lane[vec].astype(np.int32)})
         state.tables["chains"] = concat([self.rest["chains"], with_columns(table, beside)])
         state.tables["pending"] = concat([self.rest["pending"], pending])
         lane = self.chains.lane
@@ -156,7 +180,7 @@ class Residents:
             room = self.next_at[active] - chains.pending
             chains, taken = offer.round(chains, room)
             if len(taken):
-                fresh = active[_named(offer.vec[taken], len(active))]
+                fresh = active[named(offer.vec[taken], len(active))]
                 self.undelivered[fresh] = np.minimum(self.undelivered[fresh], wall_ns)
             full = chains.pending >= self.next_at[active]
             if full.any():
@@ -167,14 +191,14 @@ class Residents:
                 made += rows
             if not offer.open:
                 break
-            still = _named(offer.vec[offer.status == admission.OPEN], len(active))
+            still = named(offer.vec[offer.status == admission.OPEN], len(active))
             if 2 * len(still) < len(active):
                 out = np.setdiff1d(np.arange(len(active)), still)
                 done.append((active[out], chains.take(out)))
                 offer.narrow(still, len(active))
                 chains, active = chains.take(still), active[still]
         done.append((active, chains))
-        self.chains = _together(done) if len(done) > 1 else chains
+        self.chains = together(done) if len(done) > 1 else chains
         return self._outcomes(made)
 
     def _compacted(
@@ -198,7 +222,7 @@ class Residents:
             rows.append(self._rows(part, after, changed, active[due][changed], cause[due][changed]))
         if len(due) < len(chains):
             others = np.flatnonzero(~full)
-            after = _together([(others, chains.take(others)), (due, after)])
+            after = together([(others, chains.take(others)), (due, after)])
         if after.pool is offer.pool:
             forgotten = folded.forgotten
             offer.folded(folded.folded, replace(forgotten, vec=due[forgotten.vec]))
@@ -235,10 +259,10 @@ class Residents:
         self.undelivered[own] = MAX_NS
         last = chains.start[1:][which] - 1
         has_rows = chains.pending[which] > 0
-        ids = chains.rows.column("delta_id")
+        ids = chains.pool.rows.column("delta_id")
         at = chains.at.take(pa.array(which))
         if has_rows.any():
-            newest_id = ids.take(pa.array(np.maximum(last, 0)))
+            newest_id = ids.take(pa.array(chains.place[np.maximum(last, 0)]))
             at = pc.if_else(pa.array(has_rows), newest_id, at)
         sizes = np.where(composed.exists, chains.dims, 0)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
@@ -296,69 +320,5 @@ class Residents:
         return [Collection(vectors, newest, lane), Side("compactions", reports, lane)]
 
 
-def _distinct(code: Int64s, codes: int) -> tuple[Int64s, Int64s]:
-    """Of each code that occurs, in order, the first row; and of each row the place of its code."""
-    if codes > 4 * len(code):  # a table of all of them would be mostly empty
-        _, first, place = np.unique(code, return_index=True, return_inverse=True)
-        return first, place.astype(np.int64)
-    first = first_rows(code, codes)
-    there = first >= 0
-    if there.all():
-        return first, code
-    return first[there], (np.cumsum(there) - 1)[code]
-
-
-def _named(vec: Int64s, vectors: int) -> Int64s:
-    """The vectors that occur, each once."""
-    named = np.zeros(vectors, np.bool_)
-    named[vec] = True
-    return np.flatnonzero(named)
-
-
-def _taken_out(
-    stage: Compact,
-    table: pa.RecordBatch,
-    pending: pa.RecordBatch | None,
-    ids: pa.Array,
-    lane: Int32s,
-) -> tuple[Chains, dict[str, pa.RecordBatch | None], Int64s, Int64s]:
-    """Split the state into the wanted vectors (in that order, new ones empty) and the rest."""
-    stored, stored_lane = table.column("vector_id"), table.column(LANE).to_numpy()
-    at = locate(stored, stored_lane, ids, lane)
-    found = np.flatnonzero(at >= 0)
-    mine = np.zeros(table.num_rows, np.bool_)
-    mine[at[found]] = True
-    chosen = table.take(pa.array(at[found]))
-    rest: dict[str, pa.RecordBatch | None] = {
-        "chains": table.filter(pa.array(~mine)), "pending": pending,
-    }  # fmt: skip
-    rows, vec = pa.RecordBatch.from_pylist([], schema=DELTAS), np.empty(0, np.int64)
-    if pending is not None and pending.num_rows:
-        whose = locate(
-            ids.take(pa.array(found)), lane[found],
-            pending.column("vector_id"), pending.column(LANE).to_numpy(),
-        )  # fmt: skip
-        keep = np.flatnonzero(whose >= 0)
-        keep = keep[np.argsort(whose[keep], kind="stable")]
-        rows = pending.select(DELTAS.names).take(pa.array(keep))
-        vec = whose[keep]
-        rest["pending"] = pending.filter(pa.array(whose < 0))
-    old = chains_from(chosen.select(checkpoint_schema(stage.dims).names), rows, vec, lane[found])
-    next_at = np.full(len(ids), stage.delta_threshold, np.int64)
-    undelivered = np.full(len(ids), MAX_NS, np.int64)
-    next_at[found] = chosen.column(NEXT).to_numpy()
-    undelivered[found] = chosen.column(UNDELIVERED).to_numpy()
-    new = np.flatnonzero(at < 0)
-    fresh = Chains.of(stage.dims, ids.take(pa.array(new)), lane[new])
-    return _together([(found, old), (new, fresh)]), rest, next_at, undelivered
-
-
-def _together(parts: list[tuple[Int64s, Chains]]) -> Chains:
-    """Chains of several sets as one, each vector at the place named beside it."""
-    parts = [(where, chains) for where, chains in parts if len(where)]
-    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(parts[0][0]))):
-        return parts[0][1]
-    joined = parts[0][1]
-    for _, more in parts[1:]:
-        joined = joined.plus(more)
-    return joined.take(np.argsort(np.concatenate([where for where, _ in parts])))
+def _of(work: tuple[Callable[[Chains], Any], Chains]) -> Any:
+    return work[0](work[1])

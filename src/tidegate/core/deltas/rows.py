@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.deltas import kernels
 from tidegate.core.deltas.checking import check_rows
+from tidegate.core.jit import frozen
 from tidegate.core.model import Int64s
 from tidegate.errors import ContractError
 
@@ -48,6 +49,9 @@ OPS = ("create", "dense", "sparse", "add", "add_dense", "scale", "offset", "dele
 _NAMES = pa.array([name if name != "add_dense" else "add" for name in OPS])
 _LOOKUP = pa.array([name for name in OPS if name != "add_dense"])
 _CODES = np.array([OPS.index(name) for name in _LOOKUP.to_pylist()], np.int8)
+
+MANY = 1 << 14
+"""Rows that no longer fit into a processor's cache: from here on their order in memory matters."""
 
 NO_ID, NO_OP, SELF_PARENT, NO_TIME = 1, 2, 3, 11
 """Reasons found here; the kernel `check_rows` finds the rest (4 to 10)."""
@@ -108,14 +112,6 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         raise ContractError(
             f"column {field.name} has type {array.type}, wants {field.type}"
         ) from error
-
-
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view. Arrow gives read-only arrays, numpy writable ones, and a kernel would be
-    compiled once for every mixture of the two: so its inputs are all handed in like this."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[Any]]:
@@ -246,6 +242,18 @@ class Block:
         ]
         return Block(*(frozen(column) for column in joined))
 
+    def take(self, which: Int64s) -> Block:
+        """The rows of these numbers, in this order."""
+        parts: dict[str, NDArray[Any]] = {}
+        for start, flat in _RAGGED:
+            parts[start], parts[flat] = kernels.gather(
+                getattr(self, start), getattr(self, flat), frozen(which)
+            )
+        columns = [
+            parts[name] if name in parts else getattr(self, name)[which] for name in _COLUMNS
+        ]
+        return Block(*(frozen(column) for column in columns))
+
     def check(self, dims: int) -> tuple[NDArray[np.int8], Int64s]:
         """Per row: the reason it cannot be used (0: it can), and the number that goes with it."""
         reason = self.early.copy()
@@ -260,11 +268,14 @@ class Block:
         rows: Int64s | None = None,
         slot: Int64s | None = None,
     ) -> None:
-        """Apply rows (all) in order to `out[slot]` (row 0). They must have passed `check`."""
+        """Apply rows (all) in order to `out[slot]` (row 0), those of one slot next to each other.
+        They must have passed `check`."""
         if rows is None:
             rows = np.arange(len(self))
         if slot is None:
             slot = np.zeros(len(rows), np.int64)
+        if len(rows) > MANY:
+            rows, slot = kernels.as_they_lie(frozen(rows), frozen(slot), len(self))
         kernels.apply_rows(out, dead, frozen(rows), frozen(slot), *self.ragged)
 
     def merge(self, run_start: Int64s, run_stop: Int64s, dims: int) -> Merged:
@@ -276,7 +287,8 @@ class Block:
 
 
 _COLUMNS = tuple(Block.__dataclass_fields__)
-_STARTS = ("istart", "vstart", "astart")
+_RAGGED = (("istart", "indices"), ("vstart", "values"), ("astart", "factors"))
+_STARTS = tuple(start for start, _ in _RAGGED)
 
 
 @dataclass(frozen=True)
@@ -324,21 +336,39 @@ def _floats(column: pa.Array) -> NDArray[np.float64]:
 
 def row_bytes(rows: pa.RecordBatch) -> Int64s:
     """Measured bytes of each row: what its cells occupy in the columns, without compression."""
-    total = np.full(rows.num_rows, 0, np.int64)
+    total = np.zeros(rows.num_rows, np.int64)
+    every = 0
     for array, field in zip(rows.columns, rows.schema, strict=True):
         if field.name == "vector_id":
             continue  # the chain's, not the delta's
-        if pa.types.is_string(field.type):
-            total += pc.fill_null(pc.binary_length(array), 0).to_numpy() + 4
-        elif pa.types.is_list(field.type):
-            sizes = pc.fill_null(array.value_lengths(), 0).to_numpy().astype(np.int64)
-            if pa.types.is_string(field.type.value_type):
-                ends = np.concatenate([[0], np.cumsum(sizes)])
-                text = pc.fill_null(pc.binary_length(array.flatten()), 0).to_numpy() + 4
-                running = np.concatenate([[0], np.cumsum(text)])
-                total += 4 + running[ends[1:]] - running[ends[:-1]]
-            else:
-                total += 4 + sizes * (field.type.value_type.bit_width // 8)
+        listed = pa.types.is_list(field.type)
+        if not listed and not pa.types.is_string(field.type):
+            if not array.null_count:
+                every += 8
+            elif array.null_count < len(array):
+                total += np.where(array.is_valid().to_numpy(zero_copy_only=False), 8, 0)
+            continue
+        every += 4
+        if array.null_count == len(array):
+            continue
+        if not listed:
+            total += _lengths(array)
+        elif pa.types.is_string(field.type.value_type):
+            ends = np.concatenate([[0], np.cumsum(_lengths(array))])
+            text = pc.fill_null(pc.binary_length(array.flatten()), 0).to_numpy() + 4
+            running = np.concatenate([[0], np.cumsum(text)])
+            total += running[ends[1:]] - running[ends[:-1]]
         else:
-            total += np.where(array.is_valid().to_numpy(zero_copy_only=False), 8, 0)
+            total += _lengths(array) * np.int64(field.type.value_type.bit_width // 8)
+    total += every
     return total
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int32]:
+    """Of each text or list; 0 for null."""
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    ends = ends[column.offset : column.offset + len(column) + 1]
+    lengths: NDArray[np.int32] = ends[1:] - ends[:-1]
+    if column.null_count:  # what Arrow keeps under a null is anything
+        lengths = np.where(_valid(column), lengths, 0)
+    return lengths

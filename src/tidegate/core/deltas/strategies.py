@@ -31,6 +31,8 @@ chain length against bytes with it, per read since the last compaction."""
 
 def foldable(chains: Chains, limit_ns: Int64s) -> Int64s:
     """Per vector: how many of its first pending rows are at or before the limit."""
+    if len(limit_ns) and int(limit_ns.min()) == MAX_NS:
+        return chains.pending.copy()
     inside = chains.effective_ns <= limit_ns[chains.vec]
     return np.bincount(chains.vec[inside], minlength=len(chains)).astype(np.int64)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import frozen
+from tidegate.core.deltas.rows import MANY, frozen
 from tidegate.core.jit import kernel
 from tidegate.core.model import Int64s
+from tidegate.threads import each
 
 __all__ = ["take_rows"]
 
@@ -44,9 +45,11 @@ def take_rows(rows: pa.RecordBatch, which: Int64s) -> pa.RecordBatch:
     {'a': [[3], [1, 2], [3]], 'b': [None, None, None]}
     """
     chosen = pa.array(which)
-    return pa.RecordBatch.from_arrays(
-        [_taken(column, which, chosen) for column in rows.columns], schema=rows.schema
-    )
+    if len(which) < MANY:
+        columns = [_taken(column, which, chosen) for column in rows.columns]
+    else:
+        columns = each(lambda column: _taken(column, which, chosen), rows.columns)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _taken(column: pa.Array, which: Int64s, chosen: pa.Array) -> pa.Array:
