@@ -71,6 +71,34 @@ def test_two_writers_with_different_clocks() -> None:
     assert chain.compose(at_ns=9).tolist() == [1.0]  # type: ignore[union-attr]
 
 
+def test_a_child_whose_parent_filled_the_chain_joins_after_the_compaction() -> None:
+    """It waits for room only, not for the next collection."""
+    stage = Compact(1, "full_merge", delta_threshold=2, time_threshold=None)
+    state = stage.open()
+    stage.process(state, offsets(("child", "v", 3, "b"), ("a", "v", 1, None), ("b", "v", 2, None)))
+    found = stage.metrics(state)
+    assert (found["accepted"], found["pending_held"], found["waiting_held"]) == (3, 1, 0)
+
+
+def test_vectors_that_are_done_keep_their_waiting_deltas_to_themselves() -> None:
+    """Some vectors are compacted many times in one call, the others are put aside meanwhile, twice:
+    what waits there must not count as waiting for a vector that goes on."""
+    stage = Compact(1, "full_merge", delta_threshold=2, time_threshold=None, max_waiting=1)
+    lengths = {"a": 2, "b": 2, "c": 2, "d": 2, "y1": 7, "y2": 7, "z": 19}
+    rows = [(f"{name}{n}", name, n, None) for name, total in lengths.items() for n in range(total)]
+    state = stage.open()
+    waits = [("w1", "u1", 0, "nobody"), ("w2", "u2", 0, "nobody")]
+    out = stage.process(state, offsets(*waits, *rows))
+    assert not [o for o in out if o.kind in ("dropped", "late")]
+    assert stage.metrics(state)["waiting_held"] == 2
+
+
+def offsets(*said: tuple[str, str, int, str | None]) -> Collection:
+    """Deltas that add 1: id, vector, time, parent."""
+    rows = rows_from([VectorDelta(i, v, Offset(1.0), t, parent) for i, v, t, parent in said])
+    return Collection.of(rows, rows.column("time_ns").to_numpy())
+
+
 def test_a_tombstone_survives_every_compaction() -> None:
     for strategy in (FullMerge(), TieredMerge(1), TimeBoundary(2), Adaptive(1)):
         chain = DeltaChain("v", dims=1)

@@ -136,7 +136,10 @@ def admit(
             while w >= 0:
                 if known[parent[w]] == BEHIND or known[parent[w]] == SEALED:
                     if room[v] <= 0:
-                        decided[w] = now  # offered again once there is room
+                        # Its parent is here: it waits for room only, and is offered again.
+                        decided[w] = now
+                        status[w] = OPEN
+                        known[ident[w]] = FREE
                         break
                     joins = w
                     held[v] -= 1

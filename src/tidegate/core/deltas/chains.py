@@ -43,6 +43,12 @@ def _running_max(vec: Int64s, time_ns: Int64s) -> Int64s:
     return out
 
 
+@kernel
+def _raise(top: Int64s, vec: Int64s, time_ns: Int64s) -> None:
+    for k in range(len(vec)):
+        top[vec[k]] = max(top[vec[k]], time_ns[k])
+
+
 @dataclass(frozen=True)
 class Composed:
     """Vectors, one row each: `exists` is false where there is none (never made, or deleted)."""
@@ -166,8 +172,7 @@ class Chains:
     def newest_ns(self) -> Int64s:
         """The newest time per vector, folded or pending."""
         newest = np.maximum(self.folded_ns, self.sealed_ns)
-        full = self.pending > 0
-        newest[full] = np.maximum(newest[full], self.effective_ns[self.start[1:][full] - 1])
+        _raise(newest, frozen(self.vec), frozen(self.time_ns))
         return newest
 
     @cached_property
@@ -195,12 +200,18 @@ class Chains:
     @cached_property
     def nbytes(self) -> Int64s:
         """Measured bytes per vector: checkpoint, covered ids, pending rows; uncompressed."""
-        each = np.concatenate([[0], np.cumsum(self.pool.nbytes[self.place])])
-        out: Int64s = each[self.start[1:]] - each[self.start[:-1]]
-        at = pc.fill_null(pc.binary_length(self.at), 0).to_numpy()
-        out += np.where(self.has, 8 * self.dims + FIXED_BYTES + at, 0)
+        return self.measured(np.arange(len(self)))
+
+    def measured(self, which: Int64s) -> Int64s:
+        """The same for these vectors."""
+        rows, owner = spans(self.start[which], self.pending[which])
+        each = self.pool.nbytes[self.place[rows]]
+        out: Int64s = np.bincount(owner, each, len(which)).astype(np.int64)
+        at = pc.fill_null(pc.binary_length(self.at.take(pa.array(which))), 0).to_numpy()
+        out += np.where(self.has[which], 8 * self.dims + FIXED_BYTES + at, 0)
         if len(self.covered.vec):
-            out += np.bincount(self.covered.vec, self.covered.nbytes, len(self)).astype(np.int64)
+            covered = np.bincount(self.covered.vec, self.covered.nbytes, len(self))
+            out += covered.astype(np.int64)[which]
         return out
 
     def bases(self, which: Int64s) -> Floats:
@@ -215,6 +226,8 @@ class Chains:
         A time from before the checkpoint, or inside a folded delta, is a ConfigError: that history
         is gone, and no other vector is given in its place.
         """
+        if which is not None and np.array_equal(which, np.arange(len(self))):
+            which = None
         if which is None:
             rows, slot = None, self.vec
             vectors, dead, has = self.bases(np.arange(len(self))), self.dead.copy(), self.has

@@ -49,6 +49,18 @@ class Plan:
         run = None if self.run is None else np.where(which[chains.vec], self.run, -1)
         return Plan(np.where(which, self.fold, 0), run)
 
+    def among(self, which: Int64s, chains: Chains) -> Plan:
+        """This plan for some chains as one for more: `which` of them are meant."""
+        if len(which) == len(chains):
+            return self
+        rows = np.zeros(len(chains), np.int64)
+        rows[which] = self.fold
+        run = None
+        if self.run is not None:
+            run = np.full(len(chains.vec), -1, np.int64)
+            run[spans(chains.start[which], chains.pending[which])[0]] = self.run
+        return Plan(rows, run)
+
 
 @dataclass(frozen=True)
 class Folded:

@@ -18,7 +18,15 @@ from tidegate.core.jit import kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.state import LANE
 
-__all__ = ["by_appearance", "distinct", "named", "taken_out", "together", "without_covered"]
+__all__ = [
+    "by_appearance",
+    "distinct",
+    "latest",
+    "named",
+    "taken_out",
+    "together",
+    "without_covered",
+]
 
 Bools = NDArray[np.bool_]
 Tables = dict[str, pa.RecordBatch | None]
@@ -59,6 +67,15 @@ def named(vec: Int64s, vectors: int) -> Int64s:
     there = np.zeros(vectors, np.bool_)
     there[vec] = True
     return np.flatnonzero(there)
+
+
+@kernel
+def latest(vec: Int64s, decided: Int64s, rows: Int64s, vectors: int) -> Int64s:
+    """Per vector when the last of these rows was decided; -1 if none is of it."""
+    out = np.full(vectors, -1, np.int64)
+    for r in rows:
+        out[vec[r]] = max(out[vec[r]], decided[r])
+    return out
 
 
 @kernel

@@ -110,7 +110,8 @@ class Offer:
 
     def _places(self, rows: Int64s) -> Int64s:
         """Where these candidates lie in the pool."""
-        return self._lead + (rows if self._order is None else self._order[rows])
+        lies = rows if self._order is None else self._order[rows]
+        return lies + self._lead if self._lead else lies
 
     def learn(self, chains: Chains) -> NDArray[np.int32]:
         """Look up where the ids on offer are by now: after rows were merged, for instance. Gives
@@ -158,7 +159,8 @@ class Offer:
         """Admit what there is room for: the new chains, and the rows admitted, in that order."""
         asked = (self.status == admission.OPEN) | (self.status == admission.WAITING)
         rows = np.flatnonzero(asked & (self.vec >= 0)).astype(np.int64)
-        self.known[self.ident[rows[self.status[rows] == admission.WAITING]]] = admission.FREE
+        if len(self.parent):
+            self.known[self.ident[rows[self.status[rows] == admission.WAITING]]] = admission.FREE
         accepted = np.empty(len(rows), np.int64)
         if room is None:
             room = np.full(len(chains), NO_LIMIT, np.int64)
@@ -204,7 +206,7 @@ class Offer:
         """Go on with these vectors only, numbered anew: the others have no open row left."""
         new = np.full(vectors, -1, np.int64)
         new[which] = np.arange(len(which))
-        self.vec = new[self.vec]
+        self.vec = np.where(self.vec >= 0, new[self.vec], -1)  # -1: given up before
         self._names = self._names[which]
 
     def _before_seal(self, chains: Chains, rows: Int64s) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ goes, so that compactions fall between the same two deltas however the input was
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,12 +22,14 @@ from tidegate.core.deltas.codec import checkpoints_of
 from tidegate.core.deltas.keeping import (
     by_appearance,
     distinct,
+    latest,
     named,
     taken_out,
     together,
     without_covered,
 )
 from tidegate.core.deltas.offer import Offer
+from tidegate.core.deltas.rows import frozen
 from tidegate.core.model import Collection, Int32s, Int64s, Outcome, Side, with_columns
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.time import MAX_NS
@@ -176,23 +178,24 @@ class Residents:
         active = np.arange(len(self.chains))
         chains = self.chains
         done: list[tuple[Int64s, Chains]] = []
+        rounds = 0
         while True:
             room = self.next_at[active] - chains.pending
             chains, taken = offer.round(chains, room)
-            if len(taken):
-                fresh = active[named(offer.vec[taken], len(active))]
-                self.undelivered[fresh] = np.minimum(self.undelivered[fresh], wall_ns)
+            rounds += 1
+            # The delta that filled a chain dates its compaction among all outcomes.
+            cause = latest(frozen(offer.vec), frozen(offer.decided), frozen(taken), len(active))
+            fresh = active[cause >= 0]
+            self.undelivered[fresh] = np.minimum(self.undelivered[fresh], wall_ns)
             full = chains.pending >= self.next_at[active]
             if full.any():
-                # The delta that filled the chain dates the compaction among all outcomes.
-                cause = np.full(len(chains), -1, np.int64)
-                np.maximum.at(cause, offer.vec[taken], offer.decided[taken])
                 chains, rows = self._compacted(chains, active, full, cause, offer)
                 made += rows
             if not offer.open:
                 break
             still = named(offer.vec[offer.status == admission.OPEN], len(active))
-            if 2 * len(still) < len(active):
+            # Most need no more than two rounds, and parting with the others costs about one.
+            if rounds > 1 and 2 * len(still) < len(active):
                 out = np.setdiff1d(np.arange(len(active)), still)
                 done.append((active[out], chains.take(out)))
                 offer.narrow(still, len(active))
@@ -202,30 +205,33 @@ class Residents:
         return self._outcomes(made)
 
     def _compacted(
-        self, chains: Chains, active: Int64s, full: NDArray[np.bool_], cause: Int64s, offer: Offer
+        self,
+        chains: Chains,
+        active: Int64s,
+        full: NDArray[np.bool_],
+        cause: Int64s,
+        offer: Offer,
     ) -> tuple[Chains, list[Any]]:
         compactor = self.stage.compactor
         due = np.flatnonzero(full)
         part = chains.take(due) if len(due) < len(chains) else chains
         forced = part.pending >= compactor.max_chain_length
-        folded = compactor.fold(part, compactor.plan(part, forced=forced))
+        plan = compactor.plan(part, forced=forced).among(due, chains)
+        folded = compactor.fold(chains, plan)
         after = folded.chains
         # A chain that could not be shortened is tried again a quarter of the threshold later.
-        retry = after.pending + max(1, compactor.delta_threshold // 4)
-        short = after.pending < compactor.delta_threshold
-        retry = np.where(after.pending < compactor.max_chain_length,
+        left = after.pending[due]
+        retry = left + max(1, compactor.delta_threshold // 4)
+        retry = np.where(left < compactor.max_chain_length,
                          np.minimum(retry, compactor.max_chain_length), retry)  # fmt: skip
+        short = left < compactor.delta_threshold
         self.next_at[active[due]] = np.where(short, compactor.delta_threshold, retry)
         changed = np.flatnonzero(folded.changed)
         rows = []
         if len(changed):
-            rows.append(self._rows(part, after, changed, active[due][changed], cause[due][changed]))
-        if len(due) < len(chains):
-            others = np.flatnonzero(~full)
-            after = together([(others, chains.take(others)), (due, after)])
+            rows.append(self._rows(chains, after, changed, active[changed], cause[changed]))
         if after.pool is offer.pool:
-            forgotten = folded.forgotten
-            offer.folded(folded.folded, replace(forgotten, vec=due[forgotten.vec]))
+            offer.folded(folded.folded, folded.forgotten)
         else:
             offer.learn(after)
         return after, rows
@@ -237,6 +243,7 @@ class Residents:
         stage = self.stage
         vectors, newest, lane = self._vectors(after, which, own)
         chosen = pa.array(which)
+        bytes_before, bytes_after = before.measured(which), after.measured(which)
         report = {
             **{name: self.keys.column(name).take(pa.array(own)) for name in stage.key},
             "vector_id": after.ids.take(chosen),
@@ -244,11 +251,11 @@ class Residents:
             "strategy": pa.array([stage.compactor.strategy.name] * len(which)),
             "deltas_before": pa.array(before.pending[which]),
             "deltas_after": pa.array(after.pending[which]),
-            "bytes_before": pa.array(before.nbytes[which]),
-            "bytes_after": pa.array(after.nbytes[which]),
+            "bytes_before": pa.array(bytes_before),
+            "bytes_after": pa.array(bytes_after),
         }
         self.merged[own] += before.pending[which] - after.pending[which]
-        self.saved[own] += before.nbytes[which] - after.nbytes[which]
+        self.saved[own] += bytes_before - bytes_after
         self.compactions[own] += 1
         return order, vectors, pa.RecordBatch.from_pydict(report), newest, lane
 

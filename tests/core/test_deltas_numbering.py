@@ -1,0 +1,71 @@
+"""Numbers of (vector, id) pairs, and rows in the order they lie: against the plain way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.core.deltas import numbering
+from tidegate.core.deltas.kernels import as_they_lie
+from tidegate.core.deltas.numbering import Ids
+
+names = st.one_of(st.none(), st.text("ab\x00é", max_size=20))
+pairs = st.lists(st.tuples(st.integers(0, 3), names, names), max_size=40)
+
+
+@settings(deadline=None)
+@given(pairs, pairs, st.integers(0, 3))
+def test_pairs_have_one_number_if_and_only_if_they_are_the_same(
+    rows: list[tuple[int, str | None, str | None]],
+    asked: list[tuple[int, str | None, str | None]],
+    skipped: int,
+) -> None:
+    def columns(given: list[tuple[int, str | None, str | None]]) -> tuple[np.ndarray, ...]:
+        vec = np.array([v for v, _, _ in given], np.int64)
+        ids, parents = (pa.array([row[k] for row in given], pa.string()) for k in (1, 2))
+        return vec[skipped:], ids[skipped:], parents[skipped:]  # with an offset, as slices have
+
+    vec, ids, parents = columns(rows)
+    ident, parent, known = Ids.of(vec, ids, parents)
+    number: dict[tuple[int, str], int] = {}
+    named = [(ids, ident), (parents, parent)] if len(parent) else [(ids, ident)]
+    for texts, found in named:
+        for v, text, at in zip(vec.tolist(), texts.to_pylist(), found.tolist(), strict=True):
+            if text is None:
+                assert at == -1
+            else:
+                assert number.setdefault((v, text), at) == at
+    assert len(set(number.values())) == len(number)
+    assert all(0 <= at < len(known) for at in number.values())
+    other, texts, _ = columns(asked)
+    wanted = zip(other.tolist(), texts.to_pylist(), strict=True)
+    expected = [-1 if text is None else number.get((v, text), -1) for v, text in wanted]
+    assert known.find(other, texts).tolist() == expected
+
+
+def test_texts_with_the_same_hash_are_told_apart() -> None:
+    texts = pa.array(["a", "b", "c", "b"])
+    ends, letters, null = numbering._letters(texts)
+    owner, same = np.zeros(4, np.int64), np.zeros(4, np.uint64)
+    seats = np.full(8, numbering._EMPTY, np.uint64)
+    numbers = np.empty(4, np.int32)
+    frozen = [numbering.frozen(a) for a in (same, owner, ends, letters, null)]
+    numbering._number(*frozen, seats, numbers)
+    assert numbers.tolist() == [0, 1, 2, 1]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=30), st.randoms(use_true_random=False))
+def test_rows_as_they_lie_keep_the_order_of_every_vector(slots: list[int], rng: object) -> None:
+    places = list(range(len(slots) + 5))
+    rng.shuffle(places)  # type: ignore[attr-defined]
+    slot = np.sort(np.array(slots, np.int64))
+    rows = np.array(places[: len(slots)], np.int64)
+    given = [numbering.frozen(a) for a in (rows, slot)]
+    new_rows, new_slot = as_they_lie(*given, len(places))
+    for s in range(4):
+        assert new_rows[new_slot == s].tolist() == rows[slot == s].tolist()
+    if all((np.diff(rows[slot == s]) > 0).all() for s in range(4)):
+        assert (np.diff(new_rows) > 0).all()
