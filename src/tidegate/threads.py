@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar
 
 from tidegate.errors import ConfigError
 
-__all__ = ["count", "each", "use"]
+__all__ = ["MANY", "count", "each", "parts", "use"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+MANY = 1 << 16
+"""Rows from which on it is worth the trouble."""
 
 _count: int | None = None
 _pool: ThreadPoolExecutor | None = None
@@ -70,6 +74,17 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
             if not helper.cancel():  # one that has not begun is not waited for
                 helper.result()
     return [out[number] for number in range(len(items))]
+
+
+def parts(rows: int) -> list[slice]:
+    """So many rows cut into parts of one size, one for each thread; few rows are one part.
+
+    >>> parts(10)
+    [slice(0, 10, None)]
+    """
+    some = count() if rows >= MANY else 1
+    edges = [rows * part // some for part in range(some + 1)]
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def _told(variable: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 from tidegate import threads
 from tidegate.core.eventtime import EventtimeWatermark, ProcessTimeWatermark
 from tidegate.core.eventtime.kernel import beyond, present
-from tidegate.core.eventtime.ordering import MANY, arrange, order_rows
+from tidegate.core.eventtime.ordering import arrange, order_rows
 from tidegate.core.model import Collection, Late, Watermark
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError
@@ -240,7 +240,7 @@ def test_arrange_leaves_out_what_was_refused() -> None:
 @pytest.mark.parametrize("shape", ["mixed", "sorted", "far", "one lane"])
 def test_arrange_by_several_threads_gives_the_same(shape: str) -> None:
     rng = np.random.default_rng(7)
-    rows, count = 2 * MANY, 1 if shape == "one lane" else 7
+    rows, count = 2 * threads.MANY, 1 if shape == "one lane" else 7
     lanes = rng.integers(0, count, rows).astype(np.int32)
     times = np.arange(rows) * 10 + rng.integers(0, 100, rows)
     if shape == "far":

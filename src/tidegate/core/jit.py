@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numpy.typing import NDArray
 
-__all__ = ["kernel", "lean_inline", "lean_kernel"]
+__all__ = ["frozen", "kernel", "lean_inline", "lean_kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,3 +52,11 @@ def lean_inline(function: F) -> F:
     """`lean_kernel` that becomes part of its caller: for a step called once per message, whose
     arguments (seven words per array) would cost more than its work. Call it from one place only."""
     return cast(F, _njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function))
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view. Arrow gives read-only arrays, numpy writable ones, and a kernel would be
+    compiled once for every mixture of the two: so what it only reads is handed in like this."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -111,7 +111,7 @@ class Collection(_Rows):
         return self.rows, None
 
     def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
-        """What `turn` makes of a column, one entry per row."""
+        """What `turn` makes of a column, one entry per row; it may be given parts of it."""
         return turn(self.rows.column(name))
 
     def take(self, rows: NDArray[Any]) -> Collection:

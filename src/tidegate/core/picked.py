@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from tidegate.core.model import Collection, Int32s, Int64s
 from tidegate.errors import ContractError
-from tidegate.threads import each
+from tidegate.threads import MANY, each, parts
 
 __all__ = ["Picked", "take_rows"]
-
-_MANY = 1 << 16
-"""Rows from which on columns are copied side by side."""
 
 
 class Picked(Collection):
@@ -69,7 +66,16 @@ class Picked(Collection):
         return self.source, self.picks
 
     def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
-        return np.asarray(turn(self.source.column(name))[self.picks])
+        column = self.source.column(name)
+        made = each(lambda part: turn(column[part]), parts(len(column)))
+        there = made[0] if len(made) == 1 else np.concatenate(made)
+        out = np.empty(len(self), there.dtype)
+
+        def pick(part: slice) -> None:
+            np.take(there, self.picks[part], out=out[part], mode="clip")  # without a copy of `out`
+
+        each(pick, parts(len(self)))
+        return out
 
     def copied(self) -> Collection:
         """The same as a plain collection, which keeps nothing of the source alive."""
@@ -84,7 +90,7 @@ class Picked(Collection):
 def take_rows(source: pa.RecordBatch, picks: Int64s) -> pa.RecordBatch:
     """The rows of these numbers, in this order."""
     chosen = pa.array(picks)
-    if len(picks) < _MANY:
+    if len(picks) < MANY:
         return source.take(chosen)
     columns = each(lambda column: column.take(chosen), source.columns)
     return pa.RecordBatch.from_arrays(columns, schema=source.schema)

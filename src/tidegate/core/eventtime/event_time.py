@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.eventtime import kernel
 from tidegate.core.eventtime.ordering import arrange
+from tidegate.core.jit import frozen
 from tidegate.core.model import (
     Collection,
     Int32s,
@@ -138,7 +139,8 @@ class EventtimeWatermark(Operator):
         behind: Int64s,
     ) -> int:
         """Decide every row; how many were refused."""
-        lanes, times, wall_ns = collection.lane, collection.time_ns, collection.wall_ns
+        lanes, times = frozen(collection.lane), frozen(collection.time_ns)
+        wall_ns = collection.wall_ns
         settings = self._kernel_settings
         by_clock = settings[2] == kernel.SKEW_CLOCK
         if self.source is None and self.idle_timeout is None and not by_clock:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tidegate.core.eventtime.kernel import ACCEPTED
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.time import MAX_NS, MIN_NS
-from tidegate.threads import count as threads
-from tidegate.threads import each
+from tidegate.threads import each, parts
 
 __all__ = ["Arranged", "arrange", "order_rows"]
 
@@ -24,64 +22,92 @@ _SIGN = np.uint64(2**63)
 
 """With its sign bit turned, an int64 is a uint64 of the same order: distances cannot wrap."""
 
-MANY = 1 << 16
-"""Rows from which on lanes are worked on side by side."""
-
 MOVES = 16
 """Places that rows may be moved on average before it costs more than a radix sort."""
 
 
 @kernel
-def roughly(lanes: Int32s, times: Int64s, codes: Any, low: int, high: int) -> tuple[Int64s, Int64s]:
-    """The accepted rows of the lanes from `low` to before `high`, by lane and nearly by time, and
-    where each lane begins.
+def spans(
+    lanes: Int32s, times: Int64s, codes: Any, edges: Int64s, first: Int64s, last: Int64s
+) -> bool:
+    """Where the accepted rows of each lane will begin, and between which times they lie. Whether
+    all rows are accepted, and by (lane, time) already."""
+    edges[:] = 0
+    first[:] = MAX_NS
+    last[:] = MIN_NS
+    ready = True
+    before, newest = np.int32(-1), MIN_NS
+    for row in range(lanes.shape[0]):
+        if codes[row] != ACCEPTED:
+            ready = False
+            continue
+        lane, time = lanes[row], times[row]
+        edges[lane + 1] += 1
+        first[lane] = min(first[lane], time)
+        last[lane] = max(last[lane], time)
+        if lane < before or (lane == before and time < newest):
+            ready = False
+        before, newest = lane, time
+    for lane in range(len(first)):
+        edges[lane + 1] += edges[lane]
+    return ready
+
+
+@kernel
+def deal(lanes: Int32s, codes: Any, owner: Int32s, starts: Int64s, dealt: Int64s) -> None:
+    """Deal the accepted rows out to the owners of their lanes, from `starts[owner]` on; each gets
+    them in order of arrival. Without a question per row that could be guessed wrongly."""
+    free = starts.copy()
+    for row in range(lanes.shape[0]):
+        if codes[row] == ACCEPTED:
+            mine = owner[lanes[row]]
+            dealt[free[mine]] = row
+            free[mine] += 1
+
+
+@kernel
+def roughly(
+    lanes: Int32s, times: Int64s, edges: Int64s, first: Int64s, last: Int64s,
+    rows: Int64s, part: Int32s, places: Int32s, order: Int64s, which: Int64s,
+) -> None:  # fmt: skip
+    """Put these rows, which are all of the lanes `which`, into `order` by lane and nearly by time.
 
     The span of a lane is cut into as many equal parts as it has rows, and rows are counted into
     them. Where times are spread evenly a part has one or two, and hardly a row is out of place;
     at worst all rows of a lane share a part and stay in order of arrival.
     """
-    rows, count = lanes.shape[0], high - low
-    edges = np.zeros(count + 1, np.int64)
-    first, last = np.full(count, MAX_NS, np.int64), np.full(count, MIN_NS, np.int64)
-    for row in range(rows):
-        lane = lanes[row] - low
-        if codes[row] == ACCEPTED and 0 <= lane < count:
-            time = times[row]
-            edges[lane + 1] += 1
-            first[lane] = min(first[lane], time)
-            last[lane] = max(last[lane], time)
-    scale = np.zeros(count, np.float64)
-    for lane in range(count):
+    scale = np.zeros(len(first), np.float64)
+    for lane in which:
         span = np.float64(last[lane]) - np.float64(first[lane])
         if span > 0:
-            scale[lane] = (edges[lane + 1] - 1) / span
-        edges[lane + 1] += edges[lane]
-    part = np.empty(rows, np.int32)
-    places = np.zeros(edges[count] + 1, np.int64)
-    for row in range(rows):
-        lane = lanes[row] - low
-        if codes[row] == ACCEPTED and 0 <= lane < count:
-            # As floats: never decreasing with time, whatever is rounded away.
-            above = (np.float64(times[row]) - np.float64(first[lane])) * scale[lane]
-            part[row] = edges[lane] + np.int64(above)
-            places[part[row] + 1] += 1
-    for at in range(edges[count]):
-        places[at + 1] += places[at]
-    order = np.empty(edges[count], np.int64)
-    for row in range(rows):
-        lane = lanes[row] - low
-        if codes[row] == ACCEPTED and 0 <= lane < count:
-            order[places[part[row]]] = row
-            places[part[row]] += 1
-    return order, edges
+            scale[lane] = (edges[lane + 1] - edges[lane] - 1) / span
+        for at in range(edges[lane], edges[lane + 1]):
+            places[at] = 0
+    for k in range(len(rows)):
+        lane = lanes[rows[k]]
+        # As floats: never decreasing with time, whatever is rounded away.
+        above = (np.float64(times[rows[k]]) - np.float64(first[lane])) * scale[lane]
+        at = edges[lane] + np.int64(above)
+        part[k] = at
+        places[at] += 1
+    for lane in which:
+        total = edges[lane]
+        for at in range(edges[lane], edges[lane + 1]):
+            count = places[at]
+            places[at] = total
+            total += count
+    for k in range(len(rows)):
+        at = part[k]
+        order[places[at]] = rows[k]
+        places[at] += 1
 
 
 @kernel
-def insert_rows(order: Int64s, edges: Int64s, times: Int64s, stamps: Int64s) -> bool:
-    """Bring the rows of each lane into order of time by moving each to its place; `stamps` are
+def insert_rows(order: Int64s, edges: Int64s, times: Int64s, stamps: Int64s, which: Int64s) -> bool:
+    """Bring the rows of these lanes into order of time by moving each to its place; `stamps` are
     then their times. False, with nothing done that matters, if they would have to move far."""
     budget = np.int64(4096)  # and more with every row: rows far out of order are found out early
-    for lane in range(len(edges) - 1):
+    for lane in which:
         for at in range(edges[lane], edges[lane + 1]):
             stamps[at] = times[order[at]]
         for at in range(edges[lane] + 1, edges[lane + 1]):
@@ -129,89 +155,59 @@ def radix(order: Int64s, times: Int64s) -> Int64s:
 
 
 @kernel
-def is_sorted(lanes: Int32s, times: Int64s, codes: Any) -> bool:
-    """Whether all rows are accepted, and by (lane, time) already."""
-    for row in range(lanes.shape[0]):
-        if codes[row] != ACCEPTED:
-            return False
-        if row > 0 and (
-            lanes[row] < lanes[row - 1]
-            or (lanes[row] == lanes[row - 1] and times[row] < times[row - 1])
-        ):
-            return False
-    return True
-
-
-@kernel
 def by_lane_and_time(
-    lanes: Int32s, times: Int64s, codes: Any, low: int, high: int
-) -> tuple[Int64s, Int64s, Int64s]:
-    """The accepted rows of some lanes by (lane, time, arrival), their times, and where each lane
-    begins; in time linear in the rows.
+    lanes: Int32s, times: Int64s, edges: Int64s, first: Int64s, last: Int64s,
+    rows: Int64s, part: Int32s, places: Int32s, order: Int64s, stamps: Int64s, which: Int64s,
+) -> None:  # fmt: skip
+    """Put these rows, which are all of the lanes `which`, into `order` by (lane, time, arrival),
+    and their times into `stamps`; in time linear in the rows. `part` and `places` are scratch.
 
     Rows are put roughly in order and then moved to their places. Where that is far, a radix sort of
     the times, then a counting sort by lane. All of these are stable.
     """
-    order, edges = roughly(lanes, times, codes, low, high)
-    stamps = np.empty(len(order), np.int64)
-    if len(order) == 0 or insert_rows(order, edges, times, stamps):
-        return order, stamps, edges
-    count = 0
-    for row in range(len(lanes)):
-        if codes[row] == ACCEPTED and low <= lanes[row] < high:
-            order[count] = row
-            count += 1
-    by_time = radix(order.copy(), times)
-    places = edges[:-1].copy()
-    for row in by_time:
-        lane = lanes[row] - low
-        order[places[lane]] = row
-        stamps[places[lane]] = times[row]
-        places[lane] += 1
-    return order, stamps, edges
+    if len(rows) == 0:
+        return
+    roughly(lanes, times, edges, first, last, rows, part, places, order, which)
+    if insert_rows(order, edges, times, stamps, which):
+        return
+    free = edges.copy()
+    for row in radix(rows.copy(), times):
+        at = free[lanes[row]]
+        order[at] = row
+        stamps[at] = times[row]
+        free[lanes[row]] += 1
 
 
 @kernel
-def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
-    """Row numbers by (lane, time, arrival)."""
-    codes = np.zeros(lanes.shape[0], np.int8)
-    if is_sorted(lanes, times, codes):
-        return np.arange(lanes.shape[0])
-    return by_lane_and_time(lanes, times, codes, 0, count)[0]
-
-
-@kernel
-def _split(
-    lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, low: int, high: int, ready: bool
-) -> tuple[Int64s, Int64s, Int32s, int]:
-    """The accepted rows of some lanes, their times and lanes: first all that the watermark of their
-    lane has passed, by (lane, time, arrival), then all that wait; and how many leave. `ready`: the
-    rows lie in that order already, and are those of all lanes."""
-    if ready:
-        order, stamps = np.arange(len(lanes)), times
-        edges = np.searchsorted(lanes, np.arange(low, high + 1, dtype=np.int32))
-    else:
-        order, stamps, edges = by_lane_and_time(lanes, times, codes, low, high)
-    count = len(order)
-    leaves = 0
-    for lane in range(high - low):
-        for at in range(edges[lane], edges[lane + 1]):
-            if stamps[at] > watermark[low + lane]:
-                break
-            leaves += 1
-    rows, when = np.empty(count, np.int64), np.empty(count, np.int64)
-    where = np.empty(count, np.int32)
-    out, kept = 0, leaves
-    for lane in range(high - low):
-        for at in range(edges[lane], edges[lane + 1]):
-            if stamps[at] <= watermark[low + lane]:
-                place = out
-                out += 1
+def passed(stamps: Int64s, edges: Int64s, watermark: Int64s, leaves: Int64s, which: Int64s) -> None:
+    """How many rows of each of these lanes the watermark has passed."""
+    for lane in which:
+        begin, end = edges[lane], edges[lane + 1]
+        while begin < end:
+            middle = (begin + end) // 2
+            if stamps[middle] <= watermark[lane]:
+                begin = middle + 1
             else:
-                place = kept
-                kept += 1
-            rows[place], when[place], where[place] = order[at], stamps[at], low + lane
-    return rows, when, where, leaves
+                end = middle
+        leaves[lane] = begin - edges[lane]
+
+
+@kernel
+def part_rows(
+    order: Int64s, stamps: Int64s, edges: Int64s, leaves: Int64s, out: Int64s, which: Int64s,
+    rows: Int64s, when: Int64s, where: Int32s,
+) -> None:  # fmt: skip
+    """Write down the rows of these lanes: those that leave from `out[lane]` on, the others behind
+    all that leave."""
+    total = out[len(out) - 1]
+    for lane in which:
+        cut = edges[lane] + leaves[lane]
+        there = out[lane] - edges[lane]
+        for at in range(edges[lane], cut):
+            rows[there + at], when[there + at], where[there + at] = order[at], stamps[at], lane
+        there = total - out[lane + 1]
+        for at in range(cut, edges[lane + 1]):
+            rows[there + at], when[there + at], where[there + at] = order[at], stamps[at], lane
 
 
 class Arranged(NamedTuple):
@@ -222,26 +218,64 @@ class Arranged(NamedTuple):
     lane: Int32s
 
 
+def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
+    """Row numbers by (lane, time, arrival)."""
+    codes = np.zeros(len(lanes), np.int8)
+    return _sorted(lanes, times, codes, count)[0]
+
+
 def arrange(
     lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, count: int
 ) -> tuple[Arranged, Arranged]:
     """The accepted rows in two parts, each by (lane, time, arrival): those the watermark of their
     lane has passed, and those that wait."""
-    if is_sorted(lanes, times, codes):
-        parts = [_split(lanes, times, codes, watermark, 0, count, True)]
-    else:
-        some = min(threads(), count) if len(lanes) >= MANY else 1
-        edges = [count * part // some for part in range(some + 1)]
-        parts = each(
-            lambda ends: _split(lanes, times, codes, watermark, *ends, False),
-            list(pairwise(edges)),
-        )
-    leaving = [[column[: part[3]] for column in part[:3]] for part in parts]
-    staying = [[column[part[3] :] for column in part[:3]] for part in parts]
-    return _joined(leaving), _joined(staying)
+    # All memory is asked for here: other threads would give theirs back to the system each time.
+    order, stamps, edges = _sorted(lanes, times, codes, count)
+    leaves, out = np.empty(count, np.int64), np.zeros(count + 1, np.int64)
+    passed(stamps, edges, watermark, leaves, np.arange(count))
+    np.cumsum(leaves, out=out[1:])
+    rows, when = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    where = np.empty(len(order), np.int32)
+
+    def write(which: Int64s) -> None:
+        part_rows(order, stamps, edges, leaves, out, which, rows, when, where)
+
+    each(write, _dealt_out(len(order), count))
+    cut = int(out[count])
+    return (
+        Arranged(rows[:cut], when[:cut], where[:cut]),
+        Arranged(rows[cut:], when[cut:], where[cut:]),
+    )
 
 
-def _joined(parts: list[list[Any]]) -> Arranged:
-    if len(parts) == 1:
-        return Arranged(*parts[0])
-    return Arranged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64s, Int64s, Int64s]:
+    """The accepted rows in order, their times, and where each lane begins."""
+    n, lanes, times, codes = len(lanes), frozen(lanes), frozen(times), frozen(codes)
+    edges, ends = np.empty(count + 1, np.int64), np.empty((2, count), np.int64)
+    if spans(lanes, times, codes, edges, ends[0], ends[1]):
+        return np.arange(n), times, edges
+    total = int(edges[count])
+    hands = _dealt_out(total, count)
+    owner, starts = np.zeros(count, np.int32), np.zeros(len(hands) + 1, np.int64)
+    for number, which in enumerate(hands):
+        owner[which] = number
+        starts[number + 1] = starts[number] + np.diff(edges)[which].sum()
+    dealt, order, stamps = (np.empty(total, np.int64) for _ in range(3))
+    part, places = np.empty(total, np.int32), np.empty(total, np.int32)
+    deal(lanes, codes, owner, starts, dealt)
+
+    def work(number: int) -> None:
+        mine = slice(starts[number], starts[number + 1])
+        by_lane_and_time(
+            lanes, times, edges, ends[0], ends[1],
+            dealt[mine], part[mine], places, order, stamps, hands[number],
+        )  # fmt: skip
+
+    each(work, range(len(hands)))
+    return order, frozen(stamps), edges
+
+
+def _dealt_out(rows: int, count: int) -> list[Int64s]:
+    """The lanes for each thread, in turns: busy ones often have low numbers, being the first."""
+    some = min(len(parts(rows)), count)
+    return [np.arange(number, count, some) for number in range(some)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.core.model import Collection, Dropped, Int32s, Int64s, Outcome
 from tidegate.core.picked import take_rows
@@ -14,7 +15,16 @@ from tidegate.core.state import LANE, State, concat
 from tidegate.core.sync.columns import D_AMOUNT, D_INDEX, D_ROW, D_TIME
 from tidegate.core.sync.policy import Decided
 
-__all__ = ["AllRows", "held_and_new", "keep", "merge_unknown", "places_of", "set_schema", "sets"]
+__all__ = [
+    "AllRows",
+    "gone",
+    "held_and_new",
+    "keep",
+    "merge_unknown",
+    "places_of",
+    "set_schema",
+    "sets",
+]
 
 PLACE = "__place"
 """The column of the held table that says where the kernel keeps the row's number (int64)."""
@@ -75,13 +85,15 @@ def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -
     return AllRows(joined, picks, lane)
 
 
-def keep(state: State, rows: AllRows, decided: list[Decided], places: Int64s) -> None:
-    """What neither became part of a set nor was let go waits in the state."""
-    stays = np.ones(len(rows), np.bool_)
-    for part in decided:
-        members = part.members.ravel()
-        stays[members[members >= 0]] = False
-        stays[part.gone[:, D_ROW]] = False
+def gone(stays: NDArray[np.bool_], decided: Decided) -> None:
+    """What became part of a set, or was let go, does not stay."""
+    members = decided.members.ravel()
+    stays[members[members >= 0]] = False
+    stays[decided.gone[:, D_ROW]] = False
+
+
+def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) -> None:
+    """What stays waits in the state."""
     at = np.flatnonzero(stays)
     table = state.tables["held"]
     before = np.empty(0, np.int64) if table is None else table.column(PLACE).to_numpy()

@@ -35,17 +35,13 @@ from tidegate.core.sync.results import Diagnosis
 from tidegate.core.sync.settings import SyncSettings, shifted
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError
-from tidegate.threads import count as threads
-from tidegate.threads import each
+from tidegate.threads import each, parts
 
 __all__ = ["Synchronize"]
 
 _POLICIES = {"approximate": APPROXIMATE, "exact": EXACT}
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
-
-_MANY = 1 << 16
-"""Rows from which on keys are worked on side by side."""
 
 
 @dataclass(frozen=True)
@@ -132,46 +128,49 @@ class Synchronize(SyncSettings, Operator):
         state.grow(int(collection.lane.max()) + 1)
         out: list[Outcome] = []
         number = collection.read(self.topic, self._numbers)
-        null = np.flatnonzero(number == _NO_TOPIC)
-        unknown = np.flatnonzero(number == _NO_SUCH_TOPIC)
-        if len(null):
-            out.append(self._no_topic(state, collection.take(null)))
-        usable = np.arange(len(number))
-        if len(null) or len(unknown):
-            usable = np.flatnonzero(number >= 0)
+        usable, unknown = np.arange(len(number)), np.empty(0, np.int64)
+        if int(number.min()) < 0:
+            usable, unknown = np.flatnonzero(number >= 0), np.flatnonzero(number == _NO_SUCH_TOPIC)
+            null = np.flatnonzero(number == _NO_TOPIC)
+            if len(null):
+                out.append(self._no_topic(state, collection.take(null)))
         held = state.tables["held"]
         count = 0 if held is None else int(held.num_rows)
         all_rows = assemble.held_and_new(held, collection, usable)
-        lanes = all_rows.lane[count:].astype(np.int64)
         topics, times = number, collection.time_ns
         if len(usable) < len(number):
             topics, times = number[usable], times[usable]
         if self.shifts.any():
             times = shifted(times, self.shifts[topics])
-        places = np.empty(len(usable), np.int64)
-        rows = self._rows(state)
+        lanes, rows = all_rows.lane[count:], self._rows(state)
         waiting = np.bincount(all_rows.lane[:count], minlength=state.lanes)
+        places = np.empty(len(usable), np.int64)
+        stays = np.ones(len(all_rows), np.bool_)
 
-        def decide(part: slice) -> Decided:
-            mine = lanes[part]
-            there = int(waiting[mine[0] : mine[-1] + 1].sum()) if several else count
+        def decide(part: slice) -> tuple[Decided, list[Outcome]]:
+            mine = lanes[part].astype(np.int64)
+            there = count
+            if several:  # whole lanes, so what waits there is no other part's
+                there = int(waiting[mine[0] : mine[-1] + 1].sum())
             sets, drops, cur = self.matching.room(self, there, len(mine))
             self.matching.run(
                 self.codes, state["core"], state["ring"], rows, mine, topics[part], times[part],
                 count + part.start, places[part], sets, drops, cur,
             )  # fmt: skip
-            return Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+            decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+            assemble.gone(stays, decided)
+            return decided, self._outcomes(all_rows, decided, collection.wall_ns)
 
-        parts = [slice(0, len(lanes))] if len(unknown) else _by_lane(lanes)
-        several = len(parts) > 1
-        decided = each(decide, parts)
-        for part in decided:
-            out += self._outcomes(all_rows, part, collection.wall_ns)
+        work = [slice(0, len(lanes))] if len(unknown) else _by_lane(lanes)
+        several = len(work) > 1
+        done = each(decide, work)
+        for _, made in done:
+            out += made
         if len(unknown):
             np.add.at(state["unusable"][:, _UNKNOWN], collection.lane[unknown], 1)
             rest = collection.take(unknown)
-            assemble.merge_unknown(out, rest, unknown, usable, decided[0], count)
-        assemble.keep(state, all_rows, decided, places)
+            assemble.merge_unknown(out, rest, unknown, usable, done[0][0], count)
+        assemble.keep(state, all_rows, stays, places)
         return out
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
@@ -212,7 +211,9 @@ class Synchronize(SyncSettings, Operator):
         all_rows = assemble.AllRows.of_held(held)
         decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
         out = self._outcomes(all_rows, decided, 0)
-        assemble.keep(state, all_rows, [decided], np.empty(0, np.int64))
+        stays = np.ones(len(all_rows), np.bool_)
+        assemble.gone(stays, decided)
+        assemble.keep(state, all_rows, stays, np.empty(0, np.int64))
         return out
 
     def discard(self, state: State) -> dict[str, int]:
@@ -295,11 +296,10 @@ class Synchronize(SyncSettings, Operator):
         return out
 
 
-def _by_lane(lanes: Int64s) -> list[slice]:
+def _by_lane(lanes: Int32s) -> list[slice]:
     """Parts to work on side by side: where rows lie by lane, whole lanes each."""
-    n, some = len(lanes), threads()
-    if n < _MANY or some == 1 or bool((lanes[1:] < lanes[:-1]).any()):
-        return [slice(0, n)]
-    cuts = [int(np.searchsorted(lanes, lanes[n * part // some])) for part in range(1, some)]
-    edges = np.unique([0, *cuts, n]).tolist()
-    return [slice(first, last) for first, last in pairwise(edges)]
+    even = parts(len(lanes))
+    if len(even) == 1 or bool((lanes[1:] < lanes[:-1]).any()):
+        return [slice(0, len(lanes))]
+    cuts = [int(np.searchsorted(lanes, lanes[part.start])) for part in even]
+    return [slice(first, last) for first, last in pairwise([*sorted(set(cuts)), len(lanes)])]
