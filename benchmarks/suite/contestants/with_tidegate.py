@@ -64,8 +64,7 @@ def tumbling(given: Given) -> pa.Table:
 
 
 def sessions(given: Given) -> pa.Table:
-    gps = given.rows.filter(pc.equal(given.rows.column("topic"), 3))
-    gps = gps.select(["key", "t"])
+    gps = given.rows.select(["key", "t"]).filter(pc.equal(given.rows.column("topic"), 3))
     return _data(_run(gps, Window(Session("500 ms"), aggregates={"n": "count"}, keys="key")))
 
 

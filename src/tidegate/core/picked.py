@@ -18,7 +18,7 @@ from tidegate.core.model import Collection, Int32s, Int64s
 from tidegate.errors import ContractError
 from tidegate.threads import MANY, each, parts
 
-__all__ = ["Picked", "take_rows"]
+__all__ = ["Picked", "some_rows", "take_rows"]
 
 
 class Picked(Collection):
@@ -94,3 +94,16 @@ def take_rows(source: pa.RecordBatch, picks: Int64s) -> pa.RecordBatch:
         return source.take(chosen)
     columns = each(lambda column: column.take(chosen), source.columns)
     return pa.RecordBatch.from_arrays(columns, schema=source.schema)
+
+
+def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
+    """The rows of a collection where `kept` says so, as they stand."""
+    rows, mask = collection.rows, pa.array(kept)
+    work: list[Any] = [*rows.columns, collection.time_ns, collection.lane]
+
+    def keep(column: Any) -> Any:
+        return column.filter(mask) if isinstance(column, pa.Array) else column[kept]
+
+    *columns, time_ns, lane = each(keep, work) if len(kept) >= MANY else map(keep, work)
+    made = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    return Collection(made, time_ns, lane, collection.wall_ns)

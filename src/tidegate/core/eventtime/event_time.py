@@ -30,7 +30,7 @@ from tidegate.core.model import (
     with_columns,
 )
 from tidegate.core.operator import Operator
-from tidegate.core.picked import Picked
+from tidegate.core.picked import Picked, some_rows
 from tidegate.core.state import LANE, Column, Layout, State, concat
 from tidegate.core.time import UNSET, Duration, format_duration, parse_duration
 from tidegate.errors import ConfigError
@@ -349,8 +349,7 @@ def _in_time(collection: Collection | None, codes: NDArray[np.int8]) -> list[Out
     kept = codes == kernel.ACCEPTED
     if not kept.any():
         return []
-    rows, at = collection.rows.filter(pa.array(kept)), np.flatnonzero(kept)
-    return [Collection(rows, collection.time_ns[at], collection.lane[at], collection.wall_ns)]
+    return [some_rows(collection, kept)]
 
 
 def _joined(

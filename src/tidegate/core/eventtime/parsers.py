@@ -36,12 +36,13 @@ def unix_timestamp(column: pa.Array, *, name: str, unit: str, factor: int) -> Pa
         bounded = pc.if_else(over, pa.scalar(0, pa.uint64()), pc.fill_null(column, 0))
         values = bounded.cast(pa.int64()).to_numpy()
     elif pa.types.is_integer(kind):
-        values = pc.fill_null(column, 0).cast(pa.int64()).to_numpy()
+        whole = pc.fill_null(column, 0) if column.null_count else column
+        values = (whole if pa.types.is_int64(kind) else whole.cast(pa.int64())).to_numpy()
     else:
         reason.add_rest(f"type not supported: {kind}")
         return reason.parsed(np.zeros(len(column), np.int64))
-    suspect = (values < 0) | (values > MAX_NS // factor)
-    if suspect.any():
+    if len(values) and (int(values.min()) < 0 or int(values.max()) > MAX_NS // factor):
+        suspect = (values < 0) | (values > MAX_NS // factor)
         for row in np.flatnonzero(suspect).tolist():
             if values[row] < 0:
                 text = f"{name} expects non-negative {unit}, got {values[row]}"
@@ -49,7 +50,7 @@ def unix_timestamp(column: pa.Array, *, name: str, unit: str, factor: int) -> Pa
                 text = f"overflow: {values[row]} {unit} do not fit into 64-bit nanoseconds"
             reason.texts.setdefault(row, text)
         values = np.where(suspect, 0, values)
-    return reason.parsed(values * factor)
+    return reason.parsed(values if factor == 1 else values * factor)
 
 
 class Reasons:
@@ -126,7 +127,7 @@ def timestamp(column: pa.Array) -> Parsed:
     if beyond.any():
         reason.add(beyond, "overflow")
         values = np.where(beyond, 0, values)
-    return reason.parsed(values * factor)
+    return reason.parsed(values if factor == 1 else values * factor)
 
 
 def _unix(unit: str, word: str, factor: int) -> tuple[str, Parser]:

@@ -6,8 +6,9 @@ below `shift` are slots the state held, the rest are rows of the collection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.jit import frozen
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.state import LANE
 from tidegate.core.windows.accumulate import fold_floats, fold_ints, fold_rows
 from tidegate.core.windows.aggregates import Aggregate, column_type, storage_of
 from tidegate.core.windows.scatter import scatter_floats, scatter_ints, scatter_rows
+from tidegate.threads import MANY, each
 
 SERIAL = "__serial"
 _MAX, _MIN = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -202,26 +205,41 @@ class Slots:
         self.rows = rows
         self.shift = 0 if self.held is None else self.held.num_rows
         part = slice(first, first + len(slot))
-        scatter_rows(
-            slot,
-            readonly(times[part]),
-            self.plan.ordered,
-            self.shift + first,
-            self.count,
-            self.first_time,
-            self.last_time,
-            self.first_row,
-            self.last_row,
-        )
-        for name, kind, extremes in self.plan.values:
+
+        def whole() -> None:
+            scatter_rows(
+                slot,
+                readonly(times[part]),
+                self.plan.ordered,
+                self.shift + first,
+                self.count,
+                self.first_time,
+                self.last_time,
+                self.first_row,
+                self.last_row,
+            )
+
+        def values(name: str, kind: str, extremes: bool) -> None:
             v = self.values[name]
             data, valid = _accumulated(rows, name, kind)
             move, over = (scatter_ints, (v.overflow,)) if kind == "int" else (scatter_floats, ())
             move(slot, data[part], valid[part], extremes, v.count, v.total, v.low, v.high, *over)
-        for name in self.plan.counted:
+
+        def counted(name: str) -> None:
             valid = _numpy(rows.column(name).is_valid())[part]
-            counted = slot[valid & (slot >= 0)]
-            self.counts[name] += np.bincount(counted, minlength=self.size)
+            there = slot[valid & (slot >= 0)]
+            self.counts[name] += np.bincount(there, minlength=self.size)
+
+        work: list[Callable[[], None]] = [
+            whole,
+            *(partial(values, *what) for what in self.plan.values),
+            *(partial(counted, name) for name in self.plan.counted),
+        ]
+        if len(slot) >= MANY:
+            each(lambda do: do(), work)
+        else:
+            for do in work:
+                do()
 
     def payload(self, name: str, which: Int64s, *, last: bool = False) -> pa.Array:
         """The first (or last) value of a column, for these slots."""
@@ -292,9 +310,7 @@ def readonly(array: NDArray[Any]) -> NDArray[Any]:
     """A view that cannot be written, as Arrow's are: kernels are then compiled once for both."""
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    return frozen(array)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:
