@@ -10,11 +10,13 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from tidegate.errors import ConfigError
 
-__all__ = ["MANY", "count", "each", "parts", "use"]
+__all__ = ["MANY", "count", "each", "parts", "use", "whole_runs"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,6 +87,20 @@ def parts(rows: int) -> list[slice]:
     some = count() if rows >= MANY else 1
     edges = [rows * part // some for part in range(some + 1)]
     return [slice(first, last) for first, last in pairwise(edges)]
+
+
+def whole_runs(values: NDArray[Any]) -> list[slice]:
+    """The same for entries of which equal ones lie next to each other, and stay together.
+
+    >>> import numpy as np
+    >>> whole_runs(np.array([3, 3, 1]))
+    [slice(0, 3, None)]
+    """
+    edges = {0, len(values)}
+    for part in parts(len(values))[1:]:
+        other = values[part.start :] != values[part.start - 1]
+        edges.add(part.start + int(other.argmax()) if other.any() else len(values))
+    return [slice(first, last) for first, last in pairwise(sorted(edges))] or [slice(0, 0)]
 
 
 def _told(variable: str) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,23 @@ def test_as_many_as_told(setting: dict[str, str], expected: str) -> None:
     )
     assert expected in (done.stdout.strip() or done.stderr)
     assert ("ConfigError" in done.stderr) == (setting.get("TIDEGATE_THREADS") == "none")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_parts_and_whole_runs_are_all_of_it(number: int) -> None:
+    threads.use(number)
+    many = threads.MANY
+    for n in (0, 1, many - 1, many, 3 * many + 1):
+        covered = [k for part in threads.parts(n) for k in (part.start, part.stop)]
+        assert (covered[0], covered[-1], covered[1:-1:2]) == (0, n, covered[2::2])
+    for runs in ([many], [1, 3 * many], [many, many, 5], [1] * (2 * many), [10**5, 1, 10**5]):
+        values = np.repeat(np.arange(len(runs)) % 3, runs)
+        found = threads.whole_runs(values)
+        assert np.array_equal(np.concatenate([values[part] for part in found]), values)
+        for before, after in pairwise(found):
+            assert before.stop == after.start
+            assert values[before.stop - 1] != values[after.start]
+    assert threads.whole_runs(np.zeros(0)) == [slice(0, 0)]
 
 
 def test_fewer_than_one_is_refused() -> None:

@@ -20,6 +20,7 @@ from tidegate.core.deltas.checking import check_rows
 from tidegate.core.jit import frozen
 from tidegate.core.model import Int64s
 from tidegate.errors import ContractError
+from tidegate.threads import each, parts, whole_runs
 
 __all__ = ["DELTAS", "OPS", "Block", "frozen", "normalise", "reason_text", "row_bytes"]
 
@@ -258,7 +259,16 @@ class Block:
         """Per row: the reason it cannot be used (0: it can), and the number that goes with it."""
         reason = self.early.copy()
         where = np.zeros(len(self), np.int64)
-        check_rows(dims, *self.ragged, reason, where)
+
+        def look(part: slice) -> None:
+            ends = slice(part.start, part.stop + 1)
+            check_rows(
+                dims, self.op[part], self.factor[part], self.amount[part],
+                self.istart[ends], self.indices, self.vstart[ends], self.values,
+                self.astart[ends], self.factors, reason[part], where[part],
+            )  # fmt: skip
+
+        each(look, parts(len(self)))
         return reason, where
 
     def apply(
@@ -274,9 +284,15 @@ class Block:
             rows = np.arange(len(self))
         if slot is None:
             slot = np.zeros(len(rows), np.int64)
-        if len(rows) > MANY:
-            rows, slot = kernels.as_they_lie(frozen(rows), frozen(slot), len(self))
-        kernels.apply_rows(out, dead, frozen(rows), frozen(slot), *self.ragged)
+        rows, slot = frozen(rows), frozen(slot)
+
+        def work(part: slice) -> None:
+            mine, whose = rows[part], slot[part]
+            if len(rows) > MANY:
+                mine, whose = kernels.as_they_lie(mine, whose, len(self))
+            kernels.apply_rows(out, dead, frozen(mine), frozen(whose), *self.ragged)
+
+        each(work, whole_runs(slot))
 
     def merge(self, run_start: Int64s, run_stop: Int64s, dims: int) -> Merged:
         """One folded row for each run of rows [run_start[k], run_stop[k])."""

@@ -8,7 +8,6 @@ watermark decides nothing here and is handed on as far as future sets allow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,7 +34,7 @@ from tidegate.core.sync.results import Diagnosis
 from tidegate.core.sync.settings import SyncSettings, shifted
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError
-from tidegate.threads import each, parts
+from tidegate.threads import MANY, each, whole_runs
 
 __all__ = ["Synchronize"]
 
@@ -298,8 +297,6 @@ class Synchronize(SyncSettings, Operator):
 
 def _by_lane(lanes: Int32s) -> list[slice]:
     """Parts to work on side by side: where rows lie by lane, whole lanes each."""
-    even = parts(len(lanes))
-    if len(even) == 1 or bool((lanes[1:] < lanes[:-1]).any()):
+    if len(lanes) < MANY or bool((lanes[1:] < lanes[:-1]).any()):
         return [slice(0, len(lanes))]
-    cuts = [int(np.searchsorted(lanes, lanes[part.start])) for part in even]
-    return [slice(first, last) for first, last in pairwise([*sorted(set(cuts)), len(lanes)])]
+    return whole_runs(lanes)
