@@ -24,11 +24,11 @@ question, and the column says how well. Rate-aware batches (E) nobody else has."
 
 WORDS = {
     "In process": (
-        "From memory to memory. Polars and DuckDB use both cores, Tidegate and pandas one. In F "
-        "Tidegate also puts the deltas in order, checks them, finds those that come twice and "
-        "keeps a version per vector; the others take the last write of every dimension. Profile "
-        "of F: a third is copying rows with their lists, an eighth finding ids that come twice, "
-        "the rest in small parts; it was not made faster for this comparison."
+        "From memory to memory. Polars, DuckDB and, in part, Tidegate use both cores, pandas one. "
+        "In F Tidegate also puts the deltas in order, checks them, finds those that come twice and "
+        "keeps a version per vector; the others take the last write of every dimension. Of its "
+        "time there a third is admitting and folding, a fifth reading and hashing ids, a quarter "
+        "the last small collection and the end, which write down and read all state once more."
     ),
     "On Spark": (
         "Local mode, two cores, from Parquet to the noop sink; streams in three micro-batches, "
