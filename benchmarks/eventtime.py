@@ -53,8 +53,8 @@ def stage(parts: list[Collection], keys: int) -> float:
     for part in parts:
         for outcome in operator.process(state, part):
             if outcome.kind in ("data", "late"):
-                rows += len(outcome)
-    rows += sum(len(outcome) for outcome in operator.flush(state))
+                rows += outcome.rows.num_rows  # they are copied when they are looked at
+    rows += sum(outcome.rows.num_rows for outcome in operator.flush(state))
     spent = time.process_time() - started
     assert rows == sum(map(len, parts)), "a row was lost"
     return spent
