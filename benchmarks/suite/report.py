@@ -35,7 +35,9 @@ WORDS = {
         "available now, from the start of the query to its end. Spark's own windows in a stream "
         "have one watermark for all keys that moves between micro-batches, so they do not find the "
         "same late rows; in batch it uses window functions and its answer is exact. Tempo joins in "
-        "batch only. `nothing` is a stateful step that does nothing, `identity` is mapInArrow."
+        "batch only. `nothing` is a stateful step that does nothing, `identity` is mapInArrow. "
+        "E in a stream has timers, with which Spark's available-now does not end: it is stopped "
+        "after an empty micro-batch, and the two took 0.6 of 4.4 s where they were looked at."
     ),
     "Beside engines of streams": (
         "These take one Python object or one line of CSV per message, so they get fewer messages. "
