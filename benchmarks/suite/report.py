@@ -38,8 +38,8 @@ WORDS = {
         "batch only. `nothing` is a stateful step that does nothing, `identity` is mapInArrow. "
         "E in a stream has timers, with which Spark's available-now does not end: it is stopped "
         "after an empty micro-batch, and the two took 0.6 of 4.4 s where they were looked at. In "
-        "its micro-batches with rows alone the step that does nothing took 0.96 of its time (0.81 to "
-        "1.08, five rounds in turns, 100 keys, load 2 to 3)."
+        "its micro-batches with rows alone the step that does nothing took 0.96 of its time (0.81 "
+        "to 1.08, five rounds in turns, 100 keys, load 2 to 3)."
     ),
     "Beside engines of streams": (
         "These take one Python object or one line of CSV per message, so they get fewer messages. "
