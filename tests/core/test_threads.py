@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate import threads
+from tidegate.core.deltas import Compact
 from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.core.flow import Flow
 from tidegate.core.model import Collection
@@ -149,6 +150,70 @@ def test_sets_and_state_do_not_depend_on_the_number_of_threads(disorder: int) ->
         assert [table.num_rows for table in together] == [table.num_rows for table in alone]
         assert all(a.equals(b) for a, b in zip(alone, together, strict=True))
         assert same == state
+
+
+def _compacted(number: int, pieces: int, *, copied: bool) -> tuple[dict[str, Any], bytes]:
+    """Many deltas in disorder through event time and compaction, by so many threads."""
+    threads.use(number)
+    rng = np.random.default_rng(4)
+    n, vectors = 2 * threads.MANY, 700
+    sent = np.arange(n) - (rng.random(n) < 0.01)  # some come twice
+    ends = pa.array(np.arange(0, 2 * n + 1, 2, dtype=np.int32))
+    at = rng.integers(0, 7, n).astype(np.int32)
+    values = rng.normal(size=2 * n)
+    values[rng.integers(0, 2 * n, 50)] = np.inf  # some are refused
+    rows = pa.record_batch(
+        {
+            "delta_id": sent.astype(str),
+            "vector_id": (sent * 7919 % vectors).astype(str),
+            "op": ["sparse"] * n,
+            "indices": pa.ListArray.from_arrays(ends, np.stack([at, at + 1], axis=1).ravel()),
+            "values": pa.ListArray.from_arrays(ends, values),
+        }
+    )
+    times = sent * 1000 + rng.integers(0, 5000, n)
+    first, second = EventtimeWatermark("10 us"), Compact(8, "full_merge", time_threshold=None)
+    states = [first.open(), second.open()]
+    out: list[Any] = []
+    for part in np.array_split(np.arange(n), pieces):
+        given = Collection.of(rows.take(pa.array(part)), times[part])
+        made = first.process(states[0], given)
+        for item in [o for o in made if isinstance(o, Collection)]:
+            plain = Collection(item.rows, item.time_ns, item.lane)
+            out += second.process(states[1], plain if copied else item)
+    for item in first.flush(states[0]):
+        assert isinstance(item, Collection)
+        out += second.process(states[1], item)
+    kept = second.snapshot(states[1])
+    states[1] = second.restore(kept)
+    out += second.flush(states[1])
+    tables: dict[str, list[Any]] = {}
+    for outcome in out:
+        tables.setdefault(outcome.kind, []).append(outcome.table())
+    return {kind: pa.Table.from_batches(parts) for kind, parts in tables.items()}, kept
+
+
+def test_compaction_depends_neither_on_threads_nor_on_where_rows_lie() -> None:
+    alone, _ = _compacted(1, 2, copied=True)
+    assert {"data", "dropped", "compactions"} <= set(alone)
+    picked, state = _compacted(1, 2, copied=False)
+    several, same = _compacted(3, 2, copied=False)
+    for found in (picked, several):
+        assert found.keys() == alone.keys()
+        assert all(found[kind].equals(alone[kind]) for kind in alone)
+    assert same == state  # what waits is stored as it lay, so only by the threads
+
+
+def test_compaction_of_picked_rows_does_not_depend_on_cuts() -> None:
+    whole, _ = _compacted(2, 1, copied=False)
+    cut, _ = _compacted(2, 5, copied=False)
+    for kind in ("dropped", "compactions"):
+        assert cut[kind].equals(whole[kind])
+    newest = [
+        {row["vector_id"]: (row["vector"], row["delta_count"]) for row in found["data"].to_pylist()}
+        for found in (whole, cut)
+    ]
+    assert newest[0] == newest[1]
 
 
 def test_picked_rows_are_those_that_were_picked() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import frozen
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int64s
 
 __all__ = ["bucket_of"]

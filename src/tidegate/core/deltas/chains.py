@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from tidegate.core.deltas.covered import Covered
 from tidegate.core.deltas.kernels import as_they_lie
 from tidegate.core.deltas.pool import Pool, spans
-from tidegate.core.deltas.rows import Block, frozen, reason_text
+from tidegate.core.deltas.rows import Block, reason_text
 from tidegate.core.deltas.taking import take_rows
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError

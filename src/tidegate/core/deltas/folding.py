@@ -17,9 +17,9 @@ from tidegate.core.deltas import kernels
 from tidegate.core.deltas.chains import Chains, seal_keys
 from tidegate.core.deltas.covered import Covered
 from tidegate.core.deltas.pool import Pool, spans
-from tidegate.core.deltas.rows import DELTAS, frozen
+from tidegate.core.deltas.rows import DELTAS
 from tidegate.core.deltas.taking import take_rows
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int64s
 
 __all__ = ["Folded", "Plan", "fold"]

@@ -12,9 +12,9 @@ from tidegate.core.codes import first_rows
 from tidegate.core.deltas.chains import Chains
 from tidegate.core.deltas.codec import chains_from, checkpoint_schema, locate
 from tidegate.core.deltas.pool import Pool
-from tidegate.core.deltas.rows import DELTAS, frozen
+from tidegate.core.deltas.rows import DELTAS
 from tidegate.core.deltas.taking import take_rows
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int32s, Int64s
 from tidegate.core.state import LANE
 

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import frozen
-from tidegate.core.jit import lean_kernel
+from tidegate.core.jit import frozen, lean_kernel
 from tidegate.core.model import Int64s
 
 __all__ = ["Ids"]

@@ -21,9 +21,9 @@ from tidegate.core.deltas.covered import Covered
 from tidegate.core.deltas.numbering import Ids
 from tidegate.core.deltas.ordering import arrange
 from tidegate.core.deltas.pool import Pool, spans
-from tidegate.core.deltas.rows import frozen, reason_text
+from tidegate.core.deltas.rows import reason_text
 from tidegate.core.deltas.taking import take_rows
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int64s
 from tidegate.core.time import MIN_NS
 

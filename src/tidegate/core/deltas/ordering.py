@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.deltas.numbering import Ids
-from tidegate.core.deltas.rows import frozen
-from tidegate.core.jit import kernel
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int64s
 
 __all__ = ["arrange"]

@@ -29,7 +29,7 @@ from tidegate.core.deltas.keeping import (
     without_covered,
 )
 from tidegate.core.deltas.offer import Offer
-from tidegate.core.deltas.rows import frozen
+from tidegate.core.jit import frozen
 from tidegate.core.model import Collection, Int32s, Int64s, Outcome, Side, with_columns
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.time import MAX_NS

@@ -22,7 +22,7 @@ from tidegate.core.model import Int64s
 from tidegate.errors import ContractError
 from tidegate.threads import each, parts, whole_runs
 
-__all__ = ["DELTAS", "OPS", "Block", "frozen", "normalise", "reason_text", "row_bytes"]
+__all__ = ["DELTAS", "OPS", "Block", "normalise", "reason_text", "row_bytes"]
 
 DELTAS = pa.schema(
     [

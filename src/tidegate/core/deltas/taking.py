@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.deltas.rows import MANY, frozen
-from tidegate.core.jit import kernel
+from tidegate.core.deltas.rows import MANY
+from tidegate.core.jit import frozen, kernel
 from tidegate.core.model import Int64s
 from tidegate.threads import each
 
