@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.batching import Batch, Message, RateAwareBatcher
-from tidegate.core.model import Collection
+from tidegate.batching import Batch, Message, RateAwareBatcher
+from tidegate.core.outcomes import Collection
 
 SECOND = 10**9
 ROUNDS = 5

@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 from suite.usage import cpu_seconds
 
-from tidegate.core.deltas import (
+from tidegate.core.outcomes import Collection
+from tidegate.deltas import (
     Adaptive,
     Checkpoint,
     Compact,
@@ -29,11 +30,10 @@ from tidegate.core.deltas import (
     TieredMerge,
     VectorDelta,
 )
-from tidegate.core.deltas.chains import Chains
-from tidegate.core.deltas.offer import Limits, Offer
-from tidegate.core.deltas.rows import DELTAS, normalise
-from tidegate.core.model import Collection
-from tidegate.deltastore import DeltaTable, compact_table
+from tidegate.deltas.columns import Chains
+from tidegate.deltas.offer import Limits, Offer
+from tidegate.deltas.rows import DELTAS, normalise
+from tidegate.deltas.table import DeltaTable, compact_table
 
 RNG = np.random.default_rng(7)
 

@@ -22,8 +22,8 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.model import Collection
+from tidegate.core.outcomes import Collection
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.testing.fleet import fleet
 
 COLLECTION = 10_000

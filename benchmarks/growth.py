@@ -27,10 +27,10 @@ from suite.drawing import curves
 from suite.results import write_picture, write_section
 from suite.usage import peak_bytes
 
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.sync import ApproximateTime
-from tidegate.core.windows import Tumbling, Window
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.sync import ApproximateTime
+from tidegate.windows import Tumbling, Window
 
 ROUNDS = 3
 PIECE = 1_000_000

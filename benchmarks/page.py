@@ -22,9 +22,9 @@ from typing import Any
 
 from spark_step import DDL, record
 
+from tidegate.report.serve import LiveServer
 from tidegate.spark import frames, session
-from tidegate.spark.run import start
-from tidegate.view.serve import LiveServer
+from tidegate.spark.query import start
 
 LOOK_S, METRICS_S = 2.0, 5.0
 """As the page itself looks for news, and as Prometheus is often told to."""

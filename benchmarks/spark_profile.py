@@ -25,8 +25,8 @@ from suite.nothing import Nothing
 from suite.results import write_picture, write_section
 from suite.streams import Ran, in_order, pipeline, run, when, write_files
 
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.spark import session
 from tidegate.spark.pack import PACKED_DDL, SHARD, Packer
 from tidegate.spark.shards import labels

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from suite.nothing import Nothing
 
-from tidegate.core.windows import Tumbling
 from tidegate.spark import frames, session
+from tidegate.windows import Tumbling
 
 FILES = 6
 TOPICS = ["lidar", "camera", "imu", "gps"]
@@ -102,7 +102,7 @@ def _memory() -> int:
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             command = (status.parent / "cmdline").read_bytes()
-            if b"tidegate.spark.daemon" in command and b"java" not in command:
+            if b"tidegate.spark.environment.daemon" in command and b"java" not in command:
                 words = status.read_text().split("VmRSS:")[1].split()
                 total += int(words[0]) * 1024
         except (OSError, IndexError):  # gone meanwhile, or a kernel thread

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from tidegate.core.sync import ApproximateTime
+from tidegate.sync import ApproximateTime
 
 ROUNDS = 5
 PERIOD_NS = 100_000_000

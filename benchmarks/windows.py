@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from tidegate.core.model import Collection, Watermark
-from tidegate.core.windows import (
+from tidegate.core.outcomes import Collection, Watermark
+from tidegate.windows import (
     AtWatermark,
     Count,
     Everything,

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from vector_deltas import DIMS, a_stream
 
-from tidegate.core.model import Collection
-from tidegate.deltastore import DeltaLakeVectors, VectorTable, compaction_picture
+from tidegate.core.outcomes import Collection
+from tidegate.deltas.table import DeltaLakeVectors, VectorTable, compaction_picture
 from tidegate.pipeline import PipelineDefinition, plan
 
 DEFINITION = Path(__file__).with_suffix(".yaml")

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import tidegate as tg
-from tidegate.look.inspect import inspect
-from tidegate.look.starter import starter
+from tidegate.profile.inspect import inspect
+from tidegate.profile.starter import starter
 from tidegate.testing.fleet import fleet
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.deltas import (
+from tidegate.core.outcomes import Collection, Dropped, Outcome, Side
+from tidegate.deltas import (
     Add,
     Compact,
     Create,
@@ -29,9 +30,8 @@ from tidegate.core.deltas import (
     TieredMerge,
     VectorDelta,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.model import Collection, Dropped, Outcome, Side
-from tidegate.deltastore import LanceVectors, VectorTable, compaction_picture
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.table import LanceVectors, VectorTable, compaction_picture
 
 DIMS, DOCUMENTS, UPDATES = 32, 200, 20_000
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.spark.jars import Jar, fetch
-from tidegate.spark.java import use_java
+from tidegate.spark.environment.jars import Jar, fetch
+from tidegate.spark.environment.java import use_java
 
 JARS = Path(__file__).with_name("kafka_jars.txt")
 """Kafka 4.0.0 and all it needs: a checksum and coordinates per line."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from pyspark import cloudpickle
 
-from tidegate.core.model import Collection, Outcome
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, Outcome
 from tidegate.core.state import Layout, State
 
 

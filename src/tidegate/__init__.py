@@ -2,7 +2,7 @@
 
 These are the public names. They are loaded when first used, so that `import tidegate` and the
 command line start at once; DataFrames are in `tidegate.spark`, further windows, triggers and
-strategies in `tidegate.core.windows` and `tidegate.core.deltas`.
+strategies in `tidegate.windows` and `tidegate.deltas`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.core.batching import (
+    from tidegate.batching import (
         AdaptiveBatcher,
         Batch,
         Message,
         RateAwareBatcher,
         SimpleBatcher,
     )
-    from tidegate.core.deltas import Compact, Compactor, DeltaChain, TieredMerge, VectorDelta
-    from tidegate.core.eventtime import (
-        Decoder,
-        EventtimeTypes,
-        EventtimeWatermark,
-        ProcessTimeWatermark,
-        TimeColumn,
-    )
     from tidegate.core.flow import Flow
-    from tidegate.core.model import (
+    from tidegate.core.operator import Operator
+    from tidegate.core.outcomes import (
         Collection,
         ControlSignal,
         Dropped,
@@ -37,9 +30,18 @@ if TYPE_CHECKING:
         StreamError,
         Watermark,
     )
-    from tidegate.core.operator import Operator
-    from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize
-    from tidegate.core.windows import (
+    from tidegate.deltas import Compact, Compactor, DeltaChain, TieredMerge, VectorDelta
+    from tidegate.errors import ConfigError, StateError, TidegateError
+    from tidegate.eventtime import (
+        Decoder,
+        EventtimeTypes,
+        EventtimeWatermark,
+        ProcessTimeWatermark,
+        TimeColumn,
+    )
+    from tidegate.pipeline import PipelineDefinition
+    from tidegate.sync import ApproximateTime, ExactTime, Synchronize
+    from tidegate.windows import (
         Adaptive,
         Count,
         Reemit,
@@ -50,24 +52,22 @@ if TYPE_CHECKING:
         Window,
         Windows,
     )
-    from tidegate.errors import ConfigError, StateError, TidegateError
-    from tidegate.pipeline import PipelineDefinition
 
 _HOME = {
-    "tidegate.core.batching": (
+    "tidegate.batching": (
         "AdaptiveBatcher", "Batch", "Message", "RateAwareBatcher", "SimpleBatcher",
     ),
-    "tidegate.core.deltas": ("Compact", "Compactor", "DeltaChain", "TieredMerge", "VectorDelta"),
-    "tidegate.core.eventtime": (
+    "tidegate.deltas": ("Compact", "Compactor", "DeltaChain", "TieredMerge", "VectorDelta"),
+    "tidegate.eventtime": (
         "Decoder", "EventtimeTypes", "EventtimeWatermark", "ProcessTimeWatermark", "TimeColumn",
     ),
     "tidegate.core.flow": ("Flow",),
-    "tidegate.core.model": (
+    "tidegate.core.outcomes": (
         "Collection", "ControlSignal", "Dropped", "End", "Late", "StreamError", "Watermark",
     ),
     "tidegate.core.operator": ("Operator",),
-    "tidegate.core.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
-    "tidegate.core.windows": (
+    "tidegate.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
+    "tidegate.windows": (
         "Adaptive", "Count", "Reemit", "Session", "Sliding", "Time", "Tumbling", "Window",
         "Windows",
     ),
@@ -141,7 +141,7 @@ def _in_notebook() -> None:
     """In IPython, results are shown as pictures; elsewhere IPython is not even looked for."""
     started = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if started is not None:
-        from tidegate.notebook.register import load_ipython_extension
+        from tidegate.report.notebook.register import load_ipython_extension
 
         load_ipython_extension(started)
 

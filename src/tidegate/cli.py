@@ -88,7 +88,7 @@ def dry_run(pipeline: PipelineFile, master: Master = None, as_json: Json = False
     from tidegate.pipeline import explain as as_text
 
     definition = PipelineDefinition.load(pipeline)
-    from tidegate.spark.pipeline import check_sources, open_pipeline
+    from tidegate.spark.open import check_sources, open_pipeline
     from tidegate.spark.session import log_file
     from tidegate.spark.sinks import SinkSettings
     from tidegate.spark.sources.kafka import session_for
@@ -124,14 +124,14 @@ def run(
 ) -> None:
     """Run a pipeline: once over what is there (batch), or as a stream."""
     from tidegate.pipeline import PipelineDefinition
-    from tidegate.spark.report import print_summary, run_definition
-    from tidegate.spark.watch import run_watched
+    from tidegate.spark.reload import run_watched
+    from tidegate.spark.runner import print_summary, run_definition
 
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:
-        from tidegate.pipeline.references import resolve
         from tidegate.pipeline.roots import inside_roots
-        from tidegate.view.serve import LiveServer
+        from tidegate.pipeline.secrets import resolve
+        from tidegate.report.serve import LiveServer
 
         path = out or (definition.sink.path if definition.sink else None)
         if path is not None:
@@ -177,12 +177,12 @@ def view(
     as_json: Json = False,
 ) -> None:
     """Make one page of a run: every message on a timeline, where it went and why; its health."""
-    from tidegate.look.columns import Roles
-    from tidegate.view.page import write_page
+    from tidegate.profile.roles import Roles
+    from tidegate.report.page import write_page
 
     roles = Roles(tuple(key or ()), topic, None, arrival)
     if serve is not None:
-        from tidegate.view.serve import LiveServer
+        from tidegate.report.serve import LiveServer
 
         live = LiveServer(out, serve, roles)
         console.print(f"live at [bold]{live.url}[/], until you stop it", highlight=False)
@@ -219,8 +219,8 @@ def export(
 
     wanted = to or ("rerun" if file.suffix == ".rrd" else "mcap")
     if wanted == "rerun":
-        from tidegate.look.columns import Roles
-        from tidegate.view.rerun_export import export_rerun
+        from tidegate.profile.roles import Roles
+        from tidegate.report.rerun import export_rerun
 
         done = export_rerun(out, str(file), kinds=kind or (), roles=Roles(tuple(key or ())))
         console.print(f"wrote {done.rows:,} rows to {file}", soft_wrap=True)
@@ -247,9 +247,9 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Look at a table: rates, jitter, gaps, disorder, clock skew, and what to set because of it."""
-    from tidegate.look.columns import Roles
-    from tidegate.look.inspect import inspect as look_at
-    from tidegate.look.show import print_look
+    from tidegate.profile.inspect import inspect as look_at
+    from tidegate.profile.roles import Roles
+    from tidegate.profile.show import print_look
 
     roles = Roles(tuple(key or ()), topic, time, arrival)
     look = look_at(path, roles, time_type=time_type, limit=limit)
@@ -274,9 +274,9 @@ def init(
 ) -> None:
     """Write a commented pipeline.yaml from a look at the data."""
     from tidegate.errors import ConfigError
-    from tidegate.look.columns import Roles
-    from tidegate.look.inspect import inspect as look_at
-    from tidegate.look.starter import starter
+    from tidegate.profile.inspect import inspect as look_at
+    from tidegate.profile.roles import Roles
+    from tidegate.profile.starter import starter
 
     if to.exists() and not force:
         raise ConfigError("to", str(to), "is there already; give --force to replace it")
@@ -297,7 +297,7 @@ def scenarios(
     ] = None,
 ) -> None:
     """Run every scenario by the real operators and draw what they did: a page and SVG pictures."""
-    from tidegate.view.scenarios import write_scenarios
+    from tidegate.report.scenarios import write_scenarios
 
     page, *pictures = write_scenarios(to, family)
     console.print(f"[bold]{page}[/] and {len(pictures)} pictures beside it", highlight=False)

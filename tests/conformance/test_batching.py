@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cases import load
-from tidegate.core.batching import (
+from tidegate.batching import (
     AdaptiveBatcher,
     AdaptiveLength,
     Message,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from cases import load
-from tidegate.core.batching import PulseGrid, StreamPeriodEstimator
-from tidegate.core.batching import columns as c
-from tidegate.core.batching.grid import refresh
-from tidegate.core.batching.period import RING
-from tidegate.core.batching.rows import anchor_of, sort_rows
+from tidegate.batching import PulseGrid, StreamPeriodEstimator
+from tidegate.batching import layout as c
+from tidegate.batching.grid import refresh
+from tidegate.batching.period import RING
+from tidegate.batching.rows import anchor_of, sort_rows
 
 
 def grid_of(row: dict[str, int]) -> PulseGrid:

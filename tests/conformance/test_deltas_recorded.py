@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cases import load_list
-from tidegate.core.deltas import (
+from tidegate.core.time import UNSET
+from tidegate.deltas import (
     Add,
     Checkpoint,
     Compactor,
@@ -28,7 +29,6 @@ from tidegate.core.deltas import (
     affine,
     merge,
 )
-from tidegate.core.time import UNSET
 
 MS = 10**6
 

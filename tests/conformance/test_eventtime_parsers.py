@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from cases import load_list
-from tidegate.core.eventtime import EventtimeTypes
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeTypes
 
 
 def column(value: object) -> pa.Array:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from cases import load_list
-from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, Dropped, End, Late, Outcome, StreamError, Watermark
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, Dropped, End, Late, Outcome, StreamError, Watermark
 from tidegate.core.state import Column, Layout, State
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.pipeline import PipelineDefinition, Stages, plan
 
 MS = 10**6

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from cases import load_list
-from tidegate.core.model import Collection, Outcome
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, Outcome
 from tidegate.core.state import Layout, State
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, Stages, explain, explain_json, plan

@@ -10,8 +10,8 @@ import pytest
 
 from cases import load
 from sync_model import Model
-from tidegate.core.model import Collection
-from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize
+from tidegate.core.outcomes import Collection
+from tidegate.sync import ApproximateTime, ExactTime, Synchronize
 
 CASES = load("sync/*.json")
 

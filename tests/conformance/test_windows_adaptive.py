@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from cases import load_list
-from tidegate.core.model import Collection, Dropped, Late, Watermark
-from tidegate.core.windows import (
+from tidegate.core.outcomes import Collection, Dropped, Late, Watermark
+from tidegate.errors import ConfigError
+from tidegate.windows import (
     Adaptive,
     Count,
     Discard,
@@ -29,7 +30,6 @@ from tidegate.core.windows import (
     Windows,
     outputs,
 )
-from tidegate.errors import ConfigError
 
 MS = 1_000_000
 FILE = "deltas/adaptive_windows.json"

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from cases import load_list
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.model import (
+from tidegate.core.operator import Chain, Operator
+from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
     End,
@@ -22,9 +22,9 @@ from tidegate.core.model import (
     StreamError,
     Watermark,
 )
-from tidegate.core.operator import Chain, Operator
 from tidegate.core.state import Column, Layout, State
-from tidegate.core.windows import (
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.windows import (
     CountWindow,
     LookBack,
     StateWindow,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.batching import (
+from tidegate.batching import (
     AdaptiveBatcher,
     AdaptiveLength,
     Batch,
@@ -16,10 +16,10 @@ from tidegate.core.batching import (
     RateAwareBatcher,
     SimpleBatcher,
 )
-from tidegate.core.batching import columns as c
-from tidegate.core.batching.rows import append, empty_heap, pop_heap, push_heap, sort_rows
-from tidegate.core.model import Collection, ControlSignal, End, Outcome, Side, Watermark
+from tidegate.batching import layout as c
+from tidegate.batching.rows import append, empty_heap, pop_heap, push_heap, sort_rows
 from tidegate.core.operator import Chain
+from tidegate.core.outcomes import Collection, ControlSignal, End, Outcome, Side, Watermark
 from tidegate.core.state import State
 
 SECOND = 10**9
@@ -52,7 +52,7 @@ def test_schemas_are_exact() -> None:
     assert isinstance(data, Collection)
     assert isinstance(side, Side)
     assert data.rows.schema == STAGE.schema(whole.rows.schema)
-    assert side.rows.schema == STAGE.sides(whole.rows.schema)["batch"]
+    assert side.rows.schema == STAGE.side_schemas(whole.rows.schema)["batch"]
     assert data.rows.schema.names == [
         *whole.rows.schema.names,
         *("batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "batch_late"),

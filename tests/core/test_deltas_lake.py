@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.deltastore.lake import DeltaLakeVectors
-from tidegate.deltastore.table import vector_schema
+from tidegate.deltas.table.table import vector_schema
+from tidegate.deltas.table.to_delta import DeltaLakeVectors
 from tidegate.errors import ConfigError, StateError
 
 deltalake = pytest.importorskip("deltalake")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from tidegate.core.deltas import Compactor, DeltaChain, FullMerge, Offset, VectorDelta
-from tidegate.core.windows import Memory, MemoryTracker
-from tidegate.deltastore import BackgroundCompactor
+from tidegate.deltas import Compactor, DeltaChain, FullMerge, Offset, VectorDelta
+from tidegate.deltas.table import BackgroundCompactor
+from tidegate.windows import Memory, MemoryTracker
 
 
 def chain_of(deltas: int) -> DeltaChain:

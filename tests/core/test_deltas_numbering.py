@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.deltas import numbering
-from tidegate.core.deltas.kernels import as_they_lie
-from tidegate.core.deltas.numbering import Ids
+from tidegate.deltas import numbering
+from tidegate.deltas.kernels import as_they_lie
+from tidegate.deltas.numbering import Ids
 
 names = st.one_of(st.none(), st.text("ab\x00é", max_size=20))
 pairs = st.lists(st.tuples(st.integers(0, 3), names, names), max_size=40)

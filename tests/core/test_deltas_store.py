@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.core.deltas import (
+from tidegate.deltas import (
     Adaptive,
     Add,
     Compactor,
@@ -31,8 +31,8 @@ from tidegate.core.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.deltastore import (
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.table import (
     BackgroundCompactor,
     DeltaTable,
     LanceVectors,
@@ -40,7 +40,7 @@ from tidegate.deltastore import (
     compact_table,
     compaction_picture,
 )
-from tidegate.deltastore.log import CommitLog
+from tidegate.deltas.table.log import CommitLog
 from tidegate.errors import ConfigError, StateError
 
 DIMS = 6
@@ -244,8 +244,8 @@ def test_really_killed(tmp_path: Path, step: str) -> None:
     script = textwrap.dedent(
         f"""
         import os
-        from tidegate.core.deltas import Compactor, TieredMerge
-        from tidegate.deltastore import compact_table
+        from tidegate.deltas import Compactor, TieredMerge
+        from tidegate.deltas.table import compact_table
 
         def die(step):
             if step.split()[0] == {step!r}:
@@ -396,8 +396,8 @@ def test_a_replay_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_stage_rows_go_into_a_store(tmp_path: Path) -> None:
-    from tidegate.core.deltas import Compact
-    from tidegate.core.model import Collection, Side
+    from tidegate.core.outcomes import Collection, Side
+    from tidegate.deltas import Compact
     from tidegate.testing.laws import play
 
     deltas = some_deltas()

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate import threads
-from tidegate.core.eventtime import EventtimeWatermark, ProcessTimeWatermark
-from tidegate.core.eventtime.kernel import beyond, present
-from tidegate.core.eventtime.ordering import arrange, order_rows
-from tidegate.core.model import Collection, Late, Watermark
+from tidegate.core import parallel as threads
+from tidegate.core.outcomes import Collection, Late, Watermark
+from tidegate.core.sort import arrange, order_rows
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeWatermark, ProcessTimeWatermark
+from tidegate.eventtime.rules import beyond, present
 from tidegate.testing.marbles import assert_marbles, draw
 
 

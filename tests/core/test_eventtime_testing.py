@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.testing.fleet import JUMP_NS, LATENCY_NS, START_NS, UNREADABLE, facts, fleet
 from tidegate.testing.marbles import assert_marbles, collection_of, draw
 

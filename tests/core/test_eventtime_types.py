@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.eventtime import Decoder, EventtimeTypes, Parsed, TimeColumn
 from tidegate.core.time import MAX_NS
 from tidegate.errors import ConfigError
+from tidegate.eventtime import Decoder, EventtimeTypes, Parsed, TimeColumn
 
 TYPES = EventtimeTypes()
 FACTORS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, End, Outcome
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, End, Outcome
 from tidegate.core.state import LANE
 from tidegate.errors import ConfigError, StateError
+from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark, TimeColumn
 
 SECONDS = Decoder((TimeColumn("t", "unixtimestamp_s"),))
 

@@ -14,9 +14,9 @@ import pytest
 from mcap.reader import make_reader
 
 from tidegate import mcap
-from tidegate.core.model import Collection
-from tidegate.core.sync.operator import Synchronize
+from tidegate.core.outcomes import Collection
 from tidegate.errors import ConfigError
+from tidegate.sync.stage import Synchronize
 
 CAMERA_SCHEMA = {"schema": "pkg/msg/Image", "schema_encoding": "ros2msg", "schema_data": b"int32 x"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import (
+from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
     Dropped,

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import (
+from tidegate.core.operator import Chain, Operator
+from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
     Dropped,
@@ -22,7 +23,6 @@ from tidegate.core.model import (
     StreamError,
     Watermark,
 )
-from tidegate.core.operator import Chain, Operator
 from tidegate.core.state import Column, Layout, State
 from tidegate.errors import ContractError
 
@@ -85,7 +85,7 @@ class Hold(Operator):
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return rows.append(pa.field(self.mark, pa.int64()))
 
-    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         return {"notes": rows}
 
     def _out(self, rows: pa.RecordBatch | None) -> list[Outcome]:
@@ -180,13 +180,13 @@ def test_metrics_and_schemas_of_a_chain() -> None:
     assert chain.metrics(states) == {"hold.calls": 1}
     rows = pa.schema({"id": pa.string()})
     assert chain.schema(rows).names == ["id", "x"]
-    assert chain.sides(rows) == {"notes": rows}
+    assert chain.side_schemas(rows) == {"notes": rows}
 
 
 def test_two_different_tables_of_one_name_are_a_bug() -> None:
     chain = Chain((Hold("x"), Hold("y")))
     with pytest.raises(ContractError, match="different tables called notes"):
-        chain.sides(pa.schema({"id": pa.string()}))
+        chain.side_schemas(pa.schema({"id": pa.string()}))
 
 
 def test_defaults_of_the_protocol() -> None:
@@ -200,7 +200,7 @@ def test_defaults_of_the_protocol() -> None:
     assert stage.wake_at(state) is None
     assert stage.wake(state, 1) == stage.flush(state) == []
     assert stage.control(state, ControlSignal("x")) == []
-    assert stage.metrics(state) == stage.discard(state) == stage.sides(rows.schema) == {}
+    assert stage.metrics(state) == stage.discard(state) == stage.side_schemas(rows.schema) == {}
     assert stage.schema(rows.schema) == rows.schema
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.code import refuse_code
 from tidegate.pipeline.document import read
-from tidegate.pipeline.references import hidden, shown
+from tidegate.pipeline.secrets import hidden, shown
+from tidegate.pipeline.security import refuse_code
 
 
 @pytest.mark.parametrize(

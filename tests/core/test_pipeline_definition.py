@@ -20,7 +20,7 @@ from tidegate.pipeline.definition import (
     StageDefinition,
     StreamDefinition,
 )
-from tidegate.pipeline.references import is_reference, resolve, shown
+from tidegate.pipeline.secrets import is_reference, resolve, shown
 
 WHOLE = """\
 name: fleet

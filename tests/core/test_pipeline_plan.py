@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.core.eventtime import EventtimeTypes, EventtimeWatermark, ProcessTimeWatermark
-from tidegate.core.sync import Synchronize
-from tidegate.core.windows import Count, Reemit, Sliding, Time, Tumbling, Window
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeTypes, EventtimeWatermark, ProcessTimeWatermark
 from tidegate.pipeline import PipelineDefinition, StageContext, Stages, explain, explain_json, plan
 from tidegate.pipeline.window_stage import build_window
+from tidegate.sync import Synchronize
 from tidegate.testing.fleet import facts, fleet
+from tidegate.windows import Count, Reemit, Sliding, Time, Tumbling, Window
 
 STREAM: dict[str, Any] = {
     "columns": ["vehicle", "topic", "stamp", "log_time", "value"],

@@ -8,8 +8,8 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.references import resolve
 from tidegate.pipeline.roots import inside_roots, option_inside_roots
+from tidegate.pipeline.secrets import resolve
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ sink: {{path: {root}/out, options: {{{sink_options}}}}}
 def test_a_run_is_refused_before_spark_starts(
     root: Path, change: dict[str, str], field: str
 ) -> None:
-    report = pytest.importorskip("tidegate.spark.report")
+    report = pytest.importorskip("tidegate.spark.runner")
     plain = {
         "source": "'{root}'", "options": "", "checkpoint": "'{root}/c'", "sink_options": "",
     }  # fmt: skip

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core import snapshot
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection
+from tidegate.core.outcomes import Collection
 from tidegate.errors import StateError
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 
 HEAD = struct.Struct("<4sHII")
 

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from tidegate.core.sync import ApproximateTime, ExactTime
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ContractError, StateError
+from tidegate.sync import ApproximateTime, ExactTime
 
 CAMERA_LIDAR = [("camera", 0), ("lidar", 10), ("camera", 30), ("lidar", 42), ("camera", 60)]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sync_model import Model, Trace, random_trace
-from tidegate.core.sync import ApproximateTime, ExactTime, SyncResult
+from tidegate.sync import ApproximateTime, ExactTime, SyncResult
 
 
 def played(trace: Trace) -> SyncResult:
@@ -178,8 +178,8 @@ import json, sys
 from random import Random
 import numpy as np
 from sync_model import random_trace
-from tidegate.core.sync import ApproximateTime, ExactTime
-from tidegate.core.sync.approximate_run import run
+from tidegate.sync import ApproximateTime, ExactTime
+from tidegate.sync.approximate_run import run
 rnd, out = Random(11), []
 for _ in range(40):
     trace = random_trace(rnd, 60)

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, ControlSignal, Dropped, End, StreamError, Watermark
 from tidegate.core.operator import Chain
-from tidegate.core.sync import Synchronize
+from tidegate.core.outcomes import Collection, ControlSignal, Dropped, End, StreamError, Watermark
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.sync import Synchronize
 
 STAGE = Synchronize(("camera", "lidar"), 4, keys=("car",))
 
@@ -118,8 +118,8 @@ def test_a_jump_of_the_clock_is_a_table_of_its_own() -> None:
     assert side.table().to_pylist() == [
         {"car": "a", "topic": "camera", "time_ns": 10, "back_ns": 90}
     ]
-    assert stage.sides(sent.rows.schema) == {"clock_jump": side.rows.schema}
-    assert STAGE.sides(sent.rows.schema) == {}
+    assert stage.side_schemas(sent.rows.schema) == {"clock_jump": side.rows.schema}
+    assert STAGE.side_schemas(sent.rows.schema) == {}
 
 
 def test_a_column_that_is_not_there_is_a_mistake_in_the_definition() -> None:
@@ -208,5 +208,5 @@ def test_behind_the_event_time_stage_in_a_flow() -> None:
 
 
 def test_warm_compiles_without_data() -> None:
-    STAGE.warm()
-    Synchronize(("camera", "lidar"), 4, policy="exact").warm()
+    STAGE.compile()
+    Synchronize(("camera", "lidar"), 4, policy="exact").compile()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize, SyncSettings
 from tidegate.errors import ConfigError
+from tidegate.sync import ApproximateTime, ExactTime, Synchronize, SyncSettings
 
 
 @pytest.mark.parametrize(

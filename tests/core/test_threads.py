@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate import threads
-from tidegate.core.deltas import Compact
-from tidegate.core.eventtime import EventtimeWatermark
+from tidegate.core import parallel as threads
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection
+from tidegate.core.lazy_rows import Picked
 from tidegate.core.operator import Operator
-from tidegate.core.picked import Picked
-from tidegate.core.sync import Synchronize
+from tidegate.core.outcomes import Collection
+from tidegate.deltas import Compact
 from tidegate.errors import ConfigError, ContractError
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.sync import Synchronize
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     ],
 )
 def test_as_many_as_told(setting: dict[str, str], expected: str) -> None:
-    code = "from tidegate import threads; print(threads.count())"
+    code = "from tidegate.core import parallel; print(parallel.count())"
     done = subprocess.run(
         [sys.executable, "-c", code], env=setting, capture_output=True, text=True, check=False
     )

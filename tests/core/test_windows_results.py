@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import Collection, Dropped, Late, Outcome, Watermark
-from tidegate.core.windows import (
+from tidegate.core.outcomes import Collection, Dropped, Late, Outcome, Watermark
+from tidegate.windows import (
     Accumulation,
     Adaptive,
     Aggregate,

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.core.windows import (
+from tidegate.errors import ConfigError
+from tidegate.windows import (
     Accumulation,
     Adaptive,
     Aggregate,
@@ -34,7 +35,6 @@ from tidegate.core.windows import (
     Window,
     Windows,
 )
-from tidegate.errors import ConfigError
 
 ROWS = pa.schema([("k", pa.string()), ("v", pa.float64()), ("s", pa.string())])
 

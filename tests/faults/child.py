@@ -118,10 +118,10 @@ def watch(touches: Touches, sink: Any, form: str) -> Any:
 
 
 def main() -> None:
-    import tidegate.spark.run as run
+    import tidegate.spark.query as run
     from tidegate.pipeline import PipelineDefinition
     from tidegate.spark import session
-    from tidegate.spark.pipeline import open_pipeline
+    from tidegate.spark.open import open_pipeline
     from tidegate.spark.sinks import SinkSettings, open_sink
     from tidegate.spark.sources.kafka import session_settings
 

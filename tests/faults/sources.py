@@ -22,8 +22,8 @@ from spark.recordings import ordered
 from tidegate.errors import TidegateError
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.spark import Frames
-from tidegate.spark.pipeline import open_source
-from tidegate.spark.run import start
+from tidegate.spark.open import open_source
+from tidegate.spark.query import start
 
 FILES = 4
 MONTH_S = 30 * 86_400
@@ -160,6 +160,6 @@ def clock_steps_back(spark: SparkSession, folder: Path) -> tuple[str, int]:
     for number in (2, 3):
         place.put(place.parts[number], number - MONTH_S)
     earlier = time.time_ns() - 3600 * 10**9
-    with mock.patch("tidegate.spark.run.time.time_ns", return_value=earlier):
+    with mock.patch("tidegate.spark.query.time.time_ns", return_value=earlier):
         run_now(place.frames(forget="10 s"), place.out)
     return "driver back by an hour, files back by a month", place.check(place.parts)

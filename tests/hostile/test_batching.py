@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.batching import AdaptiveLength, Batch, Message, PulseGrid, RateAwareBatcher
-from tidegate.core.batching import columns as c
-from tidegate.core.model import Collection, ControlSignal, Side, StreamError
+from tidegate.batching import AdaptiveLength, Batch, Message, PulseGrid, RateAwareBatcher
+from tidegate.batching import layout as c
+from tidegate.core.outcomes import Collection, ControlSignal, Side, StreamError
 from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import ConfigError, ContractError, StateError
 
@@ -137,7 +137,7 @@ def test_columns_that_are_missing_or_taken() -> None:
     with pytest.raises(ConfigError, match="stream"):
         Batch(stream="sensor").schema(schema)
     with pytest.raises(ConfigError, match="keys"):
-        Batch(keys=("vehicle",)).sides(schema)
+        Batch(keys=("vehicle",)).side_schemas(schema)
     with pytest.raises(ConfigError, match="slot"):
         Batch().schema(pa.schema([("topic", pa.string()), ("slot", pa.int32())]))
 

@@ -9,7 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.deltas import (
+from tidegate.core.operator import Chain
+from tidegate.core.outcomes import Collection, Dropped, End, Late, Watermark
+from tidegate.core.snapshot import pack
+from tidegate.core.time import MAX_NS, MIN_NS
+from tidegate.deltas import (
     Adaptive,
     Add,
     Affine,
@@ -27,11 +31,7 @@ from tidegate.core.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.model import Collection, Dropped, End, Late, Watermark
-from tidegate.core.operator import Chain
-from tidegate.core.snapshot import pack
-from tidegate.core.time import MAX_NS, MIN_NS
+from tidegate.deltas.objects import rows_from
 from tidegate.errors import ConfigError, ContractError, StateError
 from tidegate.testing.laws import play, rows_of
 

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.eventtime import (
+from tidegate.core.flow import Flow
+from tidegate.core.outcomes import Collection, Late, Outcome, StreamError
+from tidegate.core.time import MAX_NS, MIN_NS
+from tidegate.errors import ConfigError, ContractError
+from tidegate.eventtime import (
     Decoder,
     EventtimeTypes,
     EventtimeWatermark,
     Parsed,
     TimeColumn,
 )
-from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, Late, Outcome, StreamError
-from tidegate.core.time import MAX_NS, MIN_NS
-from tidegate.errors import ConfigError, ContractError
 from tidegate.testing.hostile import NO_TIMES, odd_batches
 
 UNIX = ["unixtimestamp_s", "unixtimestamp_ms", "unixtimestamp_us", "unixtimestamp_ns"]

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from sync_model import Trace
-from tidegate.core.model import Collection
-from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize
+from tidegate.core.outcomes import Collection
 from tidegate.core.time import MAX_NS, MIN_NS
+from tidegate.sync import ApproximateTime, ExactTime, Synchronize
 
 
 def names(n: int) -> list[str]:

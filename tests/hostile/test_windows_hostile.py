@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import Collection, Dropped, Late, Outcome, Watermark
+from tidegate.core.outcomes import Collection, Dropped, Late, Outcome, Watermark
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
-from tidegate.core.windows import (
+from tidegate.errors import StateError
+from tidegate.windows import (
     Adaptive,
     CountWindow,
     Everything,
@@ -23,7 +24,6 @@ from tidegate.core.windows import (
     Tumbling,
     Window,
 )
-from tidegate.errors import StateError
 
 KINDS = {
     "tumbling": Tumbling("1 s"),

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.batching import Batch, Message, MessageBatch, RateAwareBatcher, SimpleBatcher
-from tidegate.core.batching import columns as c
-from tidegate.core.model import Collection, Outcome, Side, Watermark
+from tidegate.batching import Batch, Message, MessageBatch, RateAwareBatcher, SimpleBatcher
+from tidegate.batching import layout as c
 from tidegate.core.operator import Chain
+from tidegate.core.outcomes import Collection, Outcome, Side, Watermark
 from tidegate.core.state import State
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.batching import Message, RateAwareBatcher
+from tidegate.batching import Message, RateAwareBatcher
 
 AHEAD, FAR, STALL, EVICT = 3, 1000, 10, 5
 SECOND = 10**9

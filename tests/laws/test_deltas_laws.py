@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.deltas import (
+from tidegate.core.outcomes import Collection, Dropped, Late
+from tidegate.deltas import (
     Adaptive,
     Add,
     Compact,
@@ -32,8 +33,7 @@ from tidegate.core.deltas import (
     VectorDelta,
     merge,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.model import Collection, Dropped, Late
+from tidegate.deltas.objects import rows_from
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of
 
 STRATEGIES = [FullMerge(), TieredMerge(3), TimeBoundary(7), Adaptive(2)]
@@ -383,7 +383,7 @@ def test_stage_and_chains_agree(stream: Any, strategy: Any) -> None:
         if isinstance(o, (Dropped, Late))
         for lane, row in zip(o.lane.tolist(), o.rows.to_pylist(), strict=True)
     )
-    from tidegate.core.deltas.objects import deltas_of
+    from tidegate.deltas.objects import deltas_of
 
     admitted: dict[tuple[int, str], list[VectorDelta]] = {}
     rows = collection.rows.to_pylist()
@@ -417,7 +417,7 @@ def test_schema_is_exact() -> None:
     assert all(o.rows.schema.equals(operator.schema(keyed.schema)) for o in data)
     sides = [o for o in out if o.kind == "compactions"]
     assert sides
-    wanted = operator.sides(keyed.schema)["compactions"]
+    wanted = operator.side_schemas(keyed.schema)["compactions"]
     assert all(o.table().schema.equals(wanted) for o in sides if not isinstance(o, Collection))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.deltas import (
+from tidegate.deltas import (
     Add,
     Create,
     Delete,
@@ -19,9 +19,9 @@ from tidegate.core.deltas import (
     Sparse,
     VectorDelta,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.deltas.rows import Block
-from tidegate.core.deltas.taking import take_rows
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.rows import Block
+from tidegate.deltas.taking import take_rows
 
 DIMS = 3
 OPERATIONS: st.SearchStrategy[Operation] = st.sampled_from(

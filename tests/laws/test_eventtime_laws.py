@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core import flow as flow_module
-from tidegate.core.eventtime import (
+from tidegate.core.flow import Flow
+from tidegate.core.outcomes import Collection, Outcome, Watermark
+from tidegate.core.time import UNSET
+from tidegate.eventtime import (
     Decoder,
     EventtimeWatermark,
     ProcessTimeWatermark,
     TimeColumn,
 )
-from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, Outcome, Watermark
-from tidegate.core.time import UNSET
 from tidegate.testing.fleet import facts, fleet
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.model import Collection, Late, Outcome, StreamError, Watermark
+from tidegate.core.outcomes import Collection, Late, Outcome, StreamError, Watermark
+from tidegate.eventtime import EventtimeWatermark
 
 Row = tuple[int, int, int, int]  # lane, time, source, id
 

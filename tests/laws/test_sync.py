@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.model import Collection, Watermark
+from tidegate.core.outcomes import Collection, Watermark
 from tidegate.core.state import State
-from tidegate.core.sync import ApproximateTime, ExactTime, Synchronize
+from tidegate.sync import ApproximateTime, ExactTime, Synchronize
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of
 
 TOPICS = ("a", "b", "c")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.model import Collection, Late, Outcome, Watermark
 from tidegate.core.operator import Chain, Operator
-from tidegate.core.windows import Discard, Sliding, Tumbling, Window, settling
-from tidegate.core.windows.triggers import Count
+from tidegate.core.outcomes import Collection, Late, Outcome, Watermark
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.windows import Discard, Sliding, Tumbling, Window, settling
+from tidegate.windows.triggers import Count
 
 SUMS = {
     "n": "count", "s": ("sum", "v"), "m": ("mean", "v"), "hi": ("max", "v"), "lo": ("min", "v"),
@@ -97,10 +97,10 @@ def test_the_same_windows_and_late_rows(
 ) -> None:  # fmt: skip
     late = {"late": Discard()} if discard else {}
     stage = Window(window, aggregates=SUMS, group_by=group_by, keys=("k",), **late)
-    assert stage.any_order
+    assert stage.accepts_any_order
     held = EventtimeWatermark(tolerance, watermark_per="tuple")
     chain = Chain((held, stage))
-    assert chain.stages[0] == held.unheld()
+    assert chain.stages[0] == held.without_buffering()
     whole = collection(rows)
     edges = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     pieces = [whole.take(np.arange(first, last)) for first, last in pairwise(edges)]

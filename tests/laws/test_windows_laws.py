@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.model import Collection, Dropped, Late, Outcome, Watermark
 from tidegate.core.operator import Chain
-from tidegate.core.windows import (
+from tidegate.core.outcomes import Collection, Dropped, Late, Outcome, Watermark
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, rows_of
+from tidegate.windows import (
     Accumulation,
     Adaptive,
     Aggregate,
@@ -41,7 +42,6 @@ from tidegate.core.windows import (
     When,
     Window,
 )
-from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, rows_of
 
 FEW = settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 import tidegate as tg
-from tidegate.core.model import Outcome
-from tidegate.core.windows import Everything
+from tidegate.core.outcomes import Outcome
 from tidegate.errors import ConfigError
-from tidegate.notebook import Shown, show
+from tidegate.report.notebook import Shown, show
 from tidegate.testing.fleet import facts, fleet
+from tidegate.windows import Everything
 
 SVG = "{http://www.w3.org/2000/svg}"
 

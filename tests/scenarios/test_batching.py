@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidegate.core.batching import (
+from tidegate.batching import (
     Message,
     MessageBatch,
     PulseGrid,

@@ -9,8 +9,8 @@ import math
 
 import pytest
 
-from tidegate.core.batching import Batch, Message, RateAwareBatcher, SimpleBatcher
-from tidegate.core.batching.adaptive import AdaptiveLength
+from tidegate.batching import Batch, Message, RateAwareBatcher, SimpleBatcher
+from tidegate.batching.adaptive import AdaptiveLength
 from tidegate.errors import ConfigError
 
 SECOND = 10**9

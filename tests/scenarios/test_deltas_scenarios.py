@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidegate.core.deltas import (
+from tidegate.core.outcomes import Collection
+from tidegate.deltas import (
     Adaptive,
     Checkpoint,
     Compact,
@@ -27,12 +28,11 @@ from tidegate.core.deltas import (
     VectorDelta,
     affine,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.model import Collection
-from tidegate.core.windows import Window
+from tidegate.deltas.objects import rows_from
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.testing.laws import cut, play
+from tidegate.windows import Window
 
 SECOND = 10**9
 MINUTE = 60 * SECOND

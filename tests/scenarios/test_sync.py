@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidegate.core.sync import ApproximateTime, ExactTime, SyncSet
+from tidegate.sync import ApproximateTime, ExactTime, SyncSet
 
 MS = 1_000_000
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import Collection, Dropped, Outcome
-from tidegate.core.windows import (
+from tidegate.core.outcomes import Collection, Dropped, Outcome
+from tidegate.windows import (
     Adaptive,
     Count,
     Memory,
@@ -20,7 +20,7 @@ from tidegate.core.windows import (
     Windows,
     outputs,
 )
-from tidegate.store import SpillStore
+from tidegate.windows.durable import SpillStore
 
 SECOND = 10**9
 

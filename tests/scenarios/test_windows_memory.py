@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.model import Collection, Dropped
-from tidegate.core.windows import Adaptive, Memory, RateMonitor, Tumbling, Windows
-from tidegate.store import SpillStore
+from tidegate.core.outcomes import Collection, Dropped
+from tidegate.windows import Adaptive, Memory, RateMonitor, Tumbling, Windows
+from tidegate.windows.durable import SpillStore
 
 MB = 1 << 20
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.core.model import Collection
-from tidegate.core.windows import Count, Reemit, Tumbling, Windows
+from tidegate.core.outcomes import Collection
 from tidegate.errors import StateError
-from tidegate.store import SpillStore, WriteAheadLog
+from tidegate.windows import Count, Reemit, Tumbling, Windows
+from tidegate.windows.durable import SpillStore, WriteAheadLog
 
 # Pushes rows one by one, says which were acknowledged, writes every delivery to a file, and is
 # killed by the parent somewhere on the way.
 PUSHER = """
 import json, sys
-from tidegate.core.windows import Count, Tumbling, Reemit, Windows
-from tidegate.store import WriteAheadLog
+from tidegate.windows import Count, Tumbling, Reemit, Windows
+from tidegate.windows.durable import WriteAheadLog
 
 def emit(delivery):
     with open(sys.argv[2], "a") as file:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.core.flow import Flow
-from tidegate.core.model import Outcome, Watermark
+from tidegate.core.outcomes import Outcome, Watermark
 from tidegate.spark import Frames
 from tidegate.spark.pack import fit
-from tidegate.spark.run import start
+from tidegate.spark.query import start
 from tidegate.spark.sink import ParquetSink
 
 Rows = dict[tuple[Any, ...], list[dict[str, Any]]]

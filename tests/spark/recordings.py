@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.spark import Frames, frames
-from tidegate.spark.control import control_schema
+from tidegate.spark.control_rows import control_schema
 from tidegate.testing.fleet import Facts
 
 

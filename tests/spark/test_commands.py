@@ -16,8 +16,8 @@ from spark.recordings import Recording
 from tidegate import cli
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.report import Summary
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.runner import Summary
 
 PIPELINE = """\
 name: cars

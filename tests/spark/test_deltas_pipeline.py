@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from tidegate import cli
-from tidegate.core.deltas import Add, Create, DeltaChain, Operation, Scale, Sparse, VectorDelta
-from tidegate.core.deltas.objects import rows_from
-from tidegate.deltastore import VectorTable
+from tidegate.deltas import Add, Create, DeltaChain, Operation, Scale, Sparse, VectorDelta
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.table import VectorTable
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
+from tidegate.spark.open import open_pipeline
 from tidegate.spark.pack import LIST_ROWS
-from tidegate.spark.pipeline import open_pipeline
 
 DIMS = 4
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.core.deltas import (
+from tidegate.deltas import (
     Adaptive,
     Add,
     Compactor,
@@ -27,8 +27,8 @@ from tidegate.core.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.core.deltas.objects import rows_from
-from tidegate.deltastore import DeltaTable, VectorTable
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.table import DeltaTable, VectorTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ def filled(path: Path, deltas: list[VectorDelta]) -> DeltaTable:
 def test_the_job_on_spark_equals_the_one_in_process(
     spark: SparkSession, tmp_path: Path, strategy: Any
 ) -> None:
-    from tidegate.deltastore import compact_table as here
+    from tidegate.deltas.table import compact_table as here
     from tidegate.spark.compaction import compact_table
 
     deltas = some_deltas()
@@ -135,9 +135,9 @@ def test_the_driver_killed_at_every_step(spark: SparkSession, tmp_path: Path) ->
 
 def test_the_stage_in_batch_and_streaming(spark: SparkSession, tmp_path: Path) -> None:
     from tidegate.core.flow import Flow
-    from tidegate.core.model import Collection
+    from tidegate.core.outcomes import Collection
     from tidegate.spark import frames
-    from tidegate.spark.run import start
+    from tidegate.spark.query import start
 
     deltas = some_deltas()
     rows = pa.Table.from_batches([rows_from(deltas)])

@@ -16,7 +16,7 @@ from faults.soak import in_process
 from faults.sources import Place
 from spark.outcomes import run_now
 from tidegate.errors import StateError
-from tidegate.spark.run import check_checkpoint
+from tidegate.spark.query import check_checkpoint
 from tidegate.spark.sinks import SinkSettings, open_sink
 
 CASES = [
@@ -97,7 +97,7 @@ def test_a_sink_that_fails_at_a_touch_goes_on_from_there(
             fault.all_there.set()
             return watch(Touches(log, fault), open_sink(*arguments), sink)
 
-        monkeypatch.setattr("tidegate.spark.run.open_sink", opened)
+        monkeypatch.setattr("tidegate.spark.query.open_sink", opened)
         with pytest.raises(StreamingQueryException, match=f"struck {when} touch {at}"):
             run_now(place.frames(), place.out, settings=SinkSettings(sink))
     monkeypatch.undo()

@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file
 from spark.recordings import Recording
-from tidegate.notebook import show
+from tidegate.report.notebook import show
 from tidegate.spark import frames
-from tidegate.spark.run import run_batch_job
+from tidegate.spark.query import run_batch_job
 
 
 def test_a_plan_is_shown_and_nothing_runs(

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark.jars import Jar, fetch, here
+from tidegate.spark.environment.jars import Jar, fetch, here
 from tidegate.spark.sources import connector
 from tidegate.spark.sources.connector import connector_settings
 

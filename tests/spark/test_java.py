@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.spark import java
+from tidegate.spark.environment import java
 
 TINY = """
 import sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from tidegate.spark import frames, session
-from tidegate.spark.run import start
+from tidegate.spark.query import start
 from tidegate.spark.sink import ParquetSink
 
 root = Path(sys.argv[1])

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 
 from spark.outcomes import assert_same, count, in_process, run_now, say, written
 from spark.recordings import Recording, ordered, stream_of, with_control
-from tidegate.core.windows import Count, Session, Sliding, Tumbling
 from tidegate.spark import Frames
-from tidegate.spark.run import run_batch_job
+from tidegate.spark.query import run_batch_job
+from tidegate.windows import Count, Session, Sliding, Tumbling
 
 Pipeline = Callable[[Frames], Frames]
 

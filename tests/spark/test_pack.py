@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.eventtime import Decoder, TimeColumn
+from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import pack
 from tidegate.spark.pack import SHARD, TIME, Packer, Unpacker, fit, from_blob, to_blob, to_blobs
 

@@ -25,12 +25,12 @@ from spark.outcomes import (
 )
 from spark.recordings import Recording, cut, ordered, stream_of, with_control
 from tidegate.core.flow import Flow
-from tidegate.core.model import ControlSignal, End, Outcome
+from tidegate.core.outcomes import ControlSignal, End, Outcome
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.run import run_batch_job
-from tidegate.spark.step import in_arrival_order
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.query import run_batch_job
+from tidegate.spark.stateful_step import in_arrival_order
 
 
 def test_stream_restarted_twice_and_ended_key_by_key(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.core.flow import Flow
-from tidegate.spark import python
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.spark.environment import python
 from tidegate.spark.processor import ShardStep
-from tidegate.spark.step import Shard, StepPlan
+from tidegate.spark.stateful_step import Shard, StepPlan
 
 OPENS = """
 import pickle, sys

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, assert_same, count, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
 from spark.trouble import FailWhile, KillOnce
-from tidegate.core.windows import Count, Tumbling
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
-from tidegate.spark.pipeline import open_pipeline
+from tidegate.spark.open import open_pipeline
 from tidegate.spark.sink import ParquetSink
+from tidegate.windows import Count, Tumbling
 
 
 def middle(recording: Recording) -> int:

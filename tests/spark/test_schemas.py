@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, arranged, assert_same, count, in_process, run_now, written
 from spark.recordings import Recording, ordered
 from spark.trouble import DropEven
-from tidegate.core.windows import Tumbling
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
+from tidegate.spark.open import open_pipeline
 from tidegate.spark.pack import from_blob
-from tidegate.spark.pipeline import open_pipeline
+from tidegate.windows import Tumbling
 
 WIDE = """
 string(vehicle) vehicle, stamp, log_time, seq, cast(seq % 9 as byte) tiny, cast(seq as short) small,

@@ -12,7 +12,7 @@ from spark.outcomes import assert_same, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark import Frames
-from tidegate.spark.run import run_batch_job, start
+from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sink import ParquetSink
 
 

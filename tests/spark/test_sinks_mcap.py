@@ -18,11 +18,11 @@ from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import McapWriter
 from tidegate.mcap.export import attached_rows
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.run import run_batch_job, start
+from tidegate.report.stored import open_run
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.sinks.mcap import McapSink
-from tidegate.view.stored import open_run
 
 ros = pytest.importorskip("ros_messages", reason="pip install 'tidegate[rosbag]'")
 

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.run import start
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.query import start
 from tidegate.spool import Landed, Spool
 
 ROWS = [{"vehicle": f"v{n % 2}", "stamp": n * 1000, "x": n * 0.5} for n in range(60)]

@@ -16,8 +16,8 @@ from mcap_files import by_stock_reader, recording, unindexed
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.run import run_batch_job, start
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sources import register_sources
 from tidegate.spark.sources.mcap import McapReader, Settings
 from tidegate.spark.sources.mcap_stream import McapStreamReader

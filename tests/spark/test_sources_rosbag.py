@@ -19,8 +19,8 @@ from tidegate.errors import ConfigError
 from tidegate.mcap import Selection
 from tidegate.mcap.payload import parse_fields
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.run import start
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.query import start
 from tidegate.spark.sources.bags import is_whole, read_bag
 from tidegate.spark.sources.mcap import Settings
 from tidegate.spark.sources.rosbag import RosbagStreamReader, _settings

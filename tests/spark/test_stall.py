@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file, count, written
 from spark.recordings import stream_of
-from tidegate.core.eventtime import Decoder, TimeColumn
+from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import Frames, frames
-from tidegate.spark.run import start
+from tidegate.spark.query import start
 from tidegate.spark.sink import ParquetSink
 
 HOUR = 3600 * 10**9

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
-from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.errors import StateError
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.spark import Frames
 from tidegate.spark.processor import ShardStep
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 def threads_here(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from tidegate import threads
+    from tidegate.core import parallel as threads
 
     for _ in batches:
         yield pa.record_batch({"threads": [threads.count()]})

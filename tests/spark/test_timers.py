@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, count, say, written
 from spark.recordings import stream_of, with_control
 from tidegate.spark import frames
-from tidegate.spark.run import start
+from tidegate.spark.query import start
 from tidegate.spark.sink import Commit, ParquetSink
 
 

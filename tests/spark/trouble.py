@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from tidegate.core.model import Collection, Dropped, Outcome
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, Dropped, Outcome
 from tidegate.core.state import Layout, State
 
 # The workers cannot import the tests: what is defined here travels to them by value.

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.core.eventtime import Decoder, TimeColumn
 from tidegate.core.flow import Flow
-from tidegate.core.model import Outcome, Watermark
 from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Outcome, Watermark
+from tidegate.eventtime import Decoder, TimeColumn
 
 
 def store(

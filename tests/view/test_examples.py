@@ -61,7 +61,7 @@ def _links(text: str) -> list[str]:
 
 
 def test_the_pictures_of_the_site_are_what_the_operators_do_now() -> None:
-    from tidegate.view.scenarios import all_scenarios
+    from tidegate.report.scenarios import all_scenarios
 
     pictures = HOME / "docs" / "pictures"
     stale = [

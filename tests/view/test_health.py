@@ -12,17 +12,17 @@ import pytest
 from browser import Browser
 from runs import store
 
-from tidegate.core.batching.operator import Batch
-from tidegate.core.deltas import Compact, VectorDelta
-from tidegate.core.deltas.objects import rows_from
-from tidegate.core.deltas.operations import Offset
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.look.columns import Roles
+from tidegate.batching.stage import Batch
+from tidegate.deltas import Compact, VectorDelta
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import Offset
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.profile.roles import Roles
+from tidegate.report.health import health_of
+from tidegate.report.page import write_page
+from tidegate.report.rows import gather
+from tidegate.report.stored import open_run
 from tidegate.testing.fleet import fleet
-from tidegate.view.health import health_of
-from tidegate.view.messages import gather
-from tidegate.view.page import write_page
-from tidegate.view.stored import open_run
 
 VECTORS, DELTAS = 20, 4000
 

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tidegate import cli
-from tidegate.core.sync import Synchronize
 from tidegate.core.time import format_time
 from tidegate.errors import ConfigError
-from tidegate.look.columns import Roles, guess_roles
-from tidegate.look.inspect import inspect
-from tidegate.look.measure import histogram, stream_looks
-from tidegate.look.show import print_look
-from tidegate.look.starter import starter
-from tidegate.look.times import candidates
 from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.profile.inspect import inspect
+from tidegate.profile.roles import Roles, guess_roles
+from tidegate.profile.show import print_look
+from tidegate.profile.starter import starter
+from tidegate.profile.statistics import histogram, stream_looks
+from tidegate.profile.time_columns import candidates
+from tidegate.sync import Synchronize
 from tidegate.testing.fleet import TOPICS, facts, fleet
 
 START = 1_767_225_600 * 10**9

@@ -11,20 +11,20 @@ import pytest
 from browser import Browser
 from runs import store
 
-import tidegate.view.vendor as vendor
-from tidegate.core.batching.operator import Batch
-from tidegate.core.eventtime import EventtimeWatermark
+import tidegate.report.vendor as vendor
+from tidegate.batching.stage import Batch
 from tidegate.core.operator import Operator
-from tidegate.core.sync.operator import Synchronize
-from tidegate.core.windows.assigners import Tumbling
-from tidegate.core.windows.late import Reemit
-from tidegate.core.windows.operator import Window
 from tidegate.errors import ConfigError, StateError
-from tidegate.look.columns import Roles
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.profile.roles import Roles
+from tidegate.report.page import write_page
+from tidegate.report.rows import gather
+from tidegate.report.stored import open_run
+from tidegate.sync.stage import Synchronize
 from tidegate.testing.fleet import facts, fleet
-from tidegate.view.messages import gather
-from tidegate.view.page import write_page
-from tidegate.view.stored import open_run
+from tidegate.windows.kinds import Tumbling
+from tidegate.windows.late import Reemit
+from tidegate.windows.stage import Window
 
 PAINTED = """(() => { const c = document.getElementById('lanes');
   const p = c.getContext('2d').getImageData(140, 30, c.width - 140, c.height - 30).data;

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from runs import store
 
-from tidegate.core.eventtime import EventtimeWatermark
 from tidegate.errors import StateError
-from tidegate.look.columns import Roles
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.record import RECORD, record_text
+from tidegate.pipeline.run_record import RECORD, record_text
+from tidegate.profile.roles import Roles
+from tidegate.report.rows import gather
+from tidegate.report.stored import open_run
 from tidegate.testing.fleet import fleet
-from tidegate.view.messages import gather
-from tidegate.view.stored import open_run
 
 STREAM = {
     "source": {"path": "in", "options": {"sasl.password": "hunter2", "user": "${env:WHO}"}},

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from runs import store
 
-from tidegate.core.eventtime import EventtimeWatermark
-from tidegate.core.sync.operator import Synchronize
 from tidegate.errors import ConfigError
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.report.rerun import export_rerun
+from tidegate.sync.stage import Synchronize
 from tidegate.testing.fleet import fleet
-from tidegate.view.rerun_export import export_rerun
 
 
 def recording() -> pa.Table:

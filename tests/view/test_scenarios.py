@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.view.scenarios import Scenario, all_scenarios, write_scenarios
-from tidegate.view.scenarios.picture import Picture
+from tidegate.report.scenarios import Scenario, all_scenarios, write_scenarios
+from tidegate.report.scenarios.picture import Picture
 
 BY_SLUG = {scenario.slug: scenario for scenario in all_scenarios()}
 

@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import tidegate
-from tidegate.core.batching import Batch
-from tidegate.core.deltas import Compact
-from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.batching import Batch
 from tidegate.core.flow import Flow
-from tidegate.core.model import Collection, Outcome
-from tidegate.core.sync import Synchronize
-from tidegate.core.windows import Session, Tumbling, Window
+from tidegate.core.outcomes import Collection, Outcome
+from tidegate.deltas import Compact
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.sync import Synchronize
+from tidegate.windows import Session, Tumbling, Window
 
 VERSION = tidegate.__version__
 PIECE = 1_000_000

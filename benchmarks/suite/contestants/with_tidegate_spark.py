@@ -15,10 +15,10 @@ from on_spark import prepare as prepare_files
 from pyspark.sql import DataFrame
 
 import tidegate
-from tidegate.core.windows import Session, Tumbling
 from tidegate.spark import frames, session
 from tidegate.spark.frames import Frames
-from tidegate.spark.run import stop_when_quiet
+from tidegate.spark.query import stop_when_quiet
+from tidegate.windows import Session, Tumbling
 
 VERSION = f"{tidegate.__version__} on pyspark {pyspark.__version__}"
 TOPICS = ["lidar", "camera", "imu", "gps"]

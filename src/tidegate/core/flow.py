@@ -14,14 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
-from tidegate.core.codes import first_rows, joint_codes
-from tidegate.core.eventtime import kernel
-from tidegate.core.eventtime.decoder import Decoder
-from tidegate.core.model import Collection, ControlSignal, End, Int32s, Outcome
+from tidegate.core.arrow import first_rows, joint_codes
 from tidegate.core.operator import Chain, Operator
+from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Outcome
 from tidegate.core.state import LANE, Column, Layout, State, concat
 from tidegate.core.time import UNSET, Duration, parse_duration
 from tidegate.errors import ConfigError, StateError
+from tidegate.eventtime import rules as kernel
+from tidegate.eventtime.decoder import Decoder
 
 __all__ = ["PAGE_LANES", "Flow"]
 
@@ -34,7 +34,7 @@ class Flow:
     """Operators, their state, and a lane per key.
 
     >>> import pyarrow as pa
-    >>> from tidegate.core.eventtime import Decoder, EventtimeWatermark, TimeColumn
+    >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
     >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
     >>> flow = Flow([EventtimeWatermark("1 s")], key="car", decoder=decoder)
     >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [2, 9, 1, 3]})
@@ -64,10 +64,10 @@ class Flow:
         self._free: list[int] = []
         self.counters = {"rows_in": 0, "parse_error_count": 0}
 
-    def warm(self) -> None:
+    def compile(self) -> None:
         """Compile what every collection runs through, so that no worker has to."""
         for stage in self.chain.stages:
-            stage.warm()
+            stage.compile()
         lanes = np.zeros(2, np.int32)
         first_rows(lanes.astype(np.int64), 1)
         kernel.present(lanes, 1)

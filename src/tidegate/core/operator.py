@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tidegate.core import snapshot
-from tidegate.core.model import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
+from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
 from tidegate.core.state import Layout, State
 from tidegate.errors import ContractError
 
@@ -72,25 +72,25 @@ class Operator(ABC):
         return type(self).wake_at is not Operator.wake_at
 
     @property
-    def any_order(self) -> bool:
+    def accepts_any_order(self) -> bool:
         """Whether rows may come in any order, as long as none is at or before the watermark."""
         return False
 
-    def reads(self) -> frozenset[str] | None:
+    def input_columns(self) -> frozenset[str] | None:
         """The columns this stage looks at. None: possibly all."""
         return None
 
     @property
-    def narrows(self) -> bool:
+    def outputs_only_read_columns(self) -> bool:
         """Whether what leaves as data is made of the columns it `reads` alone."""
         return False
 
-    def unheld(self) -> Operator:
+    def without_buffering(self) -> Operator:
         """This stage handing rows on as they come, if holding them is all that it does for the
         next one. Asked where that one takes them in any order."""
         return self
 
-    def warm(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
+    def compile(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
         """Compile the kernels, so that no worker has to: call each with the types it will see."""
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
@@ -113,7 +113,7 @@ class Operator(ABC):
         """The schema of the data rows that leave, given that of the rows that come."""
         return rows
 
-    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """The further tables this stage delivers (`Side`), by name."""
         return {}
 
@@ -164,7 +164,9 @@ class Chain:
     stages: tuple[Operator, ...]
 
     def __post_init__(self) -> None:
-        relaxed = [a.unheld() if b.any_order else a for a, b in pairwise(self.stages)]
+        relaxed = [
+            a.without_buffering() if b.accepts_any_order else a for a, b in pairwise(self.stages)
+        ]
         object.__setattr__(self, "stages", (*relaxed, *self.stages[-1:]))
 
     def open(self, lanes: int = 1) -> list[State]:
@@ -220,24 +222,24 @@ class Chain:
             rows = stage.schema(rows)
         return rows
 
-    def reads(self) -> frozenset[str] | None:
+    def input_columns(self) -> frozenset[str] | None:
         """The input columns that data is made of, if they can be told. Rows that are refused leave
         whole, so this serves only who asks for nothing but data."""
         names: frozenset[str] = frozenset()
         for stage in self.stages:
-            read = stage.reads()
+            read = stage.input_columns()
             if read is None:
                 return None
             names |= read
-            if stage.narrows:
+            if stage.outputs_only_read_columns:
                 return names
         return None
 
-    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """Every side table of the chain. Two stages that share a name must share its schema."""
         out: dict[str, pa.Schema] = {}
         for stage in self.stages:
-            for name, schema in stage.sides(rows).items():
+            for name, schema in stage.side_schemas(rows).items():
                 if name in out and not out[name].equals(schema):
                     raise ContractError(f"two stages deliver different tables called {name}")
                 out[name] = schema

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.jit import kernel
+from tidegate.core.numba import kernel
 
 __all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidegate.core.jit import kernel
+from tidegate.core.numba import kernel
 
 __all__ = [
     "HEAD",

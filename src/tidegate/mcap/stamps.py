@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.jit import kernel
+from tidegate.core.numba import kernel
 from tidegate.mcap.index import Channels
 from tidegate.mcap.records import Channel, Schema
 

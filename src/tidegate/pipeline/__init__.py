@@ -2,8 +2,8 @@
 
 from tidegate.pipeline.definition import PipelineDefinition, StreamDefinition
 from tidegate.pipeline.explain import explain, explain_json
+from tidegate.pipeline.json_schema import json_schema
 from tidegate.pipeline.planner import Plan, plan
-from tidegate.pipeline.schema import json_schema
 from tidegate.pipeline.stages import STAGES, StageContext, Stages
 
 __all__ = [

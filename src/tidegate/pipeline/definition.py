@@ -29,7 +29,7 @@ from pydantic.alias_generators import to_camel
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import document
-from tidegate.pipeline.problems import config_error
+from tidegate.pipeline.errors import config_error
 
 __all__ = [
     "EventtimeDefinition",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidegate.pipeline import nodes
+from tidegate.pipeline import plan_nodes as nodes
 from tidegate.pipeline.planner import Plan
 
 __all__ = ["explain", "explain_json"]

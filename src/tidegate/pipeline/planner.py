@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidegate.core.eventtime import (
+from tidegate.core.flow import Flow
+from tidegate.core.operator import Chain, Operator
+from tidegate.errors import ConfigError
+from tidegate.eventtime import (
     Decoder,
     EventtimeTypes,
     EventtimeWatermark,
     ProcessTimeWatermark,
     TimeColumn,
 )
-from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain, Operator
-from tidegate.errors import ConfigError
-from tidegate.pipeline import nodes
+from tidegate.pipeline import plan_nodes as nodes
 from tidegate.pipeline.definition import PipelineDefinition, StreamDefinition
 from tidegate.pipeline.stages import STAGES, StageContext, Stages
 
@@ -97,9 +97,9 @@ class Plan:
         """The schema of the data that comes out."""
         return Chain(self.flow_stages()).schema(rows)
 
-    def sides(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """The schemas of the tables beside it."""
-        return Chain(self.flow_stages()).sides(rows)
+        return Chain(self.flow_stages()).side_schemas(rows)
 
 
 def plan(
@@ -307,7 +307,7 @@ def _stages(
     if options.eventtime.enabled:
         settings = options.eventtime.model_dump(exclude={"enabled"})
         behind = steps[first_with_time].operator if first_with_time is not None else None
-        hold = behind is None or not behind.any_order  # a Chain would turn it off: say so
+        hold = behind is None or not behind.accepts_any_order  # a Chain would turn it off: say so
         watermark = EventtimeWatermark(**settings, hold=hold)
         steps.insert(first_with_time or 0, nodes.PhysicalEventtimeWatermark(watermark))
     elif first_with_time is not None:
@@ -356,7 +356,7 @@ def _check_schemas(made: Plan, schemas: Mapping[str, pa.Schema | Sequence[str]])
         if node.operator is None:
             continue
         try:
-            node.operator.sides(rows)
+            node.operator.side_schemas(rows)
             rows = node.operator.schema(rows)
         except ConfigError as error:
             if not isinstance(node, nodes.PhysicalStage):

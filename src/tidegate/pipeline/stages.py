@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.core.naming import snake
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
-from tidegate.pipeline.problems import unknown
+from tidegate.pipeline.errors import unknown
 
 __all__ = ["STAGES", "Stage", "StageContext", "Stages"]
 
@@ -105,7 +105,7 @@ class Stage:
 class Stages:
     """The stages that are known, by name.
 
-    >>> from tidegate.core.eventtime import EventtimeWatermark
+    >>> from tidegate.eventtime import EventtimeWatermark
     >>> stages = Stages()
     >>> stages.register("order", EventtimeWatermark, needs_time=False)
     >>> stages.build("order", {"lateTolerance": "1 s"}, StageContext()).late_tolerance
@@ -162,12 +162,10 @@ STAGES = Stages()
 
 STAGES.register(
     "synchronize",
-    "tidegate.core.sync:Synchronize",
+    "tidegate.sync:Synchronize",
     fill={"topic": "topic", "keys": "key"},
     defaults={"queue_size": 10},
 )
-STAGES.register(
-    "batch", "tidegate.core.batching.operator:Batch", fill={"stream": "topic", "keys": "key"}
-)
+STAGES.register("batch", "tidegate.batching.stage:Batch", fill={"stream": "topic", "keys": "key"})
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
-STAGES.register("compact", "tidegate.core.deltas:Compact", fill={"key": "key"})
+STAGES.register("compact", "tidegate.deltas:Compact", fill={"key": "key"})

@@ -7,7 +7,7 @@
         aggregates: {n: count, speed: [mean, value], p99: [quantile, value, 0.99]}
         groupBy: [topic]
 
-Kinds, triggers and late policies are the small values of `tidegate.core.windows`, by name. A single
+Kinds, triggers and late policies are the small values of `tidegate.windows`, by name. A single
 value is the first setting of its class; a mapping names them; nothing takes the defaults.
 """
 
@@ -21,7 +21,10 @@ from typing import Any
 
 from tidegate.core.naming import snake
 from tidegate.core.operator import Operator
-from tidegate.core.windows import (
+from tidegate.errors import ConfigError
+from tidegate.pipeline.errors import unknown
+from tidegate.pipeline.stages import StageContext
+from tidegate.windows import (
     Accumulation,
     Adaptive,
     Aggregate,
@@ -48,9 +51,6 @@ from tidegate.core.windows import (
     When,
     Window,
 )
-from tidegate.errors import ConfigError
-from tidegate.pipeline.problems import unknown
-from tidegate.pipeline.stages import StageContext
 
 __all__ = ["KINDS", "LATE", "SETTINGS", "TRIGGERS", "build_window"]
 

@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tidegate.core.deltas import Compactor
-from tidegate.deltastore.job import BucketResult, JobReport, compact_bucket
-from tidegate.deltastore.job import compact_table as compact_here
-from tidegate.deltastore.log import DataFile, Step, Version, no_step
+from tidegate.deltas import Compactor
+from tidegate.deltas.table.job import BucketResult, JobReport, compact_bucket
+from tidegate.deltas.table.job import compact_table as compact_here
+from tidegate.deltas.table.log import DataFile, Step, Version, no_step
 from tidegate.spark.session import session
 
 __all__ = ["compact_table"]

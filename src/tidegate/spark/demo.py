@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.pipeline import open_pipeline
-from tidegate.spark.report import Summary, print_summary, run_frames, write_record
+from tidegate.spark.open import open_pipeline
+from tidegate.spark.runner import Summary, print_summary, run_frames, write_record
 from tidegate.spark.session import log_file, session
 from tidegate.testing.fleet import facts, fleet
 

@@ -17,22 +17,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from tidegate.core.batching.operator import Batch
-from tidegate.core.deltas import Compact
-from tidegate.core.eventtime import (
+from tidegate.batching.stage import Batch
+from tidegate.core.flow import Flow
+from tidegate.core.operator import Chain, Operator
+from tidegate.core.time import Duration
+from tidegate.deltas import Compact
+from tidegate.errors import ConfigError
+from tidegate.eventtime import (
     Decoder,
     EventtimeTypes,
     EventtimeWatermark,
     ProcessTimeWatermark,
     TimeColumn,
 )
-from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain, Operator
-from tidegate.core.sync import Synchronize
-from tidegate.core.time import Duration
-from tidegate.core.windows import Adaptive, Window, WindowKind
-from tidegate.errors import ConfigError
-from tidegate.spark.control import pack_control
+from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import (
     PACKED_DDL,
     SHARD,
@@ -45,7 +43,9 @@ from tidegate.spark.pack import (
 )
 from tidegate.spark.processor import ShardStep
 from tidegate.spark.shards import labels
-from tidegate.spark.step import METRIC, STEP_DDL, Shard, StepPlan, run_batch
+from tidegate.spark.stateful_step import METRIC, STEP_DDL, Shard, StepPlan, run_batch
+from tidegate.sync import Synchronize
+from tidegate.windows import Adaptive, Window, WindowKind
 
 __all__ = ["Frames", "frames"]
 
@@ -109,7 +109,7 @@ class Frames:
     more: tuple[tuple[DataFrame, Decoder], ...] = ()
     """Further streams with the same key, each with its own decoder."""
     control: DataFrame | None = None
-    """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control`."""
+    """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control_rows`."""
     partitions: int | None = None
     """Shuffle partitions the shards are spread over. Unset: those of the session."""
     wall_ns: int | None = None
@@ -233,7 +233,7 @@ class Frames:
             "late": _with(refused, time_ns, pa.field("lateness_ns", pa.int64())),
             "error": _with(refused, *_ERROR_FIELDS),
             "dropped": _with(refused, time_ns, pa.field("reason", pa.string())),
-            **chain.sides(rows),
+            **chain.side_schemas(rows),
         }
 
     @cached_property
@@ -260,7 +260,7 @@ class Frames:
             return Flow(stages, key=names, forget=forget)
 
         step = Shard(make, self.arrival)
-        make().warm()
+        make().compile()
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
         timers = self.needs_timers()
@@ -308,7 +308,7 @@ class Frames:
 
     def _repr_html_(self) -> str:
         """In a notebook: the plan and its tables. Runs no job."""
-        from tidegate.notebook.plan import plan_html
+        from tidegate.report.notebook.plan import plan_html
 
         head = {"frames on": "a stream" if self.df.isStreaming else "a batch",
                 "key": ", ".join(self.keys), "topic": self.topic or "", "time": self.time or "",
@@ -320,7 +320,7 @@ class Frames:
     def _narrowed(self) -> Frames:
         """This pipeline without the columns that its data is not made of: Spark then does not even
         read them, as it would not for an aggregation of its own."""
-        read = Chain(self.stages).reads()
+        read = Chain(self.stages).input_columns()
         if read is None or self.more:
             return self
         times = {time.message or time.column for time in self.decoder.times}

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from tidegate.core.eventtime import Decoder
-from tidegate.core.model import with_columns
+from tidegate.core.outcomes import with_columns
 from tidegate.core.state import concat
+from tidegate.eventtime import Decoder
 
 __all__ = [
     "PACKED",

@@ -18,7 +18,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 if TYPE_CHECKING:
-    from tidegate.spark.step import OpenStep, StepPlan
+    from tidegate.spark.stateful_step import OpenStep, StepPlan
 
 __all__ = ["ShardStep"]
 
@@ -57,7 +57,7 @@ class ShardStep(StatefulProcessor):
 
     def _opened(self) -> OpenStep:
         if self.step is None:
-            from tidegate.spark.step import OpenStep
+            from tidegate.spark.stateful_step import OpenStep
 
             self.step = OpenStep(pickle.loads(self.plan), self.handle, self.pages)
         return self.step

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.operator import Chain, Operator
+from tidegate.core.outcomes import Collection, Outcome, Watermark
 
 __all__ = ["Rows", "assert_cut_law", "assert_restart_law", "cut", "play", "rows_of"]
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.model import Collection, Outcome, Watermark
 from tidegate.core.operator import Chain, Operator
+from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
 
@@ -33,7 +33,7 @@ def assert_marbles(
 ) -> None:
     """Run the `in` line and compare what leaves with the other lines.
 
-    >>> from tidegate.core.eventtime import EventtimeWatermark
+    >>> from tidegate.eventtime import EventtimeWatermark
     >>> assert_marbles(EventtimeWatermark("2 s"), '''
     ...     in:         b  a  d   f   |
     ...     data:       .  .  ab  d   f

@@ -23,8 +23,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError, StateError
-from tidegate.pipeline.code import refuse_code
-from tidegate.pipeline.references import hidden
+from tidegate.pipeline.secrets import hidden
+from tidegate.pipeline.security import refuse_code
 from tidegate.spark.pack import fit, from_blob
 from tidegate.spark.sink import Commit, run_for_state
 from tidegate.spark.sources.kafka import check_broker

@@ -12,7 +12,7 @@ import os
 import pyspark
 
 from tidegate.errors import ConfigError
-from tidegate.spark.jars import Jar, fetch, here, is_published, repository
+from tidegate.spark.environment.jars import Jar, fetch, here, is_published, repository
 
 __all__ = ["FALLBACK", "PACKAGE_VARIABLE", "connector_settings"]
 

@@ -1,0 +1,176 @@
+"""Fixed windows, one behind the other: the plain batcher that needs no rates.
+
+    [ start ....... end )[ next ........ )
+      messages in time     later ones are parked until their window comes
+
+A window closes when something is parked. If the traffic lags more than one length behind the window
+(one bad stamp in the future parked, real time still behind), it waits for the traffic instead.
+Messages from before the window join it: nothing is lost, late is better than never.
+
+Clock policy: event time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from tidegate.batching.message import Message, MessageBatch
+from tidegate.batching.settings import checked_length
+from tidegate.core.time import Duration
+
+__all__ = ["SimpleBatcher"]
+
+LAG_LENGTHS = 2
+"""How far before the end of a window traffic may be and still close it when something is parked."""
+
+
+class SimpleBatcher:
+    """Batches of exactly `batch_length`, after a first one that takes what comes first.
+
+    >>> batcher = SimpleBatcher("1 s")
+    >>> times = [0, 200_000_000, 900_000_000, 1_100_000_000]
+    >>> [len(batch.messages) for batch in batcher.process([Message("log", t) for t in times])]
+    [1, 2]
+    >>> [batch.reason for batch in batcher.flush()]
+    ['flush']
+    """
+
+    def __init__(self, batch_length: Duration = "1 s") -> None:
+        self._length = checked_length(batch_length)
+        self._pending: int | None = None
+        self._start: int | None = None
+        self._active: list[tuple[int, int, Message]] = []
+        self._parked: list[tuple[int, int, Message]] = []  # a heap by time, then arrival
+        self._arrived = 0
+        self._batches = 0
+
+    @property
+    def batch_length_ns(self) -> int:
+        return self._length
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        return None if self._start is None else (self._start, self._start + self._length)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have come and not left."""
+        return len(self._active) + len(self._parked)
+
+    def set_batch_length(self, batch_length: Duration) -> None:
+        """Applies at the next close; at once while there is no window."""
+        length = checked_length(batch_length)
+        if self._start is None:
+            self._length = length
+        else:
+            self._pending = length
+
+    def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
+        """Look at these messages together: one batch, perhaps without messages, or None."""
+        if self._start is None:
+            return self._begin(messages) if messages else None
+        for message in messages:
+            self._route(message)
+        if not self._parked:
+            return None
+        newest = max((message.time_ns for message in messages), default=None)
+        return self._close("timeout") if self._reached(newest) else None
+
+    def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
+        """Every batch that is due, message by message; windows without messages are left out.
+
+        The first message behind the window closes it; a second one is needed to go further, so a
+        single stamp from the future moves time by no more than two lengths."""
+        out: list[MessageBatch] = []
+        for message in messages:
+            if self._start is None:
+                out.append(self._begin([message]))
+                continue
+            was_parked = bool(self._parked)
+            self._route(message)
+            if self._parked and not was_parked:
+                out += self._step()
+                continue
+            while self._parked and self._reached(message.time_ns):
+                out += self._step()
+                self._skip(message.time_ns)
+        return out
+
+    def flush(self) -> list[MessageBatch]:
+        """Everything that still waits, window by window. The next message starts anew."""
+        out: list[MessageBatch] = []
+        while self.waiting:
+            if not self._active:
+                self._skip(self._parked[0][0] + LAG_LENGTHS * self._length)
+            out.append(self._close("flush"))
+        self._start = None
+        return out
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _begin(self, messages: Sequence[Message]) -> MessageBatch:
+        times = [message.time_ns for message in messages]
+        self._start = max(times)
+        for message in messages:
+            self._active.append((message.time_ns, self._arrived, message))
+            self._arrived += 1
+        return self._hand_over(min(times), max(times), "first")
+
+    def _route(self, message: Message) -> None:
+        assert self._start is not None
+        entry = (message.time_ns, self._arrived, message)
+        self._arrived += 1
+        if message.time_ns < self._start + self._length:
+            self._active.append(entry)
+        else:
+            heappush(self._parked, entry)
+
+    def _reached(self, newest: int | None) -> bool:
+        assert self._start is not None
+        end = self._start + self._length
+        return newest is None or newest >= end - LAG_LENGTHS * self._length
+
+    def _step(self) -> list[MessageBatch]:
+        batch = self._close("timeout")
+        if batch.messages:
+            return [batch]
+        self._batches -= 1  # not delivered, so its number is free
+        return []
+
+    def _skip(self, newest: int) -> None:
+        """Past windows without messages, to the earliest parked one that traffic has reached."""
+        assert self._start is not None
+        if self._active or not self._parked:
+            return
+        target = min(self._parked[0][0], newest + (LAG_LENGTHS - 1) * self._length)
+        self._move(self._start + max(0, (target - self._start) // self._length) * self._length)
+
+    def _close(self, reason: str) -> MessageBatch:
+        assert self._start is not None
+        start, end = self._start, self._start + self._length
+        batch = self._hand_over(start, end, reason)
+        if self._pending is not None:
+            self._length, self._pending = self._pending, None
+        self._move(end)
+        return batch
+
+    def _move(self, start: int) -> None:
+        """The window goes forward; what was parked for it joins it."""
+        self._start = start
+        while self._parked and self._parked[0][0] < start + self._length:
+            self._active.append(heappop(self._parked))
+
+    def _hand_over(self, start: int, end: int, reason: str) -> MessageBatch:
+        heapify(self._active)
+        rows = [heappop(self._active) for _ in range(len(self._active))]
+        batch = MessageBatch(
+            id=self._batches,
+            start_ns=start,
+            end_ns=end,
+            reason=reason,
+            messages=[message for _, _, message in rows],
+            late=sum(1 for time_ns, _, _ in rows if time_ns < start),
+        )
+        self._batches += 1
+        return batch

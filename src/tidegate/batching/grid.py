@@ -1,0 +1,147 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+"""The expected places of a periodic stream's messages.
+
+    origin   period
+      |-------|-------|-------|-------|      pulse index = round((t - origin) / period)
+          [ window ............... ]         slot = pulse index - first pulse of the window
+
+Rounding gives every slot half a period of jitter on either side. A grid is fixed once made; a new
+rate or batch length keeps its origin, so slots never slide under a running stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate.batching.layout import (
+    DIFFS,
+    LAST,
+    MEASURED,
+    ORIGIN,
+    PERIOD,
+    SLOTS,
+)
+from tidegate.batching.period import measured_period, whole_rate
+from tidegate.core.numba import lean_kernel
+from tidegate.core.time import Duration, parse_duration
+from tidegate.errors import ConfigError
+
+__all__ = ["AHEAD_LENGTHS", "FAR_LENGTHS", "PulseGrid"]
+
+AHEAD_LENGTHS = 3
+"""Batch lengths a time may lie ahead and still be believed: caps the high-water mark and what is
+held back, so that one bad stamp cannot close millions of windows or park messages for ever."""
+
+FAR_LENGTHS = 1000
+"""Batch lengths beyond which a time belongs to another epoch: no grid reaches that far, so a clock
+43 years off never gates."""
+
+DRIFT_NS = 1_000_000
+"""A window may start this much after a pulse and still count it as its first (at most half a
+period): rounding of lengths must not cost a slot."""
+
+
+@lean_kernel
+def pulse_index(origin, period, t):
+    """Nearest pulse, half to even."""
+    index = (t - origin) // period
+    twice = 2 * (t - origin - index * period)
+    if twice > period or (twice == period and index % 2 != 0):
+        index += 1
+    return index
+
+
+@lean_kernel
+def first_pulse(origin, period, start):
+    """Pulse index of the first slot of a window that starts at `start`."""
+    index = (start - origin) // period
+    if start - origin - index * period <= min(DRIFT_NS, period // 2):
+        return index
+    return index + 1
+
+
+@lean_kernel
+def refresh(streams, rings, n, s, start, length, any_time, after_time, scratch):
+    """Make, keep, change or drop the grid of a stream.
+
+    `after_time` is the first bucketed time at or after `start`, `any_time` the first bucketed one;
+    both are the newest seen where nothing was bucketed.
+    """
+    period = measured_period(rings, n, s, streams[n, s, DIFFS], scratch)
+    streams[n, s, MEASURED] = int(np.rint(period))
+    rate = whole_rate(period)
+    if rate == 0:
+        if period > 1e9:
+            # Slower than 1 Hz now: a grid of its old rate would gate for ever.
+            streams[n, s, PERIOD] = 0
+        return
+    if rate * (length + 1.0) < 1e9:
+        # No whole pulse per batch: rides along. The +1 is the nanosecond that a length such as
+        # 1/7 s loses when it is written in whole ones.
+        streams[n, s, PERIOD] = 0
+        return
+    origin = streams[n, s, ORIGIN]
+    if streams[n, s, PERIOD] == 0 or abs(origin - start) > FAR_LENGTHS * length:
+        origin = after_time if after_time >= start else any_time
+        if abs(origin - start) > FAR_LENGTHS * length:
+            streams[n, s, PERIOD] = 0
+            return
+    streams[n, s, ORIGIN] = origin
+    streams[n, s, PERIOD] = int(np.rint(1e9 / rate))
+    streams[n, s, SLOTS] = max(1, int(np.rint(rate * (length / 1e9))))
+
+
+@lean_kernel
+def refresh_from_last(streams, rings, n, s, start, length, scratch):
+    """`refresh` of a stream that has nothing in the window."""
+    last = streams[n, s, LAST]
+    refresh(streams, rings, n, s, start, length, last, last, scratch)
+
+
+@dataclass(frozen=True)
+class PulseGrid:
+    """Where the messages of a periodic stream are expected.
+
+    >>> grid = PulseGrid.of_rate(14, "1 s", origin_ns=0)
+    >>> grid.slots, grid.period_ns
+    (14, 71428571)
+    >>> grid.slot(1_428_600_000, start_ns=1_000_000_000)   # pulse 20, the seventh of this second
+    6
+    >>> grid.slot(900_000_000, start_ns=1_000_000_000)     # before the window: late
+    -1
+    """
+
+    origin_ns: int
+    period_ns: int
+    slots: int
+
+    def __post_init__(self) -> None:
+        if self.period_ns < 1:
+            raise ConfigError("period_ns", self.period_ns, "must be at least 1 ns")
+        if self.slots < 1:
+            raise ConfigError("slots", self.slots, "must be at least 1")
+
+    @classmethod
+    def of_rate(cls, rate_hz: int, batch_length: Duration, origin_ns: int = 0) -> PulseGrid:
+        """The grid of a whole rate in batches of this length."""
+        if rate_hz < 1:
+            raise ConfigError("rate_hz", rate_hz, "must be at least 1 Hz")
+        length = parse_duration(batch_length, "batch_length", minimum=1)
+        if rate_hz * (length + 1) < 10**9:
+            raise ConfigError("batch_length", batch_length, f"must hold a pulse at {rate_hz} Hz")
+        return cls(origin_ns, round(1e9 / rate_hz), max(1, round(rate_hz * (length / 1e9))))
+
+    def pulse_index(self, time_ns: int) -> int:
+        """The nearest pulse, counted from the origin; half a period rounds to even."""
+        return int(pulse_index(self.origin_ns, self.period_ns, time_ns))
+
+    def first_pulse(self, start_ns: int) -> int:
+        """The pulse that is slot 0 of a window starting here."""
+        return int(first_pulse(self.origin_ns, self.period_ns, start_ns))
+
+    def slot(self, time_ns: int, start_ns: int) -> int:
+        """The slot of a time in the window that starts here. Negative: late. `slots` or more:
+        belongs to a later window."""
+        return self.pulse_index(time_ns) - self.first_pulse(start_ns)

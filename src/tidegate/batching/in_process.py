@@ -1,0 +1,311 @@
+"""Batches that close when the last expected pulse of every gated stream is in.
+
+Clock policy: event time decides what belongs together and when a batch is complete. The wall clock
+is read only through the `clock` that was passed in, once per call, and serves the stall check
+alone.
+
+`poll` looks at the window once per call and gives at most one batch, as the recorded batcher did.
+`process` looks at it after every message and gives every batch that is due, so how messages are cut
+into calls does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from tidegate.batching import layout as c
+from tidegate.batching.call import Deciding, Decision, Waiting, batch_arrays
+from tidegate.batching.message import Message, MessageBatch, StreamReport
+from tidegate.batching.settings import checked_count, checked_length, checked_timeout, digest
+from tidegate.core import snapshot
+from tidegate.core.outcomes import Int64s
+from tidegate.core.state import Layout, State
+from tidegate.core.time import Duration
+from tidegate.errors import ContractError, StateError
+
+__all__ = ["RateAwareBatcher"]
+
+_stream = attrgetter("stream")
+_time = attrgetter("time_ns")
+_gated = attrgetter("gated")
+_LANE = np.zeros(1, np.int64)
+
+
+class _Names(dict[str, int]):
+    """Numbers of stream names as they come up, and their digests in the same order."""
+
+    def __init__(self) -> None:
+        self.digests = np.empty(8, np.int64)
+        self.by_digest: dict[int, str] = {}
+
+    def __missing__(self, name: str) -> int:
+        code = len(self)
+        if code == len(self.digests):
+            self.digests = np.concatenate([self.digests, np.empty(code, np.int64)])
+        self.digests[code] = digest(name)
+        self.by_digest[int(self.digests[code])] = name
+        self[name] = code
+        return code
+
+
+class RateAwareBatcher:
+    """Groups the messages of many streams into batches of about `batch_length`.
+
+    >>> batcher = RateAwareBatcher("1 s")
+    >>> pulse = 71_428_571  # 14 Hz
+    >>> batches = batcher.process([Message("det", n * pulse, gated=True) for n in range(71)])
+    >>> [(b.reason, len(b.messages)) for b in batches]
+    [('first', 1), ('timeout', 14), ('gate', 13), ('gate', 14), ('gate', 14), ('gate', 14)]
+    >>> batches[-1].streams["det"].expected, batches[-1].streams["det"].missing
+    (14, 0)
+    >>> [(b.reason, len(b.messages)) for b in batcher.flush()]
+    [('flush', 1)]
+    """
+
+    name = "rate_aware_batcher"
+    version = 1
+
+    def __init__(
+        self,
+        batch_length: Duration = "1 s",
+        timeout: float = 1.2,
+        clock: Callable[[], int] | None = None,
+        *,
+        max_streams: int = 64,
+        max_rows: int = 1_000_000,
+    ) -> None:
+        """`clock` gives wall time in ns; without one there is no stall check. At most `max_streams`
+        streams gate, further ones ride along; at most `max_rows` messages wait."""
+        self._length = checked_length(batch_length)
+        self._timeout = checked_timeout(timeout)
+        self._clock = clock
+        self._max_streams = checked_count(max_streams, "max_streams", 4096)
+        self._max_rows = checked_count(max_rows, "max_rows", 2**31)
+        self._names = _Names()
+        self._start_anew(self._length, 0)
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
+        """Look at these messages together: one batch, or None. A further one that is due already
+        comes out of the next call, which may be empty."""
+        codes = self._add(messages)
+        decision = self._deciding().as_one_call(
+            self._state, self._waiting, codes, self._names.digests, self._wall()
+        )
+        batches = self._take(decision)
+        return batches[0] if batches else None
+
+    def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
+        """Every batch that is due after these messages, looked at one at a time."""
+        codes = self._add(messages)
+        decision = self._deciding().one_at_a_time(
+            self._state, self._waiting, codes, self._names.digests, self._wall()
+        )
+        return self._take(decision)
+
+    def wake(self) -> list[MessageBatch]:
+        """What is due without a new message: nothing closed for ten batch lengths of wall time."""
+        decision = self._deciding().lanes(
+            self._state, self._waiting, _LANE, self._wall(), everything=False
+        )
+        return self._take(decision)
+
+    def flush(self) -> list[MessageBatch]:
+        """Everything that still waits, window by window. The next message starts anew."""
+        decision = self._deciding().lanes(
+            self._state, self._waiting, _LANE, self._wall(), everything=True
+        )
+        batches = self._take(decision)
+        lane = self._state["lane"][0]
+        self._start_anew(int(lane[c.LENGTH]), int(lane[c.BATCHES]))
+        return batches
+
+    # -- settings -------------------------------------------------------------------------------
+
+    @property
+    def batch_length_ns(self) -> int:
+        """The length of the window that stands now."""
+        return int(self._state["lane"][0, c.LENGTH])
+
+    @property
+    def window_ns(self) -> tuple[int, int] | None:
+        """Start and end of the window, or None before the first message."""
+        lane = self._state["lane"][0]
+        if not lane[c.OPEN]:
+            return None
+        return int(lane[c.START]), int(lane[c.START] + lane[c.LENGTH])
+
+    @property
+    def waiting(self) -> int:
+        """Messages that have come and not left."""
+        return int(self._state["lane"][0, c.ROWS])
+
+    def set_batch_length(self, batch_length: Duration) -> None:
+        """Applies at the next close; the last value set before it wins. Grids keep their origin."""
+        length = checked_length(batch_length)
+        lane = self._state["lane"][0]
+        lane[c.PENDING if lane[c.OPEN] else c.LENGTH] = length
+
+    def set_timeout(self, timeout: float) -> None:
+        """In batch lengths from the window's start; applies at once."""
+        self._timeout = checked_timeout(timeout)
+        lane = self._state["lane"][0]
+        infinite = np.isinf(self._timeout)
+        lane[c.TIMEOUT] = c.NEVER if infinite else round(self._timeout * int(lane[c.LENGTH]))
+
+    # -- snapshot -------------------------------------------------------------------------------
+
+    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
+        """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
+        self._compact()
+        held = [
+            [m.stream, m.time_ns, m.gated, _plain(encode(m.payload) if encode else m.payload)]
+            for m in self._messages
+        ]
+        extra = {
+            "timeout": repr(self._timeout),
+            "names": list(self._names),
+            "held": held,
+            "rows": b64encode(np.ascontiguousarray(self._waiting.rows).tobytes()).decode(),
+        }
+        return snapshot.encode([(self._identity(), self._state)], extra)
+
+    @classmethod
+    def restore(
+        cls,
+        blob: bytes,
+        clock: Callable[[], int] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+    ) -> RateAwareBatcher:
+        """The reverse of `snapshot`; a StateError if the blob cannot be used."""
+        header, _ = snapshot.unpack(blob)
+        stages = header.get("stages") or [{}]
+        config = stages[0].get("config", {})
+        if stages[0].get("name") != cls.name or "max_streams" not in config:
+            raise StateError(f"snapshot was made by {stages[0].get('name')}, wants {cls.name}")
+        batcher = cls(
+            config["length_ns"],
+            clock=clock,
+            max_streams=config["max_streams"],
+            max_rows=config["max_rows"],
+        )
+        layout = Layout(batch_arrays(batcher._max_streams))
+        (batcher._state,), extra = snapshot.decode(blob, [(batcher._identity(), layout)])
+        batcher._timeout = float(extra["timeout"])
+        for name in extra["names"]:
+            batcher._names[name]
+        rows = np.frombuffer(b64decode(extra["rows"]), np.int64)
+        held = rows.reshape(-1, c.ROW_COLUMNS).copy()
+        batcher._waiting = Waiting(batcher._state, held)
+        for stream, time_ns, gated, payload in extra["held"]:
+            value = _unplain(payload)
+            batcher._messages.append(
+                Message(stream, time_ns, decode(value) if decode else value, gated)
+            )
+        return batcher
+
+    def _identity(self) -> dict[str, Any]:
+        config = {
+            "length_ns": self._length,
+            "max_streams": self._max_streams,
+            "max_rows": self._max_rows,
+        }
+        return {"name": self.name, "version": self.version, "config": config}
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _wall(self) -> int:
+        return 0 if self._clock is None else int(self._clock())
+
+    def _deciding(self) -> Deciding:
+        return Deciding(self._length, self._timeout, self._max_rows)
+
+    def _start_anew(self, length_ns: int, batches: int) -> None:
+        self._state = State(Layout(batch_arrays(self._max_streams)))
+        self._state["lane"][0, [c.LENGTH, c.BATCHES]] = length_ns, batches
+        self._waiting = Waiting(self._state)
+        self._messages: list[Message] = []  # by row number; rows that left stay until compacted
+
+    def _add(self, messages: Sequence[Message]) -> Int64s:
+        n = len(messages)
+        codes = np.fromiter(map(self._names.__getitem__, map(_stream, messages)), np.int64, n)
+        time_ns = np.fromiter(map(_time, messages), np.int64, n)
+        gated = np.fromiter(map(_gated, messages), np.bool_, n)
+        self._waiting.add(0, time_ns, gated)
+        self._messages += messages
+        return codes
+
+    def _compact(self) -> None:
+        messages = self._messages
+        self._messages = [messages[i] for i in self._waiting.compact().tolist()]
+
+    def _take(self, decision: Decision) -> list[MessageBatch]:
+        """Batches from row numbers."""
+        if not len(decision.batches):
+            return []
+        messages = self._messages
+        leaving = [messages[i] for i in decision.order.tolist()]
+        if 2 * self.waiting <= self._waiting.used:
+            self._compact()
+        return [
+            MessageBatch(
+                id=batch[c.B_ID],
+                start_ns=batch[c.B_START],
+                end_ns=batch[c.B_END],
+                reason=c.REASONS[batch[c.B_REASON]],
+                messages=leaving[batch[c.B_FIRST] : batch[c.B_FIRST] + batch[c.B_ROWS]],
+                late=batch[c.B_LATE],
+                early=batch[c.B_EARLY],
+                moved_ns=batch[c.B_MOVED],
+                complete=bool(batch[c.B_COMPLETE]),
+                _report=partial(
+                    _reports, self._names.by_digest, decision, batch[c.B_PART], batch[c.B_PARTS]
+                ),
+            )
+            for batch in decision.batches.tolist()
+        ]
+
+
+def _reports(
+    names: dict[int, str], decision: Decision, first: int, count: int
+) -> dict[str, StreamReport]:
+    out = {}
+    parts = decision.parts[first : first + count].tolist()
+    floats = decision.part_floats[first : first + count].tolist()
+    for part, (rate, jitter) in zip(parts, floats, strict=True):
+        out[names[part[c.P_NAME]]] = StreamReport(
+            messages=part[c.P_ROWS],
+            expected=part[c.P_EXPECTED] if part[c.P_EXPECTED] >= 0 else None,
+            missing=part[c.P_MISSING] if part[c.P_EXPECTED] >= 0 else None,
+            late=part[c.P_LATE],
+            early=part[c.P_EARLY],
+            rate_hz=None if np.isnan(rate) else rate,
+            jitter_ns=None if np.isnan(jitter) else jitter,
+            skew_ns=part[c.P_SKEW] if part[c.P_KNOWN] else None,
+        )
+    return out
+
+
+def _plain(payload: Any) -> Any:
+    """JSON that says what it stands for: bytes are wrapped, everything else must be JSON itself."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return {"b": b64encode(payload).decode()}
+    try:
+        json.dumps(payload)
+    except (TypeError, ValueError) as error:
+        raise ContractError(
+            f"a payload of type {type(payload).__name__} is no JSON value: pass encode= and decode="
+        ) from error
+    return {"j": payload}
+
+
+def _unplain(wrapped: dict[str, Any]) -> Any:
+    return b64decode(wrapped["b"]) if "b" in wrapped else wrapped["j"]

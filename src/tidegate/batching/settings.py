@@ -1,0 +1,49 @@
+"""What may be configured, checked in one place for every batcher."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+from tidegate.batching.grid import AHEAD_LENGTHS
+from tidegate.core.time import parse_duration
+from tidegate.errors import ConfigError
+
+__all__ = ["checked_count", "checked_length", "checked_timeout", "digest"]
+
+MAX_LENGTH_NS = 86_400 * 10**9
+"""One day: a thousand lengths must still fit into int64, and no one waits longer for a batch."""
+
+
+def checked_length(value: object, field: str = "batch_length") -> int:
+    """A batch length in ns."""
+    length = parse_duration(value, field, minimum=1)
+    if length > MAX_LENGTH_NS:
+        raise ConfigError(field, value, "must be at most one day")
+    return length
+
+
+def checked_timeout(value: object, field: str = "timeout") -> float:
+    """A timeout in batch lengths; infinite means that only slot gates close batches."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(field, value, "must be a number of batch lengths")
+    if math.isinf(value) and value > 0:
+        return math.inf
+    if not 0 < value <= AHEAD_LENGTHS:  # also refuses nan
+        raise ConfigError(
+            field, value, f"must be above 0 and at most {AHEAD_LENGTHS} batch lengths, or infinite"
+        )
+    return float(value)
+
+
+def checked_count(value: object, field: str, most: int) -> int:
+    """A whole number from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(field, value, f"must be a whole number from 1 to {most}")
+    return value
+
+
+def digest(name: str) -> int:
+    """64 bits that stand for a stream's name inside kernels, the same in every process."""
+    raw = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(raw, "little", signed=True)

@@ -1,0 +1,109 @@
+"""A collection whose rows were put in order, but not copied yet.
+
+Putting rows in order is cheap while they are numbers; copying their payload is not, and a stage
+that needs two columns of ten, or one row of seven, need not have it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.core.outcomes import Collection, Int32s, Int64s
+from tidegate.core.parallel import MANY, each, parts
+from tidegate.errors import ContractError
+
+__all__ = ["Picked", "some_rows", "take_rows"]
+
+
+class Picked(Collection):
+    """Rows `picks` of `source`, in that order. `rows` copies them, when somebody asks.
+
+    >>> source = pa.record_batch({"v": [10, 20, 30]})
+    >>> picked = Picked(source, np.array([2, 0]), np.array([1, 3]), np.zeros(2, np.int32))
+    >>> picked.rows.column("v").to_pylist(), picked.take(np.array([1])).picks
+    ([30, 10], array([0]))
+    """
+
+    source: pa.RecordBatch
+    picks: Int64s
+
+    def __init__(
+        self,
+        source: pa.RecordBatch,
+        picks: Int64s,
+        time_ns: Int64s,
+        lane: Int32s,
+        wall_ns: int = 0,
+    ) -> None:
+        if not len(picks) == len(time_ns) == len(lane):
+            raise ContractError(
+                f"Picked: {len(picks)} rows, {len(time_ns)} times, {len(lane)} lanes"
+            )
+        # Past the frozen dataclass, whose own way would ask for the rows.
+        self.__dict__.update(
+            source=source, picks=picks, time_ns=time_ns, lane=lane, wall_ns=wall_ns
+        )
+
+    @cached_property
+    def rows(self) -> pa.RecordBatch:
+        return take_rows(self.source, self.picks)
+
+    def __len__(self) -> int:
+        return len(self.picks)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    @property
+    def lies(self) -> tuple[pa.RecordBatch, Int64s | None]:
+        return self.source, self.picks
+
+    def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
+        column = self.source.column(name)
+        made = each(lambda part: turn(column[part]), parts(len(column)))
+        there = made[0] if len(made) == 1 else np.concatenate(made)
+        out = np.empty(len(self), there.dtype)
+
+        def pick(part: slice) -> None:
+            np.take(there, self.picks[part], out=out[part], mode="clip")  # without a copy of `out`
+
+        each(pick, parts(len(self)))
+        return out
+
+    def copied(self) -> Collection:
+        """The same as a plain collection, which keeps nothing of the source alive."""
+        return Collection(self.rows, self.time_ns, self.lane, self.wall_ns)
+
+    def take(self, rows: NDArray[Any]) -> Collection:
+        return Picked(
+            self.source, self.picks[rows], self.time_ns[rows], self.lane[rows], self.wall_ns
+        )
+
+
+def take_rows(source: pa.RecordBatch, picks: Int64s) -> pa.RecordBatch:
+    """The rows of these numbers, in this order."""
+    chosen = pa.array(picks)
+    if len(picks) < MANY:
+        return source.take(chosen)
+    columns = each(lambda column: column.take(chosen), source.columns)
+    return pa.RecordBatch.from_arrays(columns, schema=source.schema)
+
+
+def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
+    """The rows of a collection where `kept` says so, as they stand."""
+    rows, mask = collection.rows, pa.array(kept)
+    work: list[Any] = [*rows.columns, collection.time_ns, collection.lane]
+
+    def keep(column: Any) -> Any:
+        return column.filter(mask) if isinstance(column, pa.Array) else column[kept]
+
+    *columns, time_ns, lane = each(keep, work) if len(kept) >= MANY else map(keep, work)
+    made = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    return Collection(made, time_ns, lane, collection.wall_ns)

@@ -1,0 +1,260 @@
+"""A stored table of deltas: appended to, read as vectors, compacted bucket by bucket.
+
+Per bucket of vectors there are four kinds of Parquet files: `deltas` as they were appended,
+`checkpoints` and `pending` as the last compaction left them, and `refused` with a reason each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.core.outcomes import Int64s
+from tidegate.core.state import concat
+from tidegate.core.time import Duration, parse_duration
+from tidegate.deltas import VectorDelta
+from tidegate.deltas.codec import chains_from, checkpoint_schema, locate, vector_column
+from tidegate.deltas.columns import Chains, Composed
+from tidegate.deltas.objects import rows_from
+from tidegate.deltas.offer import Limits, Offer
+from tidegate.deltas.rows import DELTAS, Block, normalise, reason_text
+from tidegate.deltas.strategies import whole
+from tidegate.deltas.table.buckets import bucket_of
+from tidegate.deltas.table.files import read_rows, remove_unnamed, write_rows
+from tidegate.deltas.table.log import CommitLog, DataFile, Step, Taken, Version, no_step
+from tidegate.errors import StateError
+
+__all__ = ["Bucket", "DeltaTable", "refused_rows", "vector_schema"]
+
+REFUSED = DELTAS.append(pa.field("reason", pa.string()))
+BATCHES_KEPT = 1000
+"""Batch ids remembered to recognise an append that comes again."""
+
+
+def vector_schema(dims: int) -> pa.Schema:
+    """Vectors as they are handed on: `delta_count` is the version of each."""
+    return pa.schema(
+        [
+            pa.field("vector_id", pa.string()),
+            pa.field("vector", pa.list_(pa.float64(), dims)),
+            pa.field("deleted", pa.bool_()),
+            pa.field("delta_count", pa.int64()),
+            pa.field("time_ns", pa.int64()),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket in memory: chains with everything admitted, and what became of the appended rows."""
+
+    chains: Chains
+    stored: Chains
+    """The same vectors as the last compaction left them, without what was appended since."""
+    offer: Offer
+    vec: Int64s
+    """The vector of each appended row."""
+    files: tuple[DataFile, ...]
+
+
+def refused_rows(rows: pa.RecordBatch, which: Int64s, reasons: list[str]) -> pa.RecordBatch:
+    """These rows, each with the reason why it was not let in."""
+    columns = rows.take(pa.array(which)).columns
+    return pa.RecordBatch.from_arrays([*columns, pa.array(reasons, pa.string())], schema=REFUSED)
+
+
+class DeltaTable:
+    """Deltas of many vectors on disk.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from tidegate.deltas import Create, Scale
+    >>> with TemporaryDirectory() as folder:
+    ...     table = DeltaTable.create(f"{folder}/t", dims=2)
+    ...     _ = table.append([VectorDelta("a", "v", Create([1.0, 2.0]), 1)])
+    ...     _ = table.append([VectorDelta("b", "v", Scale(2.0), 2)])
+    ...     table.vector("v").tolist(), table.vector("v", at_ns=1).tolist()
+    ([2.0, 4.0], [1.0, 2.0])
+    """
+
+    def __init__(self, path: str | Path, step: Step = no_step) -> None:
+        self.root = Path(path)
+        self.log = CommitLog(self.root, step)
+        settings = self.log.latest().settings
+        if settings.get("kind") != "deltas":
+            raise StateError(f"{path} is a table of {settings.get('kind')}, not of deltas")
+        self.dims: int = settings["dims"]
+        self.buckets: int = settings["buckets"]
+        self.limits = Limits(settings["parent_wait_ns"], settings["max_waiting"])
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        dims: int,
+        *,
+        buckets: int = 16,
+        parent_wait: Duration = "10 s",
+        max_waiting: int = 1000,
+    ) -> DeltaTable:
+        """A new, empty table. `buckets` bounds how finely a compaction can be spread."""
+        settings = {
+            "kind": "deltas",
+            "dims": whole(dims, "dims", 1),
+            "buckets": whole(buckets, "buckets", 1),
+            "parent_wait_ns": parse_duration(parent_wait, "parent_wait"),
+            "max_waiting": whole(max_waiting, "max_waiting", 0),
+        }
+        CommitLog(path).create(settings)
+        return cls(path)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        deltas: pa.RecordBatch | pa.Table | Iterable[VectorDelta],
+        batch: str | None = None,
+    ) -> pa.RecordBatch:
+        """Store deltas in arrival order. Gives those that can never be used, with the reason; they
+        are stored beside the others. A `batch` id that was appended before changes nothing."""
+        rows = self._rows(deltas)
+        if rows.num_rows == 0 or (batch is not None and batch in self.log.latest().batches):
+            return pa.RecordBatch.from_pylist([], schema=REFUSED)
+        reason, where = Block.of(rows).check(self.dims)
+        bad = np.flatnonzero(reason)
+        words = [reason_text(int(reason[r]), int(where[r]), self.dims) for r in bad]
+        files = self._split("deltas", rows.take(pa.array(np.flatnonzero(reason == 0))))
+        told = refused_rows(rows, bad, words)
+        if len(bad):
+            self.log.step("refused")
+            files.append(write_rows(self.root, "refused", 0, told))
+        while True:
+            base = self.log.latest()
+            if batch is not None and batch in base.batches:
+                break  # another writer was first; our files stay unnamed
+            seen = base.batches if batch is None else (*base.batches, batch)[-BATCHES_KEPT:]
+            try:
+                self.log.commit(self.log.following(base, files=(*base.files, *files), batches=seen))
+                break
+            except Taken:
+                continue
+        return told
+
+    def _rows(self, deltas: pa.RecordBatch | pa.Table | Iterable[VectorDelta]) -> pa.RecordBatch:
+        if isinstance(deltas, pa.Table):
+            batches = deltas.combine_chunks().to_batches()
+            return normalise(batches[0]) if batches else rows_from([])
+        return normalise(deltas) if isinstance(deltas, pa.RecordBatch) else rows_from(deltas)
+
+    def _split(self, kind: str, rows: pa.RecordBatch) -> list[DataFile]:
+        """Write rows to one file per bucket, in the order they came."""
+        bucket = bucket_of(rows.column("vector_id"), self.buckets)
+        order = np.argsort(bucket, kind="stable")
+        edges = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
+        out = []
+        for number in np.unique(bucket).tolist():
+            part = rows.take(pa.array(order[edges[number] : edges[number + 1]]))
+            self.log.step(f"append {number}")
+            out.append(write_rows(self.root, kind, number, part))
+        return out
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def vector(self, vector_id: str, at_ns: int | None = None) -> NDArray[np.float64] | None:
+        """One vector, now or as of a time; None if there is none, or it is deleted."""
+        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        chains = self.load(number, vector_id=vector_id).chains
+        if not len(chains):
+            return None
+        composed = chains.compose(at_ns=at_ns)
+        return composed.vectors[0] if composed.exists[0] else None
+
+    def vectors(self, at_ns: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All vectors, a bucket at a time (schema `vector_schema`)."""
+        for number in range(self.buckets):
+            chains = self.load(number).chains
+            if len(chains):
+                yield _handed_on(chains, chains.compose(at_ns=at_ns))
+
+    def refused(self) -> pa.RecordBatch:
+        """Every delta that was not let in, with its reason."""
+        return self._read(self.log.latest().files, "refused", REFUSED)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk of the newest version, compressed."""
+        return self.log.latest().bytes
+
+    def load(
+        self, bucket: int, version: Version | None = None, vector_id: str | None = None
+    ) -> Bucket:
+        """The chains of a bucket (or of one vector in it), with the appended deltas admitted."""
+        for attempt in range(4):
+            files = (version or self.log.latest()).of_bucket(bucket)
+            try:
+                return self._load(files, vector_id)
+            except FileNotFoundError:
+                # compacted and cleaned up meanwhile: the next version has the same vectors
+                if version is not None or attempt == 3:
+                    raise
+        raise AssertionError
+
+    def _load(self, files: tuple[DataFile, ...], vector_id: str | None) -> Bucket:
+        only = None if vector_id is None else [("vector_id", "=", vector_id)]
+        heads = self._read(files, "checkpoints", checkpoint_schema(self.dims), only)
+        pending = self._read(files, "pending", DELTAS, only)
+        appended = self._read(files, "deltas", DELTAS, only)
+        ids = heads.column("vector_id")
+        zeros = np.zeros(len(ids), np.int32)
+        both = pa.concat_arrays([pending.column("vector_id"), appended.column("vector_id")])
+        place = locate(ids, zeros, both, np.zeros(len(both), np.int32))
+        lead = len(pending.column("vector_id"))
+        chains = chains_from(heads, pending, place[:lead])
+        fresh = both.take(pa.array(np.flatnonzero(place < 0))).unique()
+        if len(fresh):
+            new = locate(fresh, np.zeros(len(fresh), np.int32), both, np.zeros(len(both), np.int32))
+            place = np.where(place < 0, new + len(ids), place)
+            chains = chains.plus(Chains.of(self.dims, fresh))
+        offer = Offer(chains, appended, place[lead:], self.limits)
+        admitted, _ = offer.round(chains)
+        return Bucket(admitted, chains, offer, place[lead:], files)
+
+    def _read(
+        self,
+        files: Iterable[DataFile],
+        kind: str,
+        schema: pa.Schema,
+        only: list[tuple[str, str, str]] | None = None,
+    ) -> pa.RecordBatch:
+        parts = [read_rows(self.root, f, schema, only) for f in files if f.kind == kind]
+        found = concat(parts)
+        return found if found is not None else pa.RecordBatch.from_pylist([], schema=schema)
+
+    # -- housekeeping -----------------------------------------------------------------------------
+
+    def vacuum(self, grace_s: float = 3600.0) -> list[str]:
+        """Remove files that are no part of the table and older than `grace_s` seconds: those of
+        writers that died, and those a compaction replaced."""
+        named = {file.path for file in self.log.latest().files}
+        return remove_unnamed(self.root, named, time.time() - grace_s)
+
+
+def _handed_on(chains: Chains, composed: Composed) -> pa.RecordBatch:
+    there: Int64s = np.flatnonzero(composed.exists | composed.deleted)
+    chosen = pa.array(there)
+    vectors = np.where(composed.exists[there][:, None], composed.vectors[there], 0.0)
+    return pa.RecordBatch.from_arrays(
+        [
+            chains.ids.take(chosen),
+            vector_column(vectors),
+            pa.array(composed.deleted[there]),
+            pa.array(chains.total[there]),
+            pa.array(chains.newest_ns[there]),
+        ],
+        schema=vector_schema(chains.dims),
+    )

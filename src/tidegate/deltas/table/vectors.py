@@ -1,0 +1,146 @@
+"""Vectors handed on to a Parquet table: the newest of each, gated by version.
+
+A vector replaces the stored one only if its `delta_count` is greater, so a replay, or a batch that
+arrives late, changes nothing. Deleted vectors stay as tombstones, or an old batch would bring them
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.deltas.codec import locate
+from tidegate.deltas.strategies import whole
+from tidegate.deltas.table.buckets import bucket_of
+from tidegate.deltas.table.files import read_rows, write_rows
+from tidegate.deltas.table.log import CommitLog, DataFile, Step, Taken, Version, no_step
+from tidegate.deltas.table.table import vector_schema
+from tidegate.errors import StateError
+
+__all__ = ["VectorTable", "as_vectors"]
+
+
+def as_vectors(rows: pa.RecordBatch | pa.Table, dims: int) -> pa.RecordBatch:
+    """Rows of a stage or a delta table as `vector_schema(dims)`; a missing vector becomes zeros."""
+    if isinstance(rows, pa.Table):
+        batches = rows.combine_chunks().to_batches()
+        if not batches:
+            return pa.RecordBatch.from_pylist([], schema=vector_schema(dims))
+        rows = batches[0]
+    schema = vector_schema(dims)
+    vector = rows.column("vector")
+    if not vector.type.equals(schema.field("vector").type):
+        matrix = np.zeros((rows.num_rows, dims))
+        there = np.flatnonzero(vector.is_valid().to_numpy(zero_copy_only=False))
+        flat = vector.flatten().cast(pa.float64()).to_numpy()
+        matrix[there] = flat.reshape(len(there), dims)
+        vector = pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), dims)
+    columns = [
+        vector if field.name == "vector" else rows.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def newest_only(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Of each vector the row with the greatest version."""
+    order = pc.sort_indices(
+        rows, sort_keys=[("vector_id", "ascending"), ("delta_count", "ascending")]
+    )
+    rows = rows.take(order)
+    ids = rows.column("vector_id").dictionary_encode().indices.to_numpy()
+    last = np.ones(len(ids), np.bool_)
+    last[:-1] = ids[1:] != ids[:-1]
+    return rows.filter(pa.array(last))
+
+
+class VectorTable:
+    """The newest vectors in Parquet files, one per bucket."""
+
+    def __init__(self, path: str | Path, step: Step = no_step) -> None:
+        self.root = Path(path)
+        self.log = CommitLog(self.root, step)
+        settings = self.log.latest().settings
+        if settings.get("kind") != "vectors":
+            raise StateError(f"{path} is a table of {settings.get('kind')}, not of vectors")
+        self.dims: int = settings["dims"]
+        self.buckets: int = settings["buckets"]
+
+    @classmethod
+    def create(cls, path: str | Path, dims: int, *, buckets: int = 16) -> VectorTable:
+        """A new, empty table."""
+        settings = {"dims": whole(dims, "dims", 1), "buckets": whole(buckets, "buckets", 1)}
+        CommitLog(path).create({"kind": "vectors", **settings})
+        return cls(path)
+
+    def upsert(self, rows: pa.RecordBatch | pa.Table) -> int:
+        """Take in vectors that are newer than the stored ones; gives how many were."""
+        new = newest_only(as_vectors(rows, self.dims))
+        if not new.num_rows:
+            return 0
+        while True:
+            base = self.log.latest()
+            added, removed, count = self._merged(base, new)
+            if not count:
+                return 0
+            kept = tuple(file for file in base.files if file.path not in removed)
+            try:
+                self.log.commit(self.log.following(base, files=(*kept, *added)))
+            except Taken:
+                for file in added:
+                    (self.root / file.path).unlink(missing_ok=True)
+                continue
+            for path in removed:
+                (self.root / path).unlink(missing_ok=True)
+            return count
+
+    def _merged(self, base: Version, new: pa.RecordBatch) -> tuple[list[DataFile], set[str], int]:
+        bucket = bucket_of(new.column("vector_id"), self.buckets)
+        added, removed, count = [], set(), 0
+        for number in np.unique(bucket).tolist():
+            mine = new.filter(pa.array(bucket == number))
+            old = self._bucket(base, number)
+            at = locate(old.column("vector_id"), np.zeros(old.num_rows, np.int32),
+                        mine.column("vector_id"), np.zeros(mine.num_rows, np.int32))  # fmt: skip
+            stored = np.full(mine.num_rows, -1, np.int64)
+            stored[at >= 0] = old.column("delta_count").to_numpy()[at[at >= 0]]
+            newer = mine.column("delta_count").to_numpy() > stored
+            if not newer.any():
+                continue
+            count += int(newer.sum())
+            stays = np.ones(old.num_rows, np.bool_)
+            stays[at[newer & (at >= 0)]] = False
+            whole_ = pa.concat_batches([old.filter(pa.array(stays)), mine.filter(pa.array(newer))])
+            removed |= {file.path for file in base.of_bucket(number)}
+            self.log.step(f"vectors {number}")
+            added.append(write_rows(self.root, "vectors", number, whole_.sort_by("vector_id")))
+        return added, removed, count
+
+    def _bucket(self, version: Version, number: int) -> pa.RecordBatch:
+        files = version.of_bucket(number)
+        if not files:
+            return pa.RecordBatch.from_pylist([], schema=vector_schema(self.dims))
+        return read_rows(self.root, files[0], vector_schema(self.dims))
+
+    def vector(self, vector_id: str) -> NDArray[np.float64] | None:
+        """One vector; None if there is none, or it is deleted."""
+        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        for file in self.log.latest().of_bucket(number):
+            only = [("vector_id", "=", vector_id), ("deleted", "=", False)]
+            row = read_rows(self.root, file, vector_schema(self.dims), only)
+            if row.num_rows:
+                found: NDArray[np.float64] = row.column("vector").flatten().to_numpy()
+                return found
+        return None
+
+    def vectors(self) -> Iterator[pa.RecordBatch]:
+        """All vectors, tombstones too, a bucket at a time."""
+        version = self.log.latest()
+        for file in version.files:
+            yield read_rows(self.root, file, vector_schema(self.dims))

@@ -1,0 +1,129 @@
+"""From rows to a collection: which time each tuple has, and which tuples have none.
+
+A tuple is one row. It may carry several messages: then each message is a struct column named after
+its stream, null where the tuple has no such message, and the tuple's time is that of the first
+message, in column order, whose stream declares an event time. A plain row is a tuple of one message
+whose columns are the row's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.outcomes import Collection, Int32s, StreamError
+from tidegate.core.state import as_text
+from tidegate.errors import ConfigError
+from tidegate.eventtime.registry import EventtimeTypes, Parsed
+
+__all__ = ["Decoder", "TimeColumn"]
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """A declaration of event time: its column, its type, and, in a tuple of several messages, the
+    stream whose message has it."""
+
+    column: str
+    type: str
+    message: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.column if self.message is None else f"{self.message}.{self.column}"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Gives every row its time. Without a declaration that is the processing time.
+
+    >>> import pyarrow as pa
+    >>> decoder = Decoder((TimeColumn("stamp", "unixtimestamp_ms"),))
+    >>> rows = pa.record_batch({"stamp": ["1500", "soon"], "v": [1, 2]})
+    >>> collection, errors = decoder.decode(rows)
+    >>> collection.time_ns, errors.table().to_pylist()[0]["error_reason"]
+    (array([1500000000]), 'not an integer')
+    """
+
+    times: tuple[TimeColumn, ...] = ()
+    types: EventtimeTypes = field(default_factory=EventtimeTypes, compare=False)
+
+    def __post_init__(self) -> None:
+        for time in self.times:
+            self.types.resolve(time.type)
+        if len(self.times) > 1 and any(time.message is None for time in self.times):
+            raise ConfigError(
+                "eventtime.column",
+                [time.path for time in self.times],
+                "must name the message (stream) of each column when there are several",
+            )
+
+    def decode(
+        self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
+    ) -> tuple[Collection, StreamError | None]:
+        """The rows that have a time, as a collection, and those that have none, with the reason."""
+        lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
+        if not self.times:
+            return Collection(rows, np.full(rows.num_rows, wall_ns, np.int64), lanes, wall_ns), None
+        parsed, path, value = self._parse(rows)
+        if parsed.reason.null_count == rows.num_rows:
+            return Collection(rows, parsed.time_ns, lanes, wall_ns), None
+        good = parsed.ok
+        bad = np.flatnonzero(~good)
+        wanted = pa.array(bad)
+        error = StreamError(
+            rows.take(wanted), path.take(wanted), value.take(wanted), parsed.reason.take(wanted),
+            lanes[bad],
+        )  # fmt: skip
+        kept = rows.filter(pa.array(good))
+        return Collection(kept, parsed.time_ns[good], lanes[good], wall_ns), error
+
+    def _parse(self, rows: pa.RecordBatch) -> tuple[Parsed, pa.Array, pa.Array]:
+        """Times, and for each row the column they were read from and its value as text."""
+        if self.times[0].message is None:
+            time = self.times[0]
+            column = _column(rows, time.column)
+            parsed = self.types.parse(time.type, column)
+            if parsed.reason.null_count == rows.num_rows:
+                nobody = pa.nulls(0, pa.string())  # no bad row: nobody reads path and value
+                return parsed, nobody, nobody
+            return parsed, pa.repeat(time.path, rows.num_rows), as_text(column)
+        order = {name: place for place, name in enumerate(rows.schema.names)}
+        times = sorted(self.times, key=lambda time: order.get(time.message or "", len(order)))
+        open_rows = np.ones(rows.num_rows, np.bool_)
+        time_ns = np.zeros(rows.num_rows, np.int64)
+        reason = np.full(rows.num_rows, "no message with an event time in this tuple", object)
+        path = np.full(rows.num_rows, ",".join(time.path for time in times), object)
+        value = np.full(rows.num_rows, None, object)
+        for time in times:
+            message = _column(rows, time.message or "")
+            if pa.types.is_null(message.type):
+                continue
+            here = open_rows & message.is_valid().to_numpy(zero_copy_only=False)
+            column = _field(message, time.column)
+            parsed = self.types.parse(time.type, column)
+            time_ns[here] = parsed.time_ns[here]
+            reason[here] = parsed.reason.to_numpy(zero_copy_only=False)[here]
+            path[here] = time.path
+            value[here] = as_text(column).to_numpy(zero_copy_only=False)[here]
+            open_rows &= ~here
+        return (
+            Parsed(time_ns, pa.array(reason, pa.string())),
+            pa.array(path, pa.string()),
+            pa.array(value, pa.string()),
+        )
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
+    """A column, or nulls where this collection has none of that name (its schema may change)."""
+    index = rows.schema.get_field_index(name)
+    return rows.column(index) if index >= 0 else pa.nulls(rows.num_rows)
+
+
+def _field(message: pa.StructArray, name: str) -> pa.Array:
+    if not pa.types.is_struct(message.type) or message.type.get_field_index(name) < 0:
+        return pa.nulls(len(message))
+    return pc.struct_field(message, name)

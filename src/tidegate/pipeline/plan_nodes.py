@@ -1,0 +1,179 @@
+"""The nodes of a physical plan, in the order rows pass them. Frozen; each can say what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.core.operator import Operator
+from tidegate.core.time import format_duration
+from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark
+from tidegate.pipeline.definition import SinkDefinition, SourceDefinition
+from tidegate.pipeline.secrets import shown
+
+__all__ = [
+    "Node",
+    "PhysicalDataSource",
+    "PhysicalDecoder",
+    "PhysicalEventtimeWatermark",
+    "PhysicalProcessTimeWatermark",
+    "PhysicalSink",
+    "PhysicalStage",
+    "milliseconds",
+]
+
+_DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "offset")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step of a plan."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def operator(self) -> Operator | None:
+        """The operator that runs in this step; sources, decoders and sinks have none."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """What `explain` shows, in order. Never a secret."""
+        return {}
+
+
+@dataclass(frozen=True)
+class PhysicalDataSource(Node):
+    """Rows of one stream, as they arrive."""
+
+    stream: str
+    source: SourceDefinition | None
+    columns: tuple[str, ...] | None
+    key: tuple[str, ...]
+    topic: str | None
+    arrival: tuple[str, ...]
+
+    def facts(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"stream": self.stream}
+        if self.source is not None:
+            facts |= {"format": self.source.format, "path": self.source.path}
+            facts |= _options(self.source.options)
+        facts |= {"key": list(self.key), "topic": self.topic, "arrival": list(self.arrival)}
+        if self.columns is not None:
+            facts["columns"] = list(self.columns)
+        return facts
+
+
+@dataclass(frozen=True)
+class PhysicalDecoder(Node):
+    """Gives every row its time: read from its columns, or the time at which it was seen."""
+
+    stream: str
+    decoder: Decoder
+    columns: tuple[str, ...] | None
+
+    def facts(self) -> dict[str, Any]:
+        if not self.decoder.times:
+            return {"stream": self.stream, "time": "processing time"}
+        facts: dict[str, Any] = {"stream": self.stream}
+        several = len(self.decoder.times) > 1
+        for time in self.decoder.times:
+            prefix = f"{time.message}.eventtime" if several else "eventtime"
+            facts[f"{prefix}.column"] = time.path
+            facts[f"{prefix}.type"] = time.type
+            place = time.column if time.message is None else time.message
+            if self.columns is not None:
+                facts[f"{prefix}.index"] = self.columns.index(place)
+        return facts
+
+
+@dataclass(frozen=True)
+class PhysicalEventtimeWatermark(Node):
+    """Puts rows in order of event time; time moves with the data."""
+
+    watermark: EventtimeWatermark
+
+    @property
+    def operator(self) -> Operator:
+        return self.watermark
+
+    def facts(self) -> dict[str, Any]:
+        settings = self.watermark.settings()
+        if self.watermark.max_future_skew is None:
+            del settings["skew_against"], settings["skew_confirm"]
+        if self.watermark.source is None:
+            del settings["max_sources"]
+        if self.watermark.hold:
+            del settings["hold"]
+        return {
+            "mode": "event_time",
+            "late_tolerance_ms": milliseconds(settings["late_tolerance"]),
+            **_readable(settings),
+        }
+
+
+@dataclass(frozen=True)
+class PhysicalProcessTimeWatermark(Node):
+    """Stamps rows when they are seen; time moves with the clock."""
+
+    watermark: ProcessTimeWatermark
+
+    @property
+    def operator(self) -> Operator:
+        return self.watermark
+
+    def facts(self) -> dict[str, Any]:
+        return {"mode": "processing_time", **_readable(self.watermark.settings())}
+
+
+@dataclass(frozen=True)
+class PhysicalStage(Node):
+    """A stage of the definition; its name in the plan is that of the stage."""
+
+    title: str
+    stage: Operator
+
+    @property
+    def name(self) -> str:
+        return self.title
+
+    @property
+    def operator(self) -> Operator:
+        return self.stage
+
+    def facts(self) -> dict[str, Any]:
+        return _readable(self.stage.settings())
+
+
+@dataclass(frozen=True)
+class PhysicalSink(Node):
+    """Where the tables go, one per kind of outcome."""
+
+    sink: SinkDefinition
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "format": self.sink.format,
+            "path": self.sink.path,
+            **_options(self.sink.options),
+        }
+
+
+def milliseconds(ns: int) -> int | float:
+    """For showing only: whole where it is, else with its fraction."""
+    return ns // 10**6 if ns % 10**6 == 0 else ns / 10**6
+
+
+def _options(options: Mapping[str, object]) -> dict[str, Any]:
+    return {f"option.{name}": shown(name, value) for name, value in options.items()}
+
+
+def _readable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the durations we know written as a user would, and without what is unset."""
+    return {
+        name: format_duration(value) if name in _DURATIONS and isinstance(value, int) else value
+        for name, value in settings.items()
+        if value is not None
+    }

@@ -1,0 +1,83 @@
+"""What a run writes down about itself beside its tables: the definition that ran and the roles of
+its columns. Whoever looks at the tables later need not guess. Holds references, never secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tidegate
+from tidegate.errors import StateError
+from tidegate.pipeline.definition import PipelineDefinition
+from tidegate.pipeline.secrets import shown
+
+__all__ = ["RECORD", "RunRecord", "record_text"]
+
+RECORD = "_tidegate/pipeline.json"
+"""Where it lies under the output of a run."""
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The definition that ran, as plain values, and the columns it named."""
+
+    definition: Mapping[str, Any]
+    key: tuple[str, ...]
+    topic: str | None
+    arrival: tuple[str, ...]
+    time: str | None
+
+    @classmethod
+    def read(cls, text: bytes, name: str) -> RunRecord:
+        """From the file of a run; what cannot be read is a StateError."""
+        try:
+            said = json.loads(text)
+            if said["format"] > FORMAT:
+                raise StateError(f"{name} was written by a newer version; upgrade tidegate")
+            roles = said["roles"]
+            return cls(
+                said["definition"],
+                tuple(roles["key"]),
+                roles["topic"],
+                tuple(roles["arrival"]),
+                roles["time"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{name} is not a record of tidegate: {error}") from error
+
+
+def record_text(definition: PipelineDefinition) -> str:
+    """The record of a run of this definition.
+
+    >>> fleet = {"key": "car", "source": {"options": {"password": "hunter2", "user": "${env:U}"}}}
+    >>> said = json.loads(record_text(PipelineDefinition.of({"streams": {"fleet": fleet}})))
+    >>> said["roles"]["key"], said["definition"]["streams"]["fleet"]["source"]["options"]
+    (['car'], {'password': '***', 'user': '${env:U}'})
+    """
+    first = next(iter(definition.streams.values()))
+    values = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
+    made = {
+        "format": FORMAT,
+        "tidegate": tidegate.__version__,
+        "definition": _shown("", values),
+        "roles": {
+            "key": first.key,
+            "topic": first.topic,
+            "arrival": first.arrival,
+            "time": first.eventtime.column if first.eventtime else None,
+        },
+    }
+    return json.dumps(made, indent=1)
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _shown(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(name, inner) for inner in value]
+    return shown(name, value)

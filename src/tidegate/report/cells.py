@@ -1,0 +1,60 @@
+"""Columns of a stored table as what the page works with: text, nanoseconds, whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.outcomes import Int64s
+
+__all__ = ["NONE", "arrival_of", "flat", "integers", "nanoseconds", "text_of"]
+
+NONE = -(2**63)
+"""No time: a message whose arrival is not known."""
+
+PLAUSIBLE_DELAY_NS = 7 * 86_400 * 10**9
+"""An arrival column further than this from event time (median) is an offset, no time."""
+
+
+def text_of(table: pa.Table, names: tuple[str, ...]) -> pa.Array:
+    if not names:
+        return pa.array([""] * table.num_rows, pa.string())
+    columns = [pc.fill_null(pc.cast(flat(table[name]), pa.string()), "?") for name in names]
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, " / ")
+
+
+def flat(column: Any) -> pa.Array:
+    made = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(made, pa.ChunkedArray):
+        made = made.chunk(0) if made.num_chunks else pa.array([], made.type)
+    return made.dictionary_decode() if pa.types.is_dictionary(made.type) else made
+
+
+def nanoseconds(values: Any) -> Int64s:
+    """A column of times as nanoseconds; NONE for null and for what is no time."""
+    array = flat(values)
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ns"), safe=False).cast(pa.int64())
+    elif not pa.types.is_integer(array.type):
+        return np.full(len(array), NONE, np.int64)
+    return np.asarray(pc.fill_null(array.cast(pa.int64()), NONE))
+
+
+def integers(table: pa.Table, name: str, missing: int = -1) -> Int64s:
+    if name not in table.column_names:
+        return np.full(table.num_rows, missing, np.int64)
+    return np.asarray(pc.fill_null(flat(table[name]).cast(pa.int64()), missing))
+
+
+def arrival_of(values: Any, time_ns: Int64s) -> Int64s:
+    """When each row came, if that column is a time near the event times; else nothing."""
+    arrival = nanoseconds(values)
+    known = (arrival != NONE) & (time_ns != NONE)
+    if known.any():
+        delay = arrival[known].astype(np.float64) - time_ns[known]
+        if abs(float(np.median(delay))) > PLAUSIBLE_DELAY_NS:
+            return np.full(len(arrival), NONE, np.int64)
+    return arrival

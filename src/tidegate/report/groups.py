@@ -1,0 +1,184 @@
+"""Sets, batches and windows of a run, and the messages that sets are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.outcomes import Int64s
+from tidegate.profile.roles import Roles
+from tidegate.report.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
+from tidegate.report.stored import MICRO_BATCH, StoredRun
+
+__all__ = ["Groups", "Part", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]
+
+_WINDOW_COLUMNS = ("window_id", "window_start_ns", "window_end_ns", "pane", "revision", "trigger",
+                   "retraction", "time_ns", MICRO_BATCH)  # fmt: skip
+
+
+@dataclass
+class Groups:
+    """Sets, batches or windows: each with its key, its span and further columns by name."""
+
+    what: str
+    key: Int64s
+    start_ns: Int64s
+    end_ns: Int64s
+    columns: dict[str, Any] = field(default_factory=dict)
+    topics: list[str] = field(default_factory=list)
+    members: NDArray[np.int32] | None = None
+    """Sets: the message of every topic (row of `Messages`), -1 where it is missing."""
+
+
+@dataclass
+class Part:
+    """Messages of one table, or of one topic of a table of sets."""
+
+    kind: int
+    key: pa.Array
+    topic: pa.Array
+    time_ns: Int64s
+    arrival_ns: Int64s
+    micro: Int64s
+    lateness_ns: Int64s | None = None
+    group: Int64s | None = None
+    slot: Int64s | None = None
+    reason: pa.Array | None = None
+    most: int | None = None
+    """More rows than this are thinned."""
+
+
+def evenly(rows: int, most: int) -> Int64s:
+    """At most so many row numbers, evenly spread."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.arange(max(most, 1), dtype=np.int64) * rows // max(most, 1)
+
+
+def topics_of(table: pa.Table) -> list[str]:
+    """The struct columns of a table of sets: one per topic."""
+    structs = [f for f in table.schema if pa.types.is_struct(f.type)]
+    return [f.name for f in structs if f.type.get_field_index("time_ns") >= 0]
+
+
+def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part]]:
+    """Sets, and their members as messages of their topics."""
+    table = table.take(pa.array(evenly(table.num_rows, most)))
+    topics = topics_of(table)
+    key = text_of(table, roles.key)
+    number = np.arange(table.num_rows)
+    micro = integers(table, MICRO_BATCH)
+    parts = []
+    times = np.full((table.num_rows, len(topics)), NONE, np.int64)
+    for column, topic in enumerate(topics):
+        struct = flat(table[topic])
+        there = np.asarray(pc.is_valid(struct))
+        time_ns = nanoseconds(pc.struct_field(struct, "time_ns"))
+        times[:, column] = np.where(there, time_ns, NONE)
+        arrival = np.full(len(time_ns), NONE, np.int64)
+        if roles.arrival and struct.type.get_field_index(roles.arrival) >= 0:
+            arrival = arrival_of(pc.struct_field(struct, roles.arrival), time_ns)
+        at = np.flatnonzero(there)
+        parts.append(
+            Part(
+                kind=0,
+                key=key.take(pa.array(at)),
+                topic=pa.array([topic] * len(at), pa.string()),
+                time_ns=time_ns[at],
+                arrival_ns=arrival[at],
+                micro=micro[at],
+                group=number[at],
+            )
+        )
+    present = times != NONE
+    start = np.where(present, times, 2**63 - 1).min(axis=1, initial=2**63 - 1)
+    end = times.max(axis=1, initial=NONE)
+    groups = Groups(
+        "set", np.empty(0, np.int64), start, end,
+        {"spread_ns": integers(table, "spread_ns", 0),
+         "decided_at_ns": integers(table, "decided_at_ns", NONE), "__key": key},
+        topics,
+    )  # fmt: skip
+    return groups, parts
+
+
+def _first_of(labels: list[pa.Array]) -> tuple[Int64s, Int64s]:
+    """The rows where each distinct combination first stands, and per row which one it is."""
+    codes = np.zeros(len(labels[0]), np.int64)
+    for label in labels:
+        encoded = flat(label).dictionary_encode()
+        own = np.asarray(pc.fill_null(encoded.indices, 0)).astype(np.int64)
+        codes = codes * (len(encoded.dictionary) + 1) + own
+        _, codes = np.unique(codes, return_inverse=True)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
+    key = text_of(table, roles.key)
+    first, inverse = _first_of([key, flat(table["batch_id"])])
+    heads = table.take(pa.array(first))
+    columns: dict[str, Any] = {
+        "id": integers(heads, "batch_id"),
+        "rows": np.bincount(inverse, minlength=len(first)),
+        "__key": key.take(pa.array(first)),
+        "__of_row": inverse,
+    }
+    if "batch_reason" in heads.column_names:
+        columns["reason"] = flat(heads["batch_reason"]).cast(pa.string()).to_pylist()
+    if "batch" in run.kinds:
+        columns["report"] = _reports(run, roles, columns)
+    return Groups("batch", np.empty(0, np.int64), integers(heads, "batch_start_ns", NONE),
+                  integers(heads, "batch_end_ns", NONE), columns)  # fmt: skip
+
+
+def _reports(run: StoredRun, roles: Roles, columns: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The batch's own table, per stream: expected, missing, rate and so on, for whoever asks."""
+    side = run.table("batch", run.schema("batch").names)
+    if "batch_id" not in side.column_names:
+        return [[] for _ in columns["id"]]
+    keys = text_of(side, tuple(name for name in roles.key if name in side.column_names))
+    wanted = dict(zip(zip(columns["__key"].to_pylist(), columns["id"].tolist(), strict=True),
+                      range(len(columns["id"])), strict=True))  # fmt: skip
+    reports: list[list[dict[str, Any]]] = [[] for _ in wanted]
+    drop = {*roles.key, MICRO_BATCH, "batch_id", "batch_start_ns", "batch_end_ns"}
+    shown = [name for name in side.column_names if name not in drop]
+    for own, number, row in zip(keys.to_pylist(), side["batch_id"].to_pylist(),
+                                side.select(shown).to_pylist(), strict=True):  # fmt: skip
+        at = wanted.get((own, number))
+        if at is not None:
+            reports[at].append({k: v for k, v in row.items() if v is not None})
+    return reports
+
+
+def windows_of(table: pa.Table, roles: Roles) -> Groups:
+    """One entry per emission (pane and revision) of a window."""
+    key = text_of(table, roles.key)
+    labels = [key, *(flat(table[n]) for n in ("window_start_ns", "window_end_ns"))]
+    labels += [
+        flat(table[n]) for n in ("pane", "revision", "retraction") if n in table.column_names
+    ]
+    first, inverse = _first_of(labels)
+    heads = table.take(pa.array(first))
+    columns: dict[str, Any] = {
+        "pane": integers(heads, "pane", 0),
+        "revision": integers(heads, "revision", 0),
+        "rows": np.bincount(inverse, minlength=len(first)),
+        "__key": key.take(pa.array(first)),
+        "__of_row": inverse,
+    }
+    if "late" not in table.column_names:
+        shown = [n for n in table.column_names if n not in _WINDOW_COLUMNS and n not in roles.key]
+        reports: list[list[dict[str, Any]]] = [[] for _ in first]
+        for at, row in zip(inverse.tolist(), table.select(shown).to_pylist(), strict=True):
+            reports[at].append(row)
+        columns["report"] = reports
+    if "trigger" in heads.column_names:
+        columns["trigger"] = flat(heads["trigger"]).cast(pa.string()).to_pylist()
+    return Groups("window", np.empty(0, np.int64), integers(heads, "window_start_ns", NONE),
+                  integers(heads, "window_end_ns", NONE), columns)  # fmt: skip

@@ -1,0 +1,181 @@
+"""How the streams and the run fared, in numbers small enough to lie in the page as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidegate.core.outcomes import Int64s
+from tidegate.profile.statistics import Spread, histogram, stream_looks
+from tidegate.report.cells import NONE
+from tidegate.report.compaction import chain_levels, compaction_of
+from tidegate.report.rows import KINDS, Messages
+from tidegate.report.stored import StoredRun
+
+__all__ = ["commit_levels", "health_of"]
+
+BUCKETS = 240
+"""Points of a rate curve: more than a chart has pixels to tell apart, few enough to be small."""
+
+
+def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
+    """Delays, rates, jitter, the watermark's lag, decision delay and state, ready to be drawn."""
+    counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
+    stream = messages.key * max(len(messages.topics), 1) + messages.topic
+    looks = stream_looks(
+        stream[counted], messages.topic[counted], messages.time_ns[counted], messages.topics
+    )
+    return {
+        "streams": [look.to_json() for look in looks if look.rows],
+        "delay": _delay(messages),
+        "lateness": _lateness(messages),
+        "rate": _rates(messages, counted),
+        "commits": commit_levels(run),
+        "decision": _decision(messages),
+        "waiting": _waiting(messages),
+        "compaction": compaction_of(run),
+    }
+
+
+def _of_kind(messages: Messages, kind: str) -> Any:
+    return messages.kind == KINDS.index(kind)
+
+
+def _delay(messages: Messages) -> dict[str, Any] | None:
+    """Arrival less event time, of data and late rows on the same scale."""
+    known = (messages.arrival_ns != NONE) & (messages.time_ns != NONE)
+    known &= ~_of_kind(messages, "error")
+    if not known.any():
+        return None
+    delay = messages.arrival_ns - messages.time_ns
+    edges, _ = histogram(delay[known])
+    out: dict[str, Any] = {"edges_ns": edges, "quantiles": Spread.of(delay[known]).__dict__}
+    for kind in ("data", "late", "dropped"):
+        own = delay[known & _of_kind(messages, kind)]
+        if len(own):
+            out[kind] = np.histogram(own, edges)[0].tolist()
+    return out
+
+
+def _lateness(messages: Messages) -> dict[str, Any] | None:
+    late = messages.lateness_ns[_of_kind(messages, "late")]
+    if len(late) == 0:
+        return None
+    edges, counts = histogram(late)
+    return {"edges_ns": edges, "late": counts, "quantiles": Spread.of(late).__dict__}
+
+
+def _rates(messages: Messages, counted: Any) -> dict[str, Any] | None:
+    times = messages.time_ns[counted]
+    if len(times) == 0:
+        return None
+    low, high = (int(q) for q in np.quantile(times, (0.0005, 0.9995), method="nearest"))
+    if high <= low:
+        return None
+    edges = np.linspace(low, high, BUCKETS + 1)
+    seconds = (high - low) / BUCKETS / 1e9
+    streams = {}
+    for number, name in enumerate(messages.topics):
+        own = counted & (messages.topic == number)
+        if own.any():
+            keys = len(np.unique(messages.key[own]))
+            counts = np.histogram(messages.time_ns[own], edges)[0]
+            streams[name] = [round(float(c), 4) for c in counts / seconds / keys]
+    middle = (edges[:-1] + edges[1:]) / 2
+    return {"at_s": [round(t, 6) for t in (middle / 1e9).tolist()], "per_key_hz": streams}
+
+
+def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
+    """Per micro-batch: where time stands, how far the newest row is ahead of it, what is held."""
+    out = []
+    standing: dict[str, dict[str, int]] = {}
+    for commit in run.all_commits:
+        # a shard that got no rows does not report; it still stands where it stood
+        standing |= commit["shards"]
+        marks = [m for m in map(_watermark, standing.values()) if m is not None]
+        newest = [n for n in (_named(m, "max_timestamp_seen") for m in standing.values()) if n]
+        out.append(
+            {
+                "batch": commit["batch"],
+                "watermark_ns": None if not marks else str(max(marks)),
+                "slowest_ns": None if not marks else str(min(marks)),
+                "lag_ns": max(newest) - min(marks) if marks and newest else None,
+                "held": sum(_named(m, "buffer_size") or 0 for m in standing.values()),
+                "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
+                "rows": commit["rows"],
+                "chains": chain_levels(list(standing.values())),
+            }
+        )
+    return out
+
+
+def _watermark(metrics: dict[str, int]) -> int | None:
+    found = _named(metrics, "current_watermark")
+    return found if found is not None and found > NONE + 1 else None
+
+
+def _named(metrics: dict[str, int], name: str) -> int | None:
+    """A stage's metric, whichever stage it is."""
+    found = [value for key, value in metrics.items() if key.rsplit(".", 1)[-1] == name]
+    real = [value for value in found if value != NONE]
+    return max(real) if real else None
+
+
+def _decision(messages: Messages) -> dict[str, Any] | None:
+    """How long after its end a group was decided; for sets also how wide they are.
+
+    A set says itself which message decided it. A batch or a window does not: what is known is by
+    which micro-batch it was delivered, and the newest arrival in that.
+    """
+    groups = messages.groups
+    if groups is None or len(groups.end_ns) == 0:
+        return None
+    if groups.what != "set":
+        return _delivery(messages)
+    delay: Int64s = groups.columns["decided_at_ns"] - groups.end_ns
+    delay = delay[(groups.columns["decided_at_ns"] != NONE) & (delay >= 0)]
+    edges, counts = histogram(delay)
+    spread = groups.columns["spread_ns"]
+    spread_edges, spread_counts = histogram(spread)
+    return {
+        "what": "set",
+        "edges_ns": edges, "counts": counts, "quantiles": Spread.of(delay).__dict__,
+        "spread_edges_ns": spread_edges, "spread_counts": spread_counts,
+        "spread_quantiles": Spread.of(spread).__dict__,
+    }  # fmt: skip
+
+
+def _delivery(messages: Messages) -> dict[str, Any] | None:
+    """From the end of a batch or window to the newest arrival of the micro-batch that brought it,
+    of those whose end that arrival had passed: the last ones are brought by the end of the run."""
+    own = _of_kind(messages, "data") & (messages.arrival_ns != NONE)
+    own &= (messages.group >= 0) & (messages.micro >= 0)
+    if messages.groups is None or not own.any():
+        return None
+    which, first = np.unique(messages.group[own], return_index=True)
+    newest = _newest_arrival(messages, own)[messages.micro[own][first]]
+    delay = newest - messages.groups.end_ns[which]
+    delay = delay[delay >= 0]
+    if len(delay) == 0:
+        return None
+    edges, counts = histogram(delay)
+    found = {"edges_ns": edges, "counts": counts, "quantiles": Spread.of(delay).__dict__}
+    return {"what": messages.groups.what, **found}
+
+
+def _newest_arrival(messages: Messages, own: Any) -> Int64s:
+    """By micro-batch."""
+    newest = np.full(int(messages.micro[own].max()) + 1, NONE, np.int64)
+    np.maximum.at(newest, messages.micro[own], messages.arrival_ns[own])
+    return newest
+
+
+def _waiting(messages: Messages) -> dict[str, Any] | None:
+    """How long rows in order were kept: from their arrival to the newest arrival of the
+    micro-batch that delivered them."""
+    own = _of_kind(messages, "data") & (messages.arrival_ns != NONE) & (messages.micro >= 0)
+    if not own.any():
+        return None
+    held = _newest_arrival(messages, own)[messages.micro[own]] - messages.arrival_ns[own]
+    return {"quantiles": Spread.of(held).__dict__}

@@ -1,0 +1,246 @@
+"""Every message of a run with what became of it, as columns sorted for drawing.
+
+Sorted by (stream, kind, time): the messages of one stream and kind are then one stretch in order of
+time, so that the page finds what lies under a pixel by bisection, at any zoom, without levels of
+its own. Sets, batches and windows are tables beside them; a message carries the number of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.core.outcomes import Int64s
+from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
+from tidegate.report.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
+from tidegate.report.groups import Groups, Part, batches_of, evenly, sets_of, topics_of, windows_of
+from tidegate.report.stored import MICRO_BATCH, StoredRun
+
+__all__ = ["KINDS", "Messages", "check_roles", "gather", "roles_in"]
+
+KINDS = ("data", "late", "dropped", "error")
+
+
+@dataclass
+class Messages:
+    """The columns of all messages kept, and the names their numbers stand for."""
+
+    keys: list[str]
+    topics: list[str]
+    reasons: list[str]
+    key: Int64s
+    topic: Int64s
+    kind: NDArray[np.uint8]
+    time_ns: Int64s
+    arrival_ns: Int64s
+    lateness_ns: Int64s
+    micro: Int64s
+    group: Int64s
+    slot: Int64s
+    reason: Int64s
+    total: int
+    groups: Groups | None
+    roles: Roles
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
+    """Everything a run's tables say about its messages, thinned evenly above `limit`."""
+    check_roles(run, roles)
+    parts: list[Part] = []
+    groups: Groups | None = None
+    seen: dict[str, tuple[pa.Table, Roles]] = {}
+    for kind in KINDS:
+        if kind in run.kinds:
+            seen[kind] = _read(run, kind, roles)
+    total = 0
+    budget = _budget({kind: table for kind, (table, _) in seen.items()}, limit)
+    for kind, (table, own) in seen.items():
+        code = KINDS.index(kind)
+        if kind == "data" and "spread_ns" in table.column_names:
+            most = budget[kind] // max(len(topics_of(table)), 1)
+            groups, members = sets_of(table, own, most)
+            total += sum(table.num_rows - table[t].null_count for t in topics_of(table))
+            parts += members
+            continue
+        if kind == "data" and "window_start_ns" in table.column_names:
+            groups = windows_of(table, own)
+            if "late" not in table.column_names:  # aggregated: its rows are panes, not messages
+                continue
+        elif kind == "data" and "batch_id" in table.column_names:
+            groups = batches_of(run, table, own)
+        total += table.num_rows
+        part = _plain(code, table, own)
+        if groups is not None and kind == "data" and groups.what in ("batch", "window"):
+            part.group = groups.columns.pop("__of_row")
+        part.most = budget[kind]
+        parts.append(part)
+    roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), roles)
+    return _sorted(parts, groups, total, roles_used)
+
+
+def _budget(tables: dict[str, pa.Table], limit: int) -> dict[str, int]:
+    """How many messages of each kind the page may hold. Late rows and errors are few and what one
+    looks for: they are kept first, up to a quarter each; the rest is shared in proportion."""
+    rows = {kind: table.num_rows * _messages_per_row(table) for kind, table in tables.items()}
+    if sum(rows.values()) <= limit:
+        return rows
+    rare = [kind for kind in rows if kind in ("late", "error")]
+    kept: dict[str, int] = {kind: min(rows[kind], max(limit // 4, 1)) for kind in rare}
+    rest = max(limit - sum(kept.values()), 1)
+    many = sum(count for kind, count in rows.items() if kind not in kept)
+    for kind, count in rows.items():
+        kept.setdefault(kind, max(count * rest // max(many, 1), 1))
+    return kept
+
+
+def _messages_per_row(table: pa.Table) -> int:
+    return len(topics_of(table)) if "spread_ns" in table.column_names else 1
+
+
+def check_roles(run: StoredRun, roles: Roles) -> None:
+    """A column that was asked for must be in some table, or in the members of its sets."""
+    names: dict[str, None] = {}
+    for kind in run.kinds:
+        for f in run.schema(kind):
+            names |= dict.fromkeys([f.name, *_inner(f.type)])
+    roles.check(pa.schema([(name, pa.null()) for name in names]))
+
+
+def _inner(kind: pa.DataType) -> list[str]:
+    return [f.name for f in kind] if pa.types.is_struct(kind) else []
+
+
+def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
+    """The roles of a table's columns: what was asked for, else what the run says, else a guess."""
+    schema = run.schema(kind)
+    named = asked.over(run.declared_roles())
+    there = Roles(
+        tuple(name for name in named.key if name in schema.names),
+        named.topic if named.topic in schema.names else None,
+        None,
+        named.arrival,
+    )
+    guess = guess_roles(run.sample(kind))
+    if run.record() is not None:
+        guess = replace(guess, key=())  # a run that says it has no key has none
+    roles = there.over(guess)
+    if roles.arrival is None:
+        inside = dict.fromkeys(name for f in schema for name in _inner(f.type))
+        roles = replace(roles, arrival=next((n for n in ARRIVAL_NAMES if n in inside), None))
+    return roles
+
+
+def _read(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles]:
+    schema, roles = run.schema(kind), roles_in(run, kind, asked)
+    ours = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "error_reason",
+            "batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "late",
+            "spread_ns", "decided_at_ns", "window_id", "window_start_ns", "window_end_ns", "pane",
+            "revision", "trigger", "retraction")  # fmt: skip
+    structs = [f.name for f in schema if pa.types.is_struct(f.type)]
+    if "window_start_ns" in schema.names and "late" not in schema.names:
+        ours = (*ours, *schema.names)  # aggregated: the page shows what was worked out
+    arrival = [roles.arrival] if roles.arrival else []
+    wanted = [*roles.key, *([roles.topic] if roles.topic else []), *arrival, *ours, *structs]
+    return run.table(kind, list(dict.fromkeys(wanted))), roles
+
+
+def _plain(code: int, table: pa.Table, roles: Roles) -> Part:
+    rows = table.num_rows
+    none = np.full(rows, NONE, np.int64)
+    time_ns = nanoseconds(table["time_ns"]) if "time_ns" in table.column_names else none
+    has_arrival = roles.arrival and roles.arrival in table.column_names
+    part = Part(
+        kind=code,
+        key=text_of(table, roles.key),
+        topic=text_of(table, (roles.topic,) if roles.topic else ()),
+        time_ns=time_ns,
+        arrival_ns=arrival_of(table[roles.arrival], time_ns) if has_arrival else none,
+        micro=integers(table, MICRO_BATCH),
+        slot=integers(table, "slot", NONE),
+    )
+    if "lateness_ns" in table.column_names:
+        part.lateness_ns = integers(table, "lateness_ns", 0)
+    if "error_reason" in table.column_names:
+        texts = [pc.fill_null(flat(table[n]).cast(pa.string()), "null")
+                 for n in ("error_column", "error_value", "error_reason")]  # fmt: skip
+        part.reason = pc.binary_join_element_wise(*texts, "\x1f")
+    elif "reason" in table.column_names and KINDS[code] == "dropped":
+        part.reason = pc.fill_null(flat(table["reason"]).cast(pa.string()), "")
+    return part
+
+
+def _sorted(parts: list[Part], groups: Groups | None, total: int, roles: Roles) -> Messages:
+    for part in parts:
+        _thin(part)
+    texts = [part.key for part in parts] + ([groups.columns.pop("__key")] if groups else [])
+    keys, key_codes = _encode(texts)
+    topics, topic_codes = _encode([part.topic for part in parts])
+    reasons, reason_codes = _encode(
+        [part.reason if part.reason is not None else pa.array([""] * len(part.time_ns), pa.string())
+         for part in parts], first=""
+    )  # fmt: skip
+    rows = sum(len(part.time_ns) for part in parts)
+    if groups:
+        groups.key = key_codes[rows:]
+
+    def joined(of: Any, missing: int) -> Int64s:
+        arrays = [of(p) if of(p) is not None else np.full(len(p.time_ns), missing) for p in parts]
+        return np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)
+
+    time_ns, arrival = joined(lambda p: p.time_ns, NONE), joined(lambda p: p.arrival_ns, NONE)
+    kind = np.concatenate([np.empty(0), *(np.full(len(p.time_ns), p.kind) for p in parts)])
+    # a row without event time (an error) stands where it arrived
+    placed = np.where(time_ns == NONE, arrival, time_ns)
+    key = key_codes[:rows]
+    order = np.lexsort((placed, kind, topic_codes, key))
+    group = joined(lambda p: p.group, -1)
+    if groups is not None and groups.what == "set":
+        groups.members = _members(groups, topics, topic_codes[order], group[order])
+    return Messages(
+        keys, topics, reasons, key[order], topic_codes[order], kind[order].astype(np.uint8),
+        placed[order], arrival[order], joined(lambda p: p.lateness_ns, 0)[order],
+        joined(lambda p: p.micro, -1)[order], group[order], joined(lambda p: p.slot, NONE)[order],
+        reason_codes[order], total, groups, roles,
+    )  # fmt: skip
+
+
+def _members(groups: Groups, names: list[str], topic: Int64s, group: Int64s) -> NDArray[np.int32]:
+    members = np.full((len(groups.start_ns), len(groups.topics)), -1, np.int32)
+    column = np.array(
+        [groups.topics.index(n) if n in groups.topics else -1 for n in names], np.int64
+    )
+    at = np.flatnonzero(group >= 0)
+    members[group[at], column[topic[at]]] = at
+    return members
+
+
+def _thin(part: Part) -> None:
+    if part.most is None or len(part.time_ns) <= part.most:
+        return
+    at = evenly(len(part.time_ns), part.most)
+    for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot"):
+        values = getattr(part, name)
+        setattr(part, name, None if values is None else values[at])
+    for name in ("key", "topic", "reason"):
+        values = getattr(part, name)
+        setattr(part, name, None if values is None else values.take(pa.array(at)))
+
+
+def _encode(texts: list[pa.Array], first: str | None = None) -> tuple[list[str], Int64s]:
+    """Distinct texts in order, and the number of each row's own."""
+    if not texts:
+        return ([] if first is None else [first]), np.empty(0, np.int64)
+    whole = pa.concat_arrays([t.cast(pa.string()) for t in texts])
+    names = sorted(pc.unique(whole).to_pylist())
+    if first is not None:
+        names = [first, *(name for name in names if name != first)]
+    codes = pc.index_in(whole, pa.array(names, pa.string()))
+    return names, np.asarray(codes).astype(np.int64)

@@ -1,0 +1,217 @@
+"""The scenarios of the rate-aware batching document. Colours alternate from batch to batch; a ring
+is a slot in which nothing came; orange spans were closed by timeout."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+
+from tidegate.batching import Message, MessageBatch, RateAwareBatcher
+from tidegate.report.scenarios.gallery import scenario
+from tidegate.report.scenarios.picture import Picture
+
+SECOND = 10**9
+COLOURS = ("c0", "c1", "c2")
+
+
+def pulses(
+    stream: str,
+    rate: float,
+    first: float,
+    last: float,
+    *,
+    offset: float = 0.0,
+    without: Iterable[int] = (),
+) -> list[Message]:
+    """The pulses of a steady gated stream from `first` to `last` seconds."""
+    lost = set(without)
+    numbers = range(math.ceil(first * rate - 1e-9), math.ceil(last * rate - 1e-9))
+    return [
+        Message(stream, round(n * SECOND / rate + offset * SECOND), n, gated=True)
+        for n in numbers
+        if n not in lost
+    ]
+
+
+def log(*seconds: float) -> list[Message]:
+    return [Message("log", round(s * SECOND), None, gated=False) for s in seconds]
+
+
+def in_order(*streams: list[Message]) -> list[Message]:
+    return sorted((m for stream in streams for m in stream), key=lambda m: m.time_ns)
+
+
+def draw(
+    batches: list[MessageBatch],
+    waiting: list[Message],
+    lanes: dict[str, str],
+    start: float,
+    end: float,
+) -> Picture:
+    """Batches as spans, their messages in their colour; what still waits in grey."""
+    picture = Picture(list(lanes.values()), round(start * SECOND), round(end * SECOND))
+    number = {name: n for n, name in enumerate(lanes)}
+    for batch in batches:
+        colour = COLOURS[batch.id % len(COLOURS)]
+        empty = sum(report.missing or 0 for report in batch.streams.values())
+        text = f"{batch.reason}: {len(batch.messages)}" + (
+            f", {empty} slots empty" if empty else ""
+        )
+        shade = "late" if batch.reason == "timeout" else colour
+        picture.span(batch.start_ns, batch.end_ns, text, shade)
+        for m in batch.messages:
+            late = m.time_ns < batch.start_ns
+            text = f"batch {batch.id}, {m.stream}" + (", from before it" if late else "")
+            picture.dot(number[m.stream], m.time_ns, colour, "diamond" if late else "dot", text)
+        for stream in batch.streams:
+            for at in _empty_slots(batch, stream):
+                picture.dot(number[stream], at, "error", "ring", "nothing came in this slot")
+    for m in waiting:
+        picture.dot(number[m.stream], m.time_ns, "wait", "dot", "still waiting")
+    shown = [b for b in batches if b.end_ns > picture.start_ns and b.start_ns < picture.end_ns]
+    picture.facts = {
+        "reasons": [b.reason for b in shown],
+        "sizes": [len(b.messages) for b in shown],
+        "lengths": [b.end_ns - b.start_ns for b in shown],
+        "missing": [sum(r.missing or 0 for r in b.streams.values()) for b in shown],
+        "batches": shown,
+        "waiting": len(waiting),
+    }
+    return picture
+
+
+def _empty_slots(batch: MessageBatch, stream: str) -> list[int]:
+    """Where the slots lie in which nothing came; none if jitter leaves that open."""
+    report = batch.streams[stream]
+    times = sorted(m.time_ns for m in batch.messages if m.stream == stream)
+    if not report.missing or not report.rate_hz or not times:
+        return []
+    period = SECOND / report.rate_hz
+    first = times[0] - round((times[0] - batch.start_ns) / period) * period
+    places = [round(first + slot * period) for slot in range(report.expected or 0)]
+    empty = [at for at in places if all(abs(at - t) > period / 2 for t in times)]
+    return empty if len(empty) == report.missing else []
+
+
+def run(
+    messages: list[Message],
+    lanes: dict[str, str],
+    start: float,
+    end: float,
+    batcher: RateAwareBatcher | None = None,
+) -> Picture:
+    batcher = batcher or RateAwareBatcher("1 s")
+    batches = batcher.process(messages)
+    left = {id(m) for b in batches for m in b.messages}
+    waiting = [m for m in messages if id(m) not in left]
+    return draw(batches, waiting, lanes, start, end)
+
+
+DET = {"det": "det 14 Hz"}
+
+
+@scenario("batching", "Happy path")
+def happy() -> Picture:
+    """A steady stream: every batch closes when its last slot is reached."""
+    return run(pulses("det", 14, 0, 8.02), DET, 4.9, 8.1)
+
+
+@scenario("batching", "Missing pulse")
+def missing() -> Picture:
+    """A pulse that never comes does not block: the batch closes on the last slot, not on a
+    count."""
+    return run(pulses("det", 14, 0, 8.02, without=[14 * 6 + 6]), DET, 4.9, 8.1)
+
+
+@scenario("batching", "Split messages")
+def split() -> Picture:
+    """A second message in the same slot is no further slot: the batch goes on waiting for its
+    last one."""
+    messages = pulses("det", 14, 0, 6.45)
+    double = next(n for n, m in enumerate(messages) if m.payload == 14 * 6 + 2)
+    return run([*messages[: double + 1], messages[double], *messages[double + 1 :]], DET, 4.9, 7.1)
+
+
+@scenario("batching", "Overflow")
+def overflow() -> Picture:
+    """A pulse past the last slot that comes while another stream is still waited for is kept, and
+    goes into the next batch."""
+    det, mon = pulses("det", 14, 0, 8.02), pulses("mon", 5, 0, 8.02)
+    slow = [m for m in mon if m.payload in (34, 35)]
+    messages = in_order(det, [m for m in mon if m not in slow])
+    at = 1 + next(n for n, m in enumerate(messages) if m.time_ns > 7.1 * SECOND)
+    messages[at:at] = slow
+    made = run(messages, {**DET, "mon": "mon 5 Hz"}, 4.9, 8.1)
+    made.note(1, slow[0].time_ns, "came after det 7.14 s")
+    return made
+
+
+@scenario("batching", "Several gated streams")
+def several() -> Picture:
+    """A batch closes only when every gated stream has reached its last slot."""
+    both = in_order(pulses("det", 14, 0, 8.02), pulses("mon", 5, 0, 8.02))
+    return run(both, {**DET, "mon": "mon 5 Hz"}, 4.9, 8.1)
+
+
+@scenario("batching", "Phase offset")
+def phase() -> Picture:
+    """The grid stands on real pulses, not on the window's start: a stream that begins 40 ms
+    into the window has all its slots."""
+    messages = [*log(0.0), *pulses("det", 14, 0, 8.02, offset=0.04)]
+    return run(messages, {**DET, "log": "log"}, 3.9, 7.1)
+
+
+@scenario("batching", "Gap recovery")
+def gap() -> Picture:
+    """After five silent batches the window is moved to where traffic goes on; no empty batch is
+    emitted."""
+    return run([*pulses("det", 14, 0, 6), *pulses("det", 14, 11, 14.02)], DET, 4.9, 14.1)
+
+
+@scenario("batching", "Timeout")
+def timeout() -> Picture:
+    """The gate stays open, but a later message moves the high-water mark past 1.2 batch
+    lengths: the batch closes as it is."""
+    messages = [*pulses("det", 14, 0, 6.4), *log(6.6, 7.25)]
+    made = run(messages, {**DET, "log": "log"}, 4.9, 7.6)
+    made.line(round(7.2 * SECOND), "1.2 batch lengths")
+    return made
+
+
+@scenario("batching", "Non-gated ride-along")
+def ride_along() -> Picture:
+    """Log messages never gate: they go into the batch that their time falls in, and the
+    detector alone closes it."""
+    logs = log(*(n / 3 + 0.05 for n in range(25)))
+    return run(in_order(pulses("det", 14, 0, 8.02), logs), {**DET, "log": "log"}, 4.9, 8.1)
+
+
+@scenario("batching", "Sub-Hz stream")
+def sub_hz() -> Picture:
+    """A stream slower than one message per batch gets no grid and gates nothing."""
+    both = in_order(pulses("det", 14, 0, 12.02), pulses("mon", 0.5, 0, 12.02))
+    return run(both, {**DET, "mon": "mon 0.5 Hz"}, 6.9, 12.1)
+
+
+@scenario("batching", "Ahead of the window")
+def ahead() -> Picture:
+    """A log message stamped for the next window waits for it instead of leaving with the wrong
+    data."""
+    messages = pulses("det", 14, 0, 8.02)
+    at = next(n for n, m in enumerate(messages) if m.payload == 14 * 6 + 3)
+    made = run([*messages[:at], *log(6.1, 7.1), *messages[at:]], {**DET, "log": "log"}, 4.9, 8.1)
+    made.note(1, round(7.1 * SECOND), "came at 6.2 s")
+    return made
+
+
+@scenario("batching", "Jitter")
+def jitter() -> Picture:
+    """Each pulse belongs to its nearest slot: half a period of jitter does no harm, and a pulse
+    on the edge moves by one batch at most."""
+    rng = random.Random(4)
+    messages = [
+        Message(m.stream, m.time_ns + rng.randint(-30, 30) * 10**6, m.payload, True)
+        for m in pulses("det", 14, 0.1, 9.02)
+    ]
+    return run(messages, {"det": "det ~14 Hz"}, 4.9, 9.1)

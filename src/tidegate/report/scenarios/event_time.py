@@ -1,0 +1,137 @@
+"""Event time: each line is one arrival, its dot stands at its event time, the dashed line is the
+watermark. What lies left of the watermark when it arrives is late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.core.flow import Flow
+from tidegate.core.outcomes import Collection, Late, StreamError, Watermark
+from tidegate.core.time import UNSET
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.report.scenarios.gallery import scenario
+from tidegate.report.scenarios.picture import Picture
+
+MS = 10**6
+
+
+def run(
+    times_ms: list[Any],
+    stage: EventtimeWatermark,
+    *,
+    end_ms: int,
+    sources: str = "",
+    walls: Any = None,
+) -> Picture:
+    """One row after the other through the stage, drawn as it decided."""
+    names = [chr(ord("a") + n) for n in range(len(times_ms))]
+    flow = Flow([stage], decoder=Decoder((TimeColumn("t", "unixtimestamp_ns"),)))
+    lanes = [f"{name}   {sources[n] if sources else ''}" for n, name in enumerate(names)]
+    picture = Picture([*lanes, "end"], 0, end_ms * MS, lane_height=24)
+    facts: dict[str, Any] = {"in order": "", "late": {}, "errors": [], "watermarks": []}
+    picture.facts = facts
+    mark = UNSET
+    for n, given in enumerate(times_ms):
+        value = str(given * MS) if isinstance(given, int) else given
+        rows = {"id": [names[n]], "t": pa.array([value], pa.string())}
+        if sources:
+            rows["source"] = [sources[n]]
+        wall = walls[n] * MS if walls else n
+        out = [*flow.wake(wall), *flow.process(pa.record_batch(rows), wall_ns=wall)]
+        kind = _note(picture, n, out)
+        at = given * MS if isinstance(given, int) else 0
+        shape = {"late": "diamond", "error": "cross"}.get(kind, "dot")
+        colour = {"late": "late", "error": "error"}.get(kind, "c0")
+        picture.dot(n, at, colour, shape, f"{names[n]} at {given} ms: {kind}")
+        marks = [int(o.time_ns.max()) for o in out if isinstance(o, Watermark)]
+        mark = max([mark, *marks])
+        facts["watermarks"].append(None if mark == UNSET else mark // MS)
+        if mark != UNSET:
+            picture.stairs.append((n, mark))
+    _note(picture, len(times_ms), flow.end())
+    return picture
+
+
+def _note(picture: Picture, lane: int, out: list[Any]) -> str:
+    """Say beside a line what left, and what became of the row that came."""
+    facts: dict[str, Any] = picture.facts
+    kind = "in order"
+    for outcome in out:
+        if isinstance(outcome, Collection) and len(outcome):
+            names = " ".join(outcome.rows.column("id").to_pylist())
+            facts["in order"] = (facts["in order"] + " " + names).strip()
+            picture.note(lane, picture.end_ns, f"leaves: {names}")
+        elif isinstance(outcome, Late):
+            kind = "late"
+            (name,) = outcome.rows.column("id").to_pylist()
+            late = int(outcome.lateness_ns[0]) // MS
+            facts["late"][name] = late
+            picture.note(lane, picture.end_ns, f"late by {late} ms")
+        elif isinstance(outcome, StreamError):
+            kind = "error"
+            reason = outcome.reason.to_pylist()[0]
+            facts["errors"].append(reason)
+            picture.note(lane, picture.end_ns, "error: " + reason[:48])
+    return kind
+
+
+def stage(tolerance: int, **more: Any) -> EventtimeWatermark:
+    return EventtimeWatermark(tolerance * MS, watermark_per="tuple", **more)
+
+
+@scenario("event-time", "Disorder within the tolerance")
+def within() -> Picture:
+    """A row waits until the newest time less the late tolerance has passed it; then it leaves
+    in order."""
+    return run([10, 30, 20, 50, 40, 70, 60, 90], stage(25), end_ms=120)
+
+
+@scenario("event-time", "Too late")
+def too_late() -> Picture:
+    """What arrives at or below the watermark is delivered as late, with how far below it was:
+    never lost, never out of order."""
+    return run([10, 30, 60, 25, 80, 70, 100], stage(20), end_ms=130)
+
+
+@scenario("event-time", "Exactly at the watermark")
+def equality() -> Picture:
+    """The watermark says that nothing at or before it will come: a row exactly on it is late,
+    one nanosecond above is not."""
+    return run([10, 50, 30, 31], stage(20), end_ms=70)
+
+
+@scenario("event-time", "No tolerance")
+def none() -> Picture:
+    """With a tolerance of zero every row that is behind a newer one is late."""
+    return run([10, 30, 20, 40, 35, 60], stage(0), end_ms=80)
+
+
+@scenario("event-time", "A clock that jumps ahead")
+def jump() -> Picture:
+    """A row further ahead than maxFutureSkew is reported and does not move time; without this
+    guard one wrong clock makes every other row late."""
+    return run([10, 30, 86_400_000, 20, 50, 40], stage(25, max_future_skew="1 s"), end_ms=80)
+
+
+@scenario("event-time", "A stamp that cannot be read")
+def unreadable() -> Picture:
+    """Bad data is no exception: the row comes out as an error with its column, value and
+    reason, and the rest goes on."""
+    return run([10, "n/a", 30, None, 20, 50], stage(15), end_ms=70)
+
+
+@scenario("event-time", "Two partitions, one slow")
+def partitions() -> Picture:
+    """With a source column every partition has its own newest time, and the watermark follows
+    the slowest: reading one file faster than another makes nothing late."""
+    return run([10, 10, 60, 80, 30, 100, 50, 70], stage(10, source="source"), end_ms=130,
+               sources="xyxxyxyy")  # fmt: skip
+
+
+@scenario("event-time", "A partition falls silent")
+def idle() -> Picture:
+    """A partition unseen for idleTimeout (wall time) is not waited for any more."""
+    return run([10, 10, 30, 50, 70, 90], stage(10, source="source", idle_timeout="100 ms"),
+               end_ms=120, sources="xyxxxx", walls=[0, 0, 20, 40, 250, 260])  # fmt: skip

@@ -1,0 +1,108 @@
+"""Control rows: a setting changed, or the end announced, while a stream runs.
+
+A control row has a `name`, a `value`, and the key columns: with a key it speaks to that key,
+without one to all. It travels like data, so it is part of the stream: after a restart it has
+happened, once. One that cannot be followed is an error row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql import types as T  # noqa: N812
+
+from tidegate.core.flow import Flow
+from tidegate.core.outcomes import ControlSignal, End, Outcome, StreamError
+from tidegate.errors import ConfigError
+from tidegate.spark.pack import PACKED, PACKED_DDL, SHARD, column, from_blob, map_rows, to_blob
+
+__all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
+
+BROKEN = "_corrupt_record"
+"""Where Spark puts a line it cannot read. Without it a key of the wrong type would become null, and
+what was meant for one key would be told to all."""
+
+
+def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
+    """The columns of control rows for a pipeline with these keys."""
+    text = [T.StructField(name, T.StringType()) for name in ("name", "value")]
+    own = [T.StructField(key, rows[key].dataType) for key in keys]
+    return T.StructType([*text, *own, T.StructField(BROKEN, T.StringType())])
+
+
+def pack_control(
+    control: DataFrame, keys: Sequence[str], shard: Column, labels: tuple[int, ...]
+) -> DataFrame:
+    """Control rows as packed ones: to the `shard` of their key, or to every shard."""
+    missing = [name for name in ("name", "value", *keys) if name not in control.columns]
+    if missing:
+        raise ConfigError("control", control.columns, f"must have the columns {missing}")
+    broken = F.col("name").isNull()
+    if BROKEN in control.columns:
+        broken = broken | F.col(BROKEN).isNotNull()
+    shards = F.when(broken, F.array(F.lit(0)))
+    if keys:
+        given = F.greatest(*(column(key).isNotNull() for key in keys), F.lit(False))
+        shards = shards.when(given, F.array(shard))
+    shards = shards.otherwise(F.sequence(F.lit(0), F.lit(len(labels) - 1)))
+    exploded = control.withColumn(SHARD, F.explode(shards))
+    return map_rows(exploded, _Packer(labels), PACKED_DDL)
+
+
+@dataclass(frozen=True)
+class _Packer:
+    labels: tuple[int, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [
+                {
+                    "shard": self.labels[row[SHARD]], "kind": "control", "part": 0, "seq": place,
+                    "rows": 1, "blob": to_blob(batch.slice(place, 1).drop_columns([SHARD])),
+                }
+                for place, row in enumerate(batch.select([SHARD]).to_pylist())
+            ]  # fmt: skip
+            yield pa.RecordBatch.from_pylist(rows, schema=PACKED)
+
+
+def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
+    """Hand one control row to the flow; one that cannot be followed is an error row."""
+    batch = from_blob(blob)
+    row = batch.to_pylist()[0]
+    if row["name"] is None or row.get(BROKEN) is not None:
+        return [_error(flow, batch, "control", row.get(BROKEN), "control row cannot be read")]
+    name, value = row["name"], row["value"]
+    key = [row[part] for part in flow.keys]
+    lane = None
+    if any(part is not None for part in key):
+        number = flow.find_lane(*key)
+        if number is None:
+            reason = "control row for a key that is not known"
+            return [_error(flow, batch, name, value, reason)]
+        lane = np.array([number], np.int32)
+    if name != "end":
+        return flow.control(ControlSignal(name, value, lane))
+    ways = [way.value for way in End]
+    if value is not None and value not in ways:
+        reason = f"an end must be one of {', '.join(ways)}"
+        return [_error(flow, batch, name, value, reason)]
+    how = End(value or End.GRACEFUL)
+    if how is End.QUICK and lane is not None:
+        # Stages discard all they hold or nothing: for one key it would take the others along.
+        return [_error(flow, batch, name, value, "a quick end speaks to all keys, not to one")]
+    return flow.control(ControlSignal(name, how, lane))
+
+
+def _error(flow: Flow, batch: pa.RecordBatch, column: str, value: Any, reason: str) -> StreamError:
+    """An error row: the key the control row had, and nothing else of it."""
+    where, what, why = (pa.array([text], pa.string()) for text in (column, value, reason))
+    rows = pa.record_batch({name: batch.column(name) for name in flow.keys})
+    if not flow.keys:
+        rows = pa.record_batch({"error_column": where})
+    return StreamError(rows, where, what, why, np.array([-1], np.int32))

@@ -1,0 +1,55 @@
+"""The Python that Spark's workers run in: ours, with pyspark from where it is installed.
+
+Java puts the copy of pyspark that lies in `python/lib/pyspark.zip` before everything else that a
+worker may import. A zip keeps no compiled modules, so every new Python compiles all it imports: 0.9
+instead of 0.2 s of CPU, at the start of the workers and once more at the start of every stream with
+state. In local mode the same pyspark lies beside it, compiled; a three-line `python` leaves the zip
+out. On a cluster nothing is changed: what is installed there is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from pathlib import Path
+
+from tidegate.spark.environment.launcher import cache_folder, keep_launcher
+
+__all__ = ["use_python", "worker_python"]
+
+_LAUNCHER = """#!/bin/sh
+# Made by tidegate.spark.environment.python: workers take the installed pyspark, not a zip.
+set -f
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+  case "$entry" in "{library}"/*.zip) ;; *) kept="$kept${{kept:+:}}$entry" ;; esac
+done
+unset IFS
+PYTHONPATH=$kept exec "{python}" "$@"
+"""
+
+
+def worker_python(cache: Path | None = None) -> str:
+    """The command for workers on this machine; plainly our own where there is nothing to gain."""
+    import pyspark
+
+    library = Path(pyspark.__file__).parent / "python" / "lib"
+    if os.name == "nt" or not library.is_dir():
+        return sys.executable
+    text = _LAUNCHER.format(library=library, python=sys.executable)
+    name = f"python-{zlib.crc32(text.encode()):08x}"
+    try:
+        return str(keep_launcher((cache or cache_folder()) / name / "bin" / "python", text))
+    except OSError:  # a home that cannot be written to
+        return sys.executable
+
+
+def use_python(*, local: bool) -> None:
+    """Have Spark run workers in the Python that has tidegate in it, not in whatever `python3` is on
+    the PATH. What a user has set stays."""
+    own = worker_python()
+    if os.environ.get("PYSPARK_PYTHON") in (None, own, sys.executable):
+        os.environ["PYSPARK_PYTHON"] = own if local else sys.executable
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

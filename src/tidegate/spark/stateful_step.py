@@ -1,0 +1,304 @@
+"""The stateful step: one shard of keys, any chain of operators, for all its keys at once.
+
+In streaming its state is the pages of a `Flow`, in RocksDB (Spark's side of it is in `processor`).
+In batch the same shard function runs without state and ends with a flush.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+
+from tidegate.core.flow import Flow
+from tidegate.core.outcomes import Collection, Outcome, Watermark
+from tidegate.core.sort import order_rows
+from tidegate.core.state import concat
+from tidegate.core.time import MIN_NS, UNSET
+from tidegate.errors import ContractError, StateError
+from tidegate.spark.control_rows import apply_control
+from tidegate.spark.pack import TIME, from_blob, gathered, to_blob
+
+__all__ = ["METRIC", "STEP_DDL", "OpenStep", "Shard", "StepPlan", "check_shards", "run_shard"]
+
+STEP_DDL = (
+    "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
+)
+
+METRIC, METRIC_AGAIN = "metric", "metric again"
+"""The kinds of the rows that carry metrics. A shard that got rows and was woken in one micro-batch
+reports twice; sums over shards leave out the second report."""
+
+ROWS_PER_PIECE = 1_000_000
+"""Rows of a shard run through the chain at a time: bounds memory in a backfill."""
+
+BLOB_BYTES = 4 * 2**20
+"""About where a blob of outcomes ends: while Java reads one, Python makes the next."""
+
+_LARGEST = 2**31 - 1
+
+_TOKEN = -1
+"""The page that holds the token: a second state variable would cost as much as all the pages, for
+Spark compiles the code of each variable anew in every task."""
+
+_FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
+_FLOWS_KEPT = 64
+"""Flows a worker keeps between micro-batches, so that an unchanged state is not read again. Each is
+used only if the token stored with the state in RocksDB is the one it was written with: a retried
+task, a restarted query or another worker always reads the state itself."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a step needs to know: how to make its flow, and what pins the order of arrival."""
+
+    make: Callable[[], Flow]
+    arrival: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """All that a stream's step is told on its way to the workers."""
+
+    shard: Shard
+    query: str
+    timers: bool
+    shards: int
+    wall_ns: int | None = None
+
+
+def run_shard(
+    shard: Shard, flow: Flow, packed: Iterable[Any], wall_ns: int
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Run the packed rows of one shard through its flow; yields kind and rows."""
+    parts = sorted(packed, key=lambda row: (row.part, row.seq))
+    _check_size(sum(len(row.blob) for row in parts))
+    errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
+    if errors is not None:
+        flow.counters["rows_in"] += errors.num_rows
+        flow.counters["parse_error_count"] += errors.num_rows
+        yield "error", in_arrival_order(errors, shard.arrival)
+    data = [from_blob(row.blob) for row in parts if row.kind == "data"]
+    for rows in pieces_in_order(data, shard.arrival):
+        yield from _run_rows(flow, rows, wall_ns)
+    for row in parts:
+        if row.kind == "control":
+            yield from tables(apply_control(flow, row.blob))
+
+
+def _check_size(size: int) -> None:
+    """Arrow's columns of text and bytes end at 2 GiB; say so before one of them does."""
+    if size > _LARGEST:
+        raise ContractError(
+            f"a shard has {size / 2**30:.1f} GiB of rows in one micro-batch or backfill, more than "
+            "2 GiB: use more shards, or smaller micro-batches (such as maxFilesPerTrigger)"
+        )
+
+
+def _run_rows(
+    flow: Flow, rows: pa.RecordBatch, wall_ns: int
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    flow.counters["rows_in"] += rows.num_rows
+    index = rows.schema.get_field_index(TIME)
+    time_ns = rows.column(index).to_numpy()
+    yield from tables(flow.accept(Collection.of(rows.remove_column(index), time_ns, wall_ns)))
+
+
+def tables(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Outcomes as (kind, rows). Watermarks have no rows; their metric says where time stands."""
+    for outcome in outcomes:
+        if not isinstance(outcome, Watermark) and len(outcome):
+            yield outcome.kind, outcome.table()
+
+
+def pieces_in_order(
+    parts: list[pa.RecordBatch], arrival: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all parts in order of arrival, in pieces.
+
+    Where the parts lie in order already they are handed on as they are, without a copy; only
+    small ones are joined.
+    """
+    if _in_order(parts, arrival):
+        yield from gathered(parts)
+        return
+    joined = concat(parts)
+    if joined is not None:
+        joined = in_arrival_order(joined, arrival)
+        for first in range(0, joined.num_rows, ROWS_PER_PIECE):
+            yield joined.slice(first, ROWS_PER_PIECE)
+
+
+def _in_order(parts: list[pa.RecordBatch], arrival: tuple[str, ...]) -> bool:
+    """Whether the parts are alike and in order, as far as that is quickly told."""
+    if any(not part.schema.equals(parts[0].schema) for part in parts[1:]):
+        return False
+    if not arrival or not parts:
+        return True
+    newest = MIN_NS
+    for part in parts:
+        column = part.column(part.schema.get_field_index(arrival[0]))
+        if len(arrival) > 1 or not pa.types.is_int64(column.type) or column.null_count:
+            return False
+        times = column.to_numpy()
+        if times[0] < newest or (times[1:] < times[:-1]).any():
+            return False
+        newest = times[-1]
+    return True
+
+
+def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.RecordBatch:
+    """Rows sorted by the columns that pin arrival; rows that agree in all keep their order."""
+    if not arrival or rows.num_rows < 2:
+        return rows
+    first = rows.column(rows.schema.get_field_index(arrival[0]))
+    if len(arrival) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
+        order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
+        return rows.take(pa.array(order))
+    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in arrival]))
+
+
+def packed_rows(
+    shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow, metric: str = METRIC
+) -> Iterator[dict[str, Any]]:
+    """Step output: one row per kind, and one of kind `metric` with the state of the flow."""
+    by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
+    for kind, rows in made:
+        groups = by_kind.setdefault(kind, [[]])
+        if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
+            groups.append([])
+        groups[-1].append(rows)
+    for kind, groups in by_kind.items():
+        for parts in groups:
+            joined = concat(parts)
+            if joined is not None:
+                yield {
+                    "shard": shard, "kind": kind, "rows": joined.num_rows, "watermark_ns": None,
+                    "metrics": None, "blob": to_blob(joined),
+                }  # fmt: skip
+    metrics = {name: int(value) for name, value in flow.metrics().items()}
+    watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
+    yield {
+        "shard": shard, "kind": metric, "rows": 0,
+        "watermark_ns": max(watermark, default=None), "metrics": metrics, "blob": None,
+    }  # fmt: skip
+
+
+class OpenStep:
+    """A step at work in one task: the pages of a flow in a map state, timers for its deadlines."""
+
+    def __init__(self, plan: StepPlan, handle: StatefulProcessorHandle, pages: MapState) -> None:
+        self.plan = plan
+        self.handle = handle
+        self.pages = pages
+        self.reported: set[int] = set()
+
+    def rows(self, shard: int, packed: Iterator[Any], now_ms: int) -> Iterator[dict[str, Any]]:
+        """What the packed rows of a shard make of its flow."""
+        wall_ns = self._wall(now_ms)
+        flow = self._open(shard, wall_ns)
+        out = list(packed_rows(shard, run_shard(self.plan.shard, flow, packed, wall_ns), flow))
+        self.reported.add(shard)
+        self._save(shard, flow)
+        return iter(out)
+
+    def expired(self, shard: int, now_ms: int) -> Iterator[dict[str, Any]]:
+        """What a shard lets out because a deadline of it has passed."""
+        wall_ns = self._wall(now_ms)
+        flow = self._open(shard, wall_ns)
+        made = tables(flow.wake(wall_ns))
+        metric = METRIC_AGAIN if shard in self.reported else METRIC
+        out = list(packed_rows(shard, made, flow, metric))
+        self._save(shard, flow)
+        return iter(out)
+
+    def _wall(self, now_ms: int) -> int:
+        if self.plan.wall_ns is not None:
+            return self.plan.wall_ns
+        return max(now_ms, 0) * 1_000_000
+
+    def _open(self, shard: int, wall_ns: int) -> Flow:
+        page = self.pages.getValue((_TOKEN,))
+        stored = None if page is None else bytes(page[0]).decode()
+        kept = _FLOWS.pop((self.plan.query, shard), None)
+        if stored is not None and kept is not None and kept[0] == stored:
+            return kept[1]
+        flow = self.plan.shard.make()
+        if stored is not None:
+            check_shards(int(stored.partition(":")[0]), self.plan.shards, "the state")
+            pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
+            del pages[_TOKEN]
+            flow.load(pages)
+            flow.resume(wall_ns)
+        return flow
+
+    def _save(self, shard: int, flow: Flow) -> None:
+        for page, blob in flow.pages(changed=True).items():
+            self.pages.updateValue((page,), (blob,))
+        token = f"{self.plan.shards}:{uuid.uuid4().hex}"
+        self.pages.updateValue((_TOKEN,), (token.encode(),))
+        _FLOWS[self.plan.query, shard] = (token, flow)
+        while len(_FLOWS) > _FLOWS_KEPT:
+            _FLOWS.popitem(last=False)
+        if self.plan.timers:
+            for timer in list(self.handle.listTimers()):
+                self.handle.deleteTimer(timer)
+            due = flow.wake_at()
+            if due is not None:
+                self.handle.registerTimer(due // 1_000_000 + 1)
+
+
+def check_shards(made_with: int, shards: int, what: str) -> None:
+    """Refuse to go on with another number of shards: keys would go where their state is not."""
+    if made_with != shards:
+        raise StateError(
+            f"{what} was made with {made_with} shards, now there are {shards}; "
+            "use the same number or a new checkpoint"
+        )
+
+
+def run_batch(shard: Shard, wall_ns: int) -> Callable[[pa.Table], pa.Table]:
+    """applyInArrow: all packed rows of a shard of a backfill, from an empty state to the flush.
+
+    `wall_ns` is when the job was planned: one clock for all shards, and for a task run again.
+    """
+
+    def run(table: pa.Table) -> pa.Table:
+        flow = shard.make()
+        number = int(table.column("shard")[0].as_py())
+
+        def made() -> Iterator[tuple[str, pa.RecordBatch]]:
+            yield from run_shard(shard, flow, _rows(table), wall_ns)
+            yield from tables(flow.end())
+
+        rows = list(packed_rows(number, made(), flow))
+        return pa.Table.from_pylist(rows, schema=STEP_SCHEMA)
+
+    return run
+
+
+STEP_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("kind", pa.string()),
+        ("rows", pa.int64()),
+        ("watermark_ns", pa.int64()),
+        ("metrics", pa.map_(pa.string(), pa.int64())),
+        ("blob", pa.binary()),
+    ]
+)
+
+
+def _rows(table: pa.Table) -> Iterator[Row]:
+    maker = Row("kind", "part", "seq", "blob")
+    for batch in table.select(["kind", "part", "seq", "blob"]).to_batches():
+        for kind, part, seq, blob in zip(*(c for c in batch.columns), strict=True):
+            yield maker(kind.as_py(), part.as_py(), seq.as_py(), blob.as_buffer())

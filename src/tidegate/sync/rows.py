@@ -1,0 +1,192 @@
+"""Rows of sets, dropped rows and the held rows, put together from row numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.core.lazy_rows import take_rows
+from tidegate.core.outcomes import Collection, Dropped, Int32s, Int64s, Outcome
+from tidegate.core.state import LANE, State, concat
+from tidegate.sync.layout import D_AMOUNT, D_INDEX, D_ROW, D_TIME
+from tidegate.sync.matchers import Decided
+
+__all__ = [
+    "AllRows",
+    "gone",
+    "held_and_new",
+    "keep",
+    "merge_unknown",
+    "places_of",
+    "set_schema",
+    "sets",
+]
+
+PLACE = "__place"
+"""The column of the held table that says where the kernel keeps the row's number (int64)."""
+
+
+@dataclass(frozen=True, eq=False)
+class AllRows:
+    """The held rows and behind them the new ones: what the kernel's row numbers mean."""
+
+    source: pa.RecordBatch
+    picks: Int64s | None
+    """Where each row lies in the source; None: as numbered."""
+    lane: Int32s
+
+    @classmethod
+    def of_held(cls, held: pa.RecordBatch) -> AllRows:
+        return cls(_payload(held), None, held.column(LANE).to_numpy())
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    def at(self, rows: Int64s) -> Int64s:
+        """Where these rows lie; -1 stays -1."""
+        if self.picks is None:
+            return rows
+        return np.where(rows < 0, -1, self.picks[rows])
+
+    def take(self, rows: Int64s) -> pa.RecordBatch:
+        return take_rows(self.source, self.at(rows))
+
+
+def _payload(held: pa.RecordBatch) -> pa.RecordBatch:
+    return held.drop_columns([LANE, PLACE])
+
+
+def places_of(held: pa.RecordBatch) -> tuple[Int32s, Int64s]:
+    return held.column(LANE).to_numpy(), held.column(PLACE).to_numpy()
+
+
+def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -> AllRows:
+    source, picks = new.lies
+    lane = new.lane
+    if len(usable) < len(new):
+        picks = usable if picks is None else picks[usable]
+        lane = lane[usable]
+    if held is None or not held.num_rows:
+        return AllRows(source, picks, lane)
+    lane = np.concatenate([held.column(LANE).to_numpy(), lane])
+    if not len(usable):
+        return AllRows(_payload(held), None, lane)
+    joined: Any = concat([_payload(held), source])
+    if picks is not None:
+        picks = np.concatenate([np.arange(held.num_rows), held.num_rows + picks])
+    return AllRows(joined, picks, lane)
+
+
+def gone(stays: NDArray[np.bool_], decided: Decided) -> None:
+    """What became part of a set, or was let go, does not stay."""
+    members = decided.members.ravel()
+    stays[members[members >= 0]] = False
+    stays[decided.gone[:, D_ROW]] = False
+
+
+def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) -> None:
+    """What stays waits in the state."""
+    at = np.flatnonzero(stays)
+    table = state.tables["held"]
+    before = np.empty(0, np.int64) if table is None else table.column(PLACE).to_numpy()
+    place = np.concatenate([before, places])[at]
+    payload = rows.take(at)
+    state.tables["held"] = pa.RecordBatch.from_arrays(
+        [*payload.columns, pa.array(rows.lane[at], pa.int32()), pa.array(place, pa.int64())],
+        names=[*payload.schema.names, LANE, PLACE],
+    )
+
+
+def _members(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> list[pa.Field]:
+    """The payload columns of a member: all but the topic, the keys, and a time of another name."""
+    out = {topic, *keys, "time_ns"}
+    return [field.with_nullable(True) for field in rows if field.name not in out]
+
+
+def set_schema(
+    rows: pa.Schema, topics: tuple[str, ...], topic: str, keys: tuple[str, ...]
+) -> pa.Schema:
+    member = pa.struct([*_members(rows, topic, keys), pa.field("time_ns", pa.int64())])
+    return pa.schema(
+        [
+            *(rows.field(key) for key in keys),
+            pa.field("spread_ns", pa.int64()),
+            pa.field("decided_at_ns", pa.int64()),
+            *(pa.field(name, member) for name in topics),
+        ]
+    )
+
+
+def sets(
+    rows: AllRows, decided: Decided, topics: tuple[str, ...], topic: str, keys: tuple[str, ...]
+) -> pa.RecordBatch:
+    """One row per set."""
+    schema = set_schema(rows.schema, topics, topic, keys)
+    fields = _members(rows.schema, topic, keys)
+    present = decided.members >= 0
+    first = decided.members[np.arange(len(present)), present.argmax(axis=1)]
+    firsts = pa.array(rows.at(first))
+    arrays: list[Any] = [rows.source.column(key).take(firsts) for key in keys]
+    arrays += [pa.array(decided.spread_ns), pa.array(decided.decided_at_ns)]
+    for number in range(len(topics)):
+        missing = ~present[:, number]
+        none = missing if missing.any() else None
+        at = pa.array(rows.at(decided.members[:, number]), mask=none)
+        columns = [rows.source.column(field.name).take(at) for field in fields]
+        columns.append(pa.array(decided.member_time_ns[:, number], mask=none))
+        struct = list(schema.field(topics[number]).type)
+        mask = None if none is None else pa.array(none)
+        arrays.append(pa.StructArray.from_arrays(columns, fields=struct, mask=mask))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def jump_schema(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> pa.Schema:
+    return pa.schema(
+        [
+            *(rows.field(key) for key in keys),
+            rows.field(topic),
+            pa.field("time_ns", pa.int64()),
+            pa.field("back_ns", pa.int64()),
+        ]
+    )
+
+
+def jumps(rows: AllRows, jumped: Int64s, topic: str, keys: tuple[str, ...]) -> pa.RecordBatch:
+    """One row per backward jump of a clock: where to, and how far back."""
+    named = rows.source.select([*keys, topic]).take(pa.array(rows.at(jumped[:, D_ROW])))
+    return pa.RecordBatch.from_arrays(
+        [*named.columns, pa.array(jumped[:, D_TIME]), pa.array(jumped[:, D_AMOUNT])],
+        schema=jump_schema(rows.schema, topic, keys),
+    )
+
+
+def merge_unknown(
+    out: list[Outcome], unknown: Collection, at: Int64s, usable: Int64s, decided: Decided, held: int
+) -> None:
+    """Rows of no known topic, between the other dropped rows in order of arrival, so that the
+    order does not depend on how the input was cut."""
+    reason = pa.array(["unknown topic"] * len(unknown), pa.string())
+    number = next((k for k, o in enumerate(out) if isinstance(o, Dropped)), None)
+    if number is None:
+        out.append(Dropped(unknown.rows, unknown.time_ns, unknown.lane, reason))
+        return
+    other = out[number]
+    assert isinstance(other, Dropped)
+    moment = np.concatenate([usable[decided.gone[:, D_INDEX] - held], at])
+    order = np.argsort(moment, kind="stable")
+    rows: Any = concat([other.rows, unknown.rows])
+    reasons = pa.concat_arrays([other.reason, reason])
+    out[number] = Dropped(
+        rows.take(pa.array(order)),
+        np.concatenate([other.time_ns, unknown.time_ns])[order],
+        np.concatenate([other.lane, unknown.lane])[order],
+        reasons.take(pa.array(order)),
+    )

@@ -1,5 +1,0 @@
-"""Libraries of others that lie in the page, byte for byte as their registry has them.
-
-`python -m tidegate.view.vendor` fetches them anew from the addresses in lock.json, checks what came
-against the integrity noted there, and writes the files.
-"""

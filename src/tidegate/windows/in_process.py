@@ -1,0 +1,350 @@
+"""Windows in process: the same stage with its state, deliveries, a memory budget and a log.
+
+Clock policy: none is read. Wall time comes in as `wall_ns`; without it `Time` triggers never fire.
+
+A *delivery* is one table of emitted windows. It is delivered at least once: it stays until it is
+accepted. With `emit` that is when the function returns; if it raises, the delivery is kept and
+tried again by the next call. Without `emit` a call returns its deliveries, and they count as
+accepted when the next call comes, or, with `manual=True`, when `acknowledge()` says so.
+
+With a `log` every call is written down before it is carried out. After a crash the calls are
+carried out again from the last checkpoint, and deliveries already accepted are left out: since the
+same input always gives the same output, nothing is lost, and nothing accepted comes twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.operator import Chain
+from tidegate.core.outcomes import Collection, Dropped, End, Int32s, Int64s, Outcome, Watermark
+from tidegate.errors import ConfigError
+from tidegate.windows.kinds import Adaptive, WindowKind
+from tidegate.windows.memory import Memory, MemoryPolicy, MemoryTracker
+from tidegate.windows.rate import RateMonitor
+from tidegate.windows.recording import read_call, write_rows
+from tidegate.windows.results import WindowOutput, outputs
+from tidegate.windows.stage import Window
+
+__all__ = ["Log", "Spill", "Windows"]
+
+
+class Log(Protocol):
+    """A write-ahead log: see `tidegate.windows.durable.WriteAheadLog`."""
+
+    def append(self, kind: str, body: bytes) -> None: ...
+    def acknowledge(self, deliveries: int) -> None: ...
+    def checkpoint(self, snapshot: bytes) -> None: ...
+    def load(self) -> tuple[bytes | None, list[tuple[str, bytes]], int]: ...
+
+
+class Spill(Protocol):
+    """A queue of rows on disk: see `tidegate.windows.durable.SpillStore`."""
+
+    def put(self, body: bytes) -> None: ...
+    def first(self) -> bytes | None: ...
+    def drop_first(self) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class Windows:
+    """Windows over rows that you hand in: `process` for many at once, `push` for one.
+
+    Takes the settings of `Window`, and: `memory` (budget and policy), `emit` (called with every
+    delivery), `manual` (deliveries are acknowledged by hand), `log`, `spill`.
+
+    >>> from tidegate.windows import Count, Everything
+    >>> windows = Windows(Everything(), trigger=Count(2))
+    >>> [len(windows.push({"v": v}, time_ns=v)) for v in (1, 2, 3)]
+    [0, 1, 0]
+    >>> [(w.trigger, w.start_ns, w.rows.column("v").to_pylist()) for w in windows.flush()]
+    [('shutdown', 3, [3])]
+    """
+
+    def __init__(
+        self,
+        window: WindowKind | None = None,
+        *,
+        memory: Memory | None = None,
+        emit: Callable[[Collection], None] | None = None,
+        manual: bool = False,
+        log: Log | None = None,
+        spill: Spill | None = None,
+        checkpoint_every: int = 1000,
+        **settings: Any,
+    ) -> None:
+        self.memory = memory or Memory()
+        if self.memory.policy is MemoryPolicy.SPILL and spill is None:
+            raise ConfigError("spill", None, "must be a store for memory policy spill")
+        if isinstance(checkpoint_every, bool) or checkpoint_every < 1:
+            raise ConfigError("checkpoint_every", checkpoint_every, "must be at least 1")
+        if not settings.get("aggregates"):
+            settings.setdefault("stats", True)
+        try:
+            self.operator = Window(window or Adaptive(), memory=self.memory, **settings)
+        except TypeError as error:
+            raise ConfigError("settings", sorted(settings), str(error)) from error
+        self.tracker = MemoryTracker(self.memory)
+        self.rate = RateMonitor("10 s")
+        self._chain = Chain((self.operator,))
+        self._state = self.operator.open()
+        self._emit, self._manual, self._spill = emit, manual, spill
+        self._pending: deque[Collection] = deque()
+        self._returned = 0
+        self._schema: pa.Schema | None = None
+        self._wall = 0
+        self._every, self._logged = checkpoint_every, 0
+        self._log: Log | None = None
+        self.attempts = 0
+        """Calls of `emit` so far, failed ones included."""
+        if log is not None:
+            self._replay(log)
+            self._log = log
+
+    # -- what users call --------------------------------------------------------------------------
+
+    def process(
+        self,
+        rows: pa.RecordBatch,
+        time_ns: Int64s,
+        wall_ns: int = 0,
+        lane: Int32s | None = None,
+    ) -> list[Outcome]:
+        """Rows came. Returns what leaves: windows (unless `emit` takes them), late, dropped."""
+        lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
+        self.rate.record(wall_ns, rows.num_rows)
+        self._wall = max(self._wall, wall_ns)
+        collection = Collection(rows, np.asarray(time_ns, np.int64), lanes, wall_ns)
+        self._accept_returned()
+        out: list[Outcome] = []
+        if self._spill is not None and self.memory.policy is MemoryPolicy.SPILL:
+            out += self._unspill()
+        for piece in self._pieces(collection):
+            out += self._admit(piece)
+        return out + self._deliver()
+
+    def push(
+        self, row: Mapping[str, Any], time_ns: int, wall_ns: int = 0, lane: int = 0
+    ) -> list[WindowOutput]:
+        """One row came. Returns the windows it made emit."""
+        rows = pa.RecordBatch.from_pylist([dict(row)], schema=self._schema)
+        self._schema = rows.schema
+        lanes = np.full(1, lane, np.int32)
+        return outputs(self.process(rows, np.array([time_ns], np.int64), wall_ns, lanes))
+
+    def watermark(self, time_ns: int, lane: int = 0) -> list[WindowOutput]:
+        """No row at or before this time will come any more."""
+        self._accept_returned()
+        self._carry_out("watermark", f"{time_ns} {lane}".encode())
+        return outputs(self._deliver())
+
+    def tick(self, wall_ns: int) -> list[WindowOutput]:
+        """It is now this wall time: deadlines fire, refused deliveries are tried again."""
+        self._accept_returned()
+        self._wall = max(self._wall, wall_ns)
+        due = self.operator.wake_at(self._state)
+        if due is not None and due <= wall_ns:
+            self._carry_out("wake", str(wall_ns).encode())
+        if self._spill is not None and len(self._spill):
+            self._unspill()
+        return outputs(self._deliver())
+
+    def wake_at(self) -> int | None:
+        """The wall time at which `tick` is next due."""
+        return self.operator.wake_at(self._state)
+
+    def flush(self) -> list[WindowOutput]:
+        """The end: emit what is open, with the reason `shutdown`."""
+        self._accept_returned()
+        while self._spill is not None and len(self._spill):
+            before = len(self._spill)
+            self._unspill()
+            if len(self._spill) == before:
+                self._carry_out("flush", b"")
+                if not self._try_emit() and self._pending:
+                    break
+        self._carry_out("flush", b"")
+        return outputs(self._deliver())
+
+    def acknowledge(self, deliveries: int | None = None) -> None:
+        """The oldest deliveries (all by default) are accepted: memory and log are released."""
+        count = len(self._pending) if deliveries is None else min(deliveries, len(self._pending))
+        for _ in range(count):
+            self._pending.popleft()
+        self._returned = max(0, self._returned - count)
+        self._accepted(count)
+
+    def metrics(self) -> dict[str, int | float]:
+        """Counters of the stage, and the memory in use by level and component."""
+        self._measure()
+        spilled = 0 if self._spill is None else len(self._spill)
+        return {
+            **self.operator.metrics(self._state),
+            **self.tracker.metrics(),
+            "rate_hz": self.rate.rate(self._wall),
+            "pending_deliveries": len(self._pending),
+            "spilled_collections": spilled,
+        }
+
+    def snapshot(self) -> bytes:
+        """The state as bytes. Deliveries not yet accepted are not part of it."""
+        return self.operator.snapshot(self._state)
+
+    def restore(self, blob: bytes) -> None:
+        """Go on from a snapshot of windows with the same settings."""
+        self._state = self.operator.restore(blob)
+
+    # -- admission --------------------------------------------------------------------------------
+
+    def _pieces(self, collection: Collection) -> list[Collection]:
+        """Collections too large for the budget, in parts that are not."""
+        size = max(1, collection.rows.nbytes)
+        limit = max(1, self.memory.limit // 4)
+        if size <= limit or len(collection) < 2:
+            return [collection] if len(collection) else []
+        step = max(1, len(collection) * limit // size)
+        return [
+            collection.take(np.arange(first, min(first + step, len(collection))))
+            for first in range(0, len(collection), step)
+        ]
+
+    def _admit(self, piece: Collection) -> list[Outcome]:
+        size = int(piece.rows.nbytes)
+        policy = self.memory.policy
+        if not self._room(size):
+            self._try_emit()
+        if not self._room(size) and policy is not MemoryPolicy.REJECT:
+            self._carry_out("fire", b"")
+            self._try_emit()
+        if not self._room(size) and size <= self.memory.limit:
+            if policy is MemoryPolicy.SPILL and self._spill is not None:
+                self._spill.put(write_rows(piece))
+                return []
+            if policy is MemoryPolicy.BLOCK and (self._manual or self._emit is not None):
+                self.tracker.wait(size)
+            elif self._pending and (self._manual or self._emit is not None):
+                return [_refused(piece)]
+        if self.tracker.over():  # and nothing that could be flushed for it
+            return [_refused(piece)]
+        return self._carry_out("rows", write_rows(piece) if self._log is not None else b"", piece)
+
+    def _room(self, size: int) -> bool:
+        self._measure()
+        return self.tracker.used + size <= self.memory.limit and not self.tracker.over()
+
+    def _unspill(self) -> list[Outcome]:
+        """Bring spilled rows back, oldest first, as long as there is room."""
+        out: list[Outcome] = []
+        assert self._spill is not None
+        while (body := self._spill.first()) is not None:
+            _, collection = read_call("rows", body)
+            assert isinstance(collection, Collection)
+            if not self._room(int(collection.rows.nbytes)):
+                self._carry_out("fire", b"")
+                if not self._try_emit() and not self._room(int(collection.rows.nbytes)):
+                    break
+            out += self._carry_out("rows", body, collection)
+            self._spill.drop_first()
+        return out
+
+    def _measure(self) -> None:
+        levels = self.operator.metrics(self._state)
+        # What a call returned is in the caller's hands, unless they acknowledge by hand.
+        mine = 0 if self._manual or self._emit is not None else self._returned
+        waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
+        self.tracker.hold("ingestion", int(levels["buffered_bytes"]) + waiting)
+        self.tracker.hold("window_metadata", int(levels["window_metadata_bytes"]))
+        self.tracker.hold("rate", int(levels.get("rate_bytes", 0)) + self.rate.nbytes)
+
+    # -- carrying out, delivering, logging --------------------------------------------------------
+
+    def _carry_out(self, kind: str, body: bytes, collection: Any = None) -> list[Outcome]:
+        """Write the call down, then do it. Windows become deliveries; the rest is returned."""
+        if self._log is not None:
+            self._log.append(kind, body)
+            self._logged += 1
+        states = [self._state]
+        if kind == "rows":
+            made = self._chain.process(states, collection)
+        elif kind == "watermark":
+            time_ns, lane = body.decode().split()
+            made = self._chain.advance(states, Watermark.at(int(time_ns), int(lane)))
+        elif kind == "wake":
+            made = self._chain.wake(states, int(body))
+        else:  # flush, or fire: emit what is open and go on
+            made = self._chain.flush(states)
+        data = [item for item in made if isinstance(item, Collection)]
+        self._pending.extend(data)
+        return [item for item in made if not isinstance(item, (Collection, Watermark))]
+
+    def _deliver(self) -> list[Outcome]:
+        """Hand deliveries to `emit`, or return those not returned yet."""
+        if self._emit is not None:
+            self._try_emit()
+            return []
+        fresh = list(self._pending)[self._returned :]
+        self._returned = len(self._pending)
+        return list(fresh)
+
+    def _try_emit(self) -> bool:
+        """Offer pending deliveries in order; true when all were accepted."""
+        if self._emit is None:
+            return not self._pending
+        while self._pending:
+            self.attempts += 1
+            try:
+                self._emit(self._pending[0])
+            except Exception:  # whatever the user's function raises: the window stays
+                return False
+            self._pending.popleft()
+            self._accepted(1)
+        return True
+
+    def _accept_returned(self) -> None:
+        if not self._manual and self._emit is None and self._returned:
+            count, self._returned = self._returned, 0
+            for _ in range(count):
+                self._pending.popleft()
+            self._accepted(count)
+
+    def _accepted(self, count: int) -> None:
+        if count == 0:
+            return
+        self._measure()
+        if self._log is None:
+            return
+        self._log.acknowledge(count)
+        idle = self._state.tables["open"] is None
+        if not self._pending and (idle or self._logged >= self._every):
+            self._log.checkpoint(self.snapshot())
+            self._logged = 0
+
+    def _replay(self, log: Log) -> None:
+        """Carry out the calls of the log again; what was accepted then is not delivered again."""
+        snapshot, calls, accepted = log.load()
+        if snapshot is not None:
+            self.restore(snapshot)
+        for kind, body in calls:
+            _, argument = read_call(kind, body)
+            self._carry_out(kind, body, argument)
+        for _ in range(min(accepted, len(self._pending))):
+            self._pending.popleft()
+        self._logged = len(calls)
+        self._measure()
+
+    def end(self, how: End = End.GRACEFUL) -> list[WindowOutput]:
+        """`flush`, or with a quick end forget what is open and count it."""
+        if how is End.QUICK:
+            self.operator.discard(self._state)
+            return []
+        return self.flush()
+
+
+def _refused(piece: Collection) -> Dropped:
+    reason = pa.array(["memory_pressure"] * len(piece), pa.string())
+    return Dropped(piece.rows, piece.time_ns, piece.lane, reason)

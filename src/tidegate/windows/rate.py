@@ -1,0 +1,156 @@
+"""How fast rows come, in constant memory, and the window length that fits.
+
+Clock policy: none of its own. `now` is an argument: event time in the adaptive window, whatever the
+caller likes in `RateMonitor`.
+
+The rate is the rows in (now - window, now] divided by min(window, now - start), worked out when
+asked: it decays while nothing comes, and one row is not a thousand a second. Rows are counted in a
+ring of time buckets; the oldest bucket counts by the part of it that is still inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.numba import kernel
+from tidegate.core.outcomes import Int64s
+from tidegate.core.time import UNSET, Duration, parse_duration
+from tidegate.errors import ConfigError
+
+__all__ = ["RateMonitor", "fitting_duration"]
+
+HYSTERESIS = 0.1
+"""A length within 10 % of the fitting one is left alone, or every row would move it."""
+
+JUMP = 2.0
+"""Beyond a factor of two the fitting length is taken at once; below, half of the way."""
+
+
+Int = Any
+
+
+@kernel
+def bucket_of(t: Int, width: Int) -> Int:
+    """Buckets are (k * width, (k + 1) * width], so that (now - window, now] is whole buckets."""
+    return -(-t // width) - 1
+
+
+@kernel
+def rate_record(ring: Int64s, head: Int64s, t: Int, count: Int, width: Int) -> None:
+    """Count rows at time t. `head` is (newest bucket, start time, rows ever), unset at first."""
+    n = len(ring)
+    b = bucket_of(t, width)
+    if head[2] <= 0:
+        head[2] = 0
+        head[0] = b
+        if head[1] == UNSET:
+            head[1] = t
+    elif b > head[0]:
+        gap = min(b - head[0], n)
+        for k in range(gap):
+            ring[(b - k) % n] = 0
+        head[0] = b
+    if b > head[0] - n:
+        ring[b % n] += count
+    head[2] += count
+
+
+@kernel
+def rate_at(ring: Int64s, head: Int64s, now: Int, width: Int, window: Int) -> Any:
+    """Rows per second in (now - window, now]; 0 before any time has passed."""
+    n = len(ring)
+    if head[2] <= 0 or now <= head[1]:
+        return 0.0
+    span = min(window, now - head[1])
+    oldest = bucket_of(now - window, width)
+    newest = min(bucket_of(now, width), head[0])
+    inside = 0.0
+    for b in range(max(oldest, head[0] - n + 1), newest + 1):
+        if b == oldest:
+            inside += ring[b % n] * (((oldest + 1) * width - (now - window)) % width) / width
+        else:
+            inside += ring[b % n]
+    return inside * 1e9 / span
+
+
+@kernel
+def fitting_duration(rate_hz: float, target: Int, shortest: Int, longest: Int) -> Any:
+    """The length (ns) in which `target` rows come; clamped as a float, so that no rate, however
+    small, can overflow an integer."""
+    if rate_hz <= 0.0:
+        return float(longest)
+    wanted = target / rate_hz * 1e9
+    if wanted > longest:
+        return float(longest)
+    if wanted < shortest:
+        return float(shortest)
+    return wanted
+
+
+@kernel
+def adapted(current: float, wanted: float) -> Any:
+    """The next length: unchanged when near enough, at once on a jump, else half of the way."""
+    if abs(wanted - current) <= HYSTERESIS * current:
+        return current
+    if wanted > JUMP * current or wanted * JUMP < current:
+        return wanted
+    return current + 0.5 * (wanted - current)
+
+
+@kernel
+def recent_rate(recent: Int64s, t: Int, opened: bool, target: Int) -> Any:
+    """Rows per second over the open window and the one before it, row at t included: a horizon that
+    shrinks and grows with the windows themselves. Once the open window has half of its target it
+    speaks for itself, so a jump is seen within the window in which it happens.
+
+    `recent` is (start and rows of the window before, start and rows of the open one); -1 rows:
+    there was none.
+    """
+    if opened:
+        recent[0], recent[1] = recent[2], recent[3]
+        recent[2], recent[3] = t, 0
+    recent[3] += 1
+    start, rows = recent[2], recent[3]
+    if recent[1] > 0 and 2 * rows < target:
+        start, rows = min(start, recent[0]), rows + recent[1]
+    if t <= start:
+        return 0.0
+    return rows * 1e9 / (t - start)
+
+
+class RateMonitor:
+    """Rows per second over the last `window`, in constant memory.
+
+    >>> rate = RateMonitor("10 s", start_ns=0)
+    >>> for second in range(1, 11):
+    ...     rate.record(second * 10**9)
+    >>> rate.rate(10 * 10**9), rate.rate(15 * 10**9), rate.rate(30 * 10**9)
+    (1.0, 0.5, 0.0)
+    """
+
+    def __init__(
+        self, window: Duration = "10 s", start_ns: int | None = None, buckets: int = 100
+    ) -> None:
+        self.window_ns = parse_duration(window, "window", minimum=1)
+        if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
+            raise ConfigError("buckets", buckets, "must be a whole number of at least 1")
+        self._width = max(1, -(-self.window_ns // buckets))
+        # One bucket more than the window: the newest and the oldest may both be cut.
+        self._ring: NDArray[Any] = np.zeros(buckets + 1, np.int64)
+        self._head = np.array([0, UNSET if start_ns is None else start_ns, 0], np.int64)
+
+    def record(self, now_ns: int, count: int = 1) -> None:
+        """Rows came at this time."""
+        rate_record(self._ring, self._head, now_ns, count, self._width)
+
+    def rate(self, now_ns: int) -> float:
+        """Rows per second as of now."""
+        return float(rate_at(self._ring, self._head, now_ns, self._width, self.window_ns))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, whatever was recorded."""
+        return int(self._ring.nbytes + self._head.nbytes)
