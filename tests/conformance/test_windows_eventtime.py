@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from cases import load_list
+from tidegate.core.chain import Chain
 from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,

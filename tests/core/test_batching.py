@@ -18,7 +18,7 @@ from tidegate.batching import (
 )
 from tidegate.batching import layout as c
 from tidegate.batching.rows import append, empty_heap, pop_heap, push_heap, sort_rows
-from tidegate.core.operator import Chain
+from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, ControlSignal, End, Outcome, Side, Watermark
 from tidegate.core.state import State
 
@@ -160,7 +160,7 @@ def test_watermarks_are_held_back() -> None:
     chain.process(states, collection(6.5))
     held = states[0].tables["held"]
     assert held is not None
-    earliest = int(held.column("__time_ns").to_numpy().min())
+    earliest = int(held.column("__tidegate_time_ns").to_numpy().min())
     [mark] = chain.advance(states, Watermark.at(6 * SECOND + 400_000_000))
     assert isinstance(mark, Watermark)
     assert mark.time_ns.tolist() == [earliest - 1]

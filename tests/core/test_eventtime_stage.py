@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from tidegate.core import parallel as threads
+from tidegate.core.arrow import present
 from tidegate.core.outcomes import Collection, Late, Watermark
 from tidegate.core.sort import arrange, order_rows
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeWatermark, ProcessTimeWatermark
-from tidegate.eventtime.rules import beyond, present
+from tidegate.eventtime.rules import beyond
 from tidegate.testing.marbles import assert_marbles, draw
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.chain import Chain
+from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate.core.chain import Chain
 from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain
 from tidegate.core.outcomes import Collection, ControlSignal, Dropped, End, StreamError, Watermark
 from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError

@@ -16,7 +16,7 @@ import pytest
 
 from tidegate.core import parallel as threads
 from tidegate.core.flow import Flow
-from tidegate.core.lazy_rows import Picked
+from tidegate.core.lazy_rows import LazyRows
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection
 from tidegate.deltas import Compact
@@ -220,7 +220,7 @@ def test_picked_rows_are_those_that_were_picked() -> None:
     source = pa.record_batch({"v": np.arange(200_000), "w": np.arange(200_000).astype(str)})
     picks = np.random.default_rng(1).permutation(200_000)[:150_000]
     lane = np.zeros(len(picks), np.int32)
-    picked = Picked(source, picks, picks * 10, lane, 5)
+    picked = LazyRows(source, picks, picks * 10, lane, 5)
     assert picked.rows.equals(source.take(pa.array(picks)))
     assert picked.rows is picked.rows
     assert len(picked) == 150_000
@@ -232,4 +232,4 @@ def test_picked_rows_are_those_that_were_picked() -> None:
     assert type(picked.copied()) is Collection
     assert picked.table().column("time_ns").to_numpy().tolist() == (picks * 10).tolist()
     with pytest.raises(ContractError):
-        Picked(source, picks, picks[1:], lane)
+        LazyRows(source, picks, picks[1:], lane)

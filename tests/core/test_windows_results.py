@@ -296,7 +296,7 @@ def test_watermarks_wait_for_rows_that_are_still_to_leave() -> None:
 
 
 def test_two_window_stages_one_behind_the_other() -> None:
-    from tidegate.core.operator import Chain
+    from tidegate.core.chain import Chain
 
     chain = Chain(
         (

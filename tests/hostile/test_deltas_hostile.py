@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.core.operator import Chain
+from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, Dropped, End, Late, Watermark
 from tidegate.core.snapshot import pack
 from tidegate.core.time import MAX_NS, MIN_NS

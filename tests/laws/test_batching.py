@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tidegate.batching import Batch, Message, MessageBatch, RateAwareBatcher, SimpleBatcher
 from tidegate.batching import layout as c
-from tidegate.core.operator import Chain
+from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, Outcome, Side, Watermark
 from tidegate.core.state import State
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of

@@ -355,7 +355,7 @@ def test_stage_conserves_and_stays_bounded(stream: Any, strategy: Any) -> None:
         out += operator.process(state, piece)
         held = state.tables["pending"]
         if held is not None and held.num_rows:
-            lanes, ids = held.column("__lane").to_pylist(), held.column("vector_id").to_pylist()
+            lanes, ids = held.column("__tidegate_lane").to_pylist(), held.column("vector_id").to_pylist()
             per = Counter(zip(lanes, ids, strict=True))
             assert max(per.values()) <= operator.max_chain_length
     out += operator.flush(state)

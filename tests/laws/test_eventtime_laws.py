@@ -146,8 +146,8 @@ def test_order_watermark_and_bound(stage: EventtimeWatermark, given_series: Any)
                     last[lane] = time
         held = state.tables["held"]
         if held is not None:
-            lane = held.column("__lane").to_numpy()
-            time = held.column("__time").to_numpy()
+            lane = held.column("__tidegate_lane").to_numpy()
+            time = held.column("__tidegate_time_ns").to_numpy()
             assert (time > state["watermark"][lane]).all()
             if stage.source is None:
                 newest = state["newest"][lane, 0]

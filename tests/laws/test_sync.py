@@ -104,7 +104,7 @@ def test_the_state_stays_within_its_bound(
         counted += len(part)
         held = state.tables["held"]
         assert held is not None
-        pairs = held.select(["__lane", "topic"]).to_pylist()
+        pairs = held.select(["__tidegate_lane", "topic"]).to_pylist()
         per_lane = Counter(tuple(pair.values()) for pair in pairs)
         assert all(n <= stage.queue_size for n in per_lane.values())
         metrics = stage.metrics(state)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.chain import Chain
+from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Late, Outcome, Watermark
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.windows import Discard, Sliding, Tumbling, Window, settling

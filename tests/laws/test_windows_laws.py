@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tidegate.core.operator import Chain
+from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, Dropped, Late, Outcome, Watermark
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, rows_of

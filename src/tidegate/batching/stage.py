@@ -29,6 +29,7 @@ from tidegate.batching.summary import (
     summaries,
     take_rows,
 )
+from tidegate.core.columns import GATED, SLOT, STREAM, TIME, WHERE
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -47,11 +48,11 @@ from tidegate.errors import ConfigError
 __all__ = ["Batch"]
 
 _HELD = (
-    ("__time_ns", pa.int64(), None),
-    ("__stream", pa.int32(), c.STREAM),
-    ("__gated", pa.int8(), c.GATED),
-    ("__slot", pa.int32(), c.SLOT),
-    ("__where", pa.int8(), c.WHERE),
+    (TIME, pa.int64(), None),
+    (STREAM, pa.int32(), c.STREAM),
+    (GATED, pa.int8(), c.GATED),
+    (SLOT, pa.int32(), c.SLOT),
+    (WHERE, pa.int8(), c.WHERE),
 )
 """What is kept beside the columns of a row that waits."""
 _OURS = {LANE, *(name for name, _, _ in _HELD)}
@@ -246,7 +247,7 @@ class Batch(Operator):
         payload: pa.RecordBatch | None = None
         held_times = np.empty(0, np.int64)
         if held is not None:
-            held_times = held.column("__time_ns").to_numpy()
+            held_times = held.column(TIME).to_numpy()
             payload = held.select([name for name in held.schema.names if name not in _OURS])
         if collection is not None:
             payload = concat([payload, collection.rows])
@@ -315,7 +316,7 @@ class Batch(Operator):
         reach = reach.copy()
         held = state.tables["held"]
         if held is not None and held.num_rows:
-            before = held.column("__time_ns").to_numpy()
+            before = held.column(TIME).to_numpy()
             np.minimum.at(reach, held.column(LANE).to_numpy(), before - (before > UNSET + 1))
         lanes = behind[reach[behind] > state["handed"][behind]].astype(np.int32)
         if not len(lanes):

@@ -7,27 +7,44 @@ silent for long, and hands out its state in pages of lanes, so that only what ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
-from tidegate.core.arrow import first_rows, joint_codes
-from tidegate.core.operator import Chain, Operator
-from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Outcome
-from tidegate.core.state import LANE, Column, Layout, State, concat
+from tidegate.core.arrow import compile_kernels, concat, factorize, first_rows, present
+from tidegate.core.chain import Chain
+from tidegate.core.checks import names as check_names
+from tidegate.core.columns import LANE, check_columns
+from tidegate.core.operator import Operator
+from tidegate.core.outcomes import (
+    Collection,
+    ControlSignal,
+    End,
+    Int32s,
+    Outcome,
+    StreamError,
+)
+from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration, parse_duration
 from tidegate.errors import ConfigError, StateError
-from tidegate.eventtime import rules as kernel
-from tidegate.eventtime.decoder import Decoder
 
-__all__ = ["PAGE_LANES", "Flow"]
+__all__ = ["PAGE_LANES", "Flow", "ReadsTime"]
 
 PAGE_LANES = 512
 """Lanes per page of state: large enough that a page costs little beyond its bytes, small enough
 that a few busy keys among a million do not rewrite the others."""
+
+
+class ReadsTime(Protocol):
+    """What a flow needs of a decoder: `tidegate.eventtime.Decoder` is the one there is."""
+
+    def decode(
+        self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
+    ) -> tuple[Collection, StreamError | None]:
+        """The rows that have a time, and those that have none with the reason."""
 
 
 class Flow:
@@ -49,29 +66,27 @@ class Flow:
         stages: Sequence[Operator],
         *,
         key: str | Sequence[str] | None = None,
-        decoder: Decoder | None = None,
+        decoder: ReadsTime | None = None,
         forget: Duration | None = None,
     ) -> None:
         self.chain = Chain(tuple(stages))
-        self.keys: tuple[str, ...] = (key,) if isinstance(key, str) else tuple(key or ())
-        if LANE in self.keys:
-            raise ConfigError("key", LANE, "is a name Tidegate keeps for itself")
-        self.decoder = decoder or Decoder()
+        self.keys = check_names("key", key)
+        check_columns(self.keys, "key")
+        self.decoder = decoder
         self.forget_ns = None if forget is None else parse_duration(forget, "forget", minimum=1)
         self.states = self.chain.open()
         self.lanes = State(_LANES)
         self._lane_of: dict[Any, int] = {}
         self._free: list[int] = []
+        self._checked: list[str] = []
         self.counters = {"rows_in": 0, "parse_error_count": 0}
 
     def compile(self) -> None:
         """Compile what every collection runs through, so that no worker has to."""
         for stage in self.chain.stages:
             stage.compile()
-        lanes = np.zeros(2, np.int32)
-        first_rows(lanes.astype(np.int64), 1)
-        kernel.present(lanes, 1)
-        State(_LANES).touch(lanes)
+        compile_kernels()
+        State(_LANES).touch(np.zeros(2, np.int32))
 
     # -- running --------------------------------------------------------------------------------
 
@@ -80,8 +95,14 @@ class Flow:
         self.counters["rows_in"] += rows.num_rows
         if rows.num_rows == 0:
             return []
-        collection, errors = self.decoder.decode(rows, wall_ns=wall_ns)
+        if rows.schema.names != self._checked:
+            check_columns(rows.schema.names)
+            self._checked = rows.schema.names
         out: list[Outcome] = []
+        if self.decoder is None:
+            stamps = np.full(rows.num_rows, wall_ns, np.int64)
+            return self.accept(Collection.of(rows, stamps, wall_ns))
+        collection, errors = self.decoder.decode(rows, wall_ns=wall_ns)
         if errors is not None:
             self.counters["parse_error_count"] += len(errors)
             out.append(errors)
@@ -92,9 +113,9 @@ class Flow:
         if len(collection) == 0:
             return []
         lane = self._lanes_of(collection.rows)
-        present = kernel.present(lane, self.lanes.lanes)
-        self.lanes["seen"][present] = collection.wall_ns
-        self.lanes.touch(present)
+        here = present(lane, self.lanes.lanes)
+        self.lanes["seen"][here] = collection.wall_ns
+        self.lanes.touch(here)
         return self.chain.process(
             self.states, Collection(collection.rows, collection.time_ns, lane, collection.wall_ns)
         )
@@ -153,7 +174,7 @@ class Flow:
                 self._add([()], [], np.zeros(1, np.int64))
             return np.zeros(rows.num_rows, np.int32)
         keys = self._key_columns(rows)
-        codes, size = joint_codes(keys)
+        codes, size = factorize(keys)
         firsts = first_rows(codes, size)
         known = np.flatnonzero(firsts >= 0)
         firsts = firsts[known]

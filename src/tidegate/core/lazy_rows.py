@@ -14,18 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import take
 from tidegate.core.outcomes import Collection, Int32s, Int64s
 from tidegate.core.parallel import MANY, each, parts
 from tidegate.errors import ContractError
 
-__all__ = ["Picked", "some_rows", "take_rows"]
+__all__ = ["LazyRows", "some_rows"]
 
 
-class Picked(Collection):
+class LazyRows(Collection):
     """Rows `picks` of `source`, in that order. `rows` copies them, when somebody asks.
 
     >>> source = pa.record_batch({"v": [10, 20, 30]})
-    >>> picked = Picked(source, np.array([2, 0]), np.array([1, 3]), np.zeros(2, np.int32))
+    >>> picked = LazyRows(source, np.array([2, 0]), np.array([1, 3]), np.zeros(2, np.int32))
     >>> picked.rows.column("v").to_pylist(), picked.take(np.array([1])).picks
     ([30, 10], array([0]))
     """
@@ -43,7 +44,7 @@ class Picked(Collection):
     ) -> None:
         if not len(picks) == len(time_ns) == len(lane):
             raise ContractError(
-                f"Picked: {len(picks)} rows, {len(time_ns)} times, {len(lane)} lanes"
+                f"LazyRows: {len(picks)} rows, {len(time_ns)} times, {len(lane)} lanes"
             )
         # Past the frozen dataclass, whose own way would ask for the rows.
         self.__dict__.update(
@@ -52,7 +53,7 @@ class Picked(Collection):
 
     @cached_property
     def rows(self) -> pa.RecordBatch:
-        return take_rows(self.source, self.picks)
+        return take(self.source, self.picks)
 
     def __len__(self) -> int:
         return len(self.picks)
@@ -82,18 +83,9 @@ class Picked(Collection):
         return Collection(self.rows, self.time_ns, self.lane, self.wall_ns)
 
     def take(self, rows: NDArray[Any]) -> Collection:
-        return Picked(
+        return LazyRows(
             self.source, self.picks[rows], self.time_ns[rows], self.lane[rows], self.wall_ns
         )
-
-
-def take_rows(source: pa.RecordBatch, picks: Int64s) -> pa.RecordBatch:
-    """The rows of these numbers, in this order."""
-    chosen = pa.array(picks)
-    if len(picks) < MANY:
-        return source.take(chosen)
-    columns = each(lambda column: column.take(chosen), source.columns)
-    return pa.RecordBatch.from_arrays(columns, schema=source.schema)
 
 
 def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
@@ -107,3 +99,6 @@ def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
     *columns, time_ns, lane = each(keep, work) if len(kept) >= MANY else map(keep, work)
     made = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
     return Collection(made, time_ns, lane, collection.wall_ns)
+
+
+Picked, take_rows = LazyRows, take  # old names, until no room uses them

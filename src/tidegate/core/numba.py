@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["frozen", "kernel", "lean_inline", "lean_kernel"]
+__all__ = ["as_readonly", "frozen", "kernel", "lean_inline", "lean_kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,9 +55,16 @@ def lean_inline(function: F) -> F:
     return cast(F, _njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function))
 
 
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view. Arrow gives read-only arrays, numpy writable ones, and a kernel would be
-    compiled once for every mixture of the two: so what it only reads is handed in like this."""
-    view = array.view()
+def as_readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only, contiguous view (a copy only if the array is not contiguous).
+
+    Arrow's arrays are read-only, numpy's are writable, and numba compiles a kernel once for every
+    mixture of the two that it is called with. What a kernel only reads is passed through here, so
+    that there is one mixture.
+    """
+    view = (array if array.flags.c_contiguous else np.ascontiguousarray(array)).view()
     view.flags.writeable = False
     return view
+
+
+frozen = as_readonly  # the old name, until no room uses it

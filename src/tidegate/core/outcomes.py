@@ -16,6 +16,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import Int32s, Int64s
+from tidegate.core.columns import (
+    ERROR_COLUMN,
+    ERROR_REASON,
+    ERROR_VALUE,
+    LATENESS,
+    REASON,
+    TIME_NS,
+    add_output_columns,
+)
 from tidegate.errors import ContractError
 
 __all__ = [
@@ -28,15 +38,11 @@ __all__ = [
     "Late",
     "Outcome",
     "Side",
-    "StreamData",
     "StreamError",
     "Watermark",
     "lanes_like",
     "with_columns",
 ]
-
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 
 def lanes_like(rows: pa.RecordBatch, lane: int = 0) -> Int32s:
@@ -81,7 +87,7 @@ class _Rows:
 
     def table(self) -> pa.RecordBatch:
         """The rows as they leave Tidegate: their own columns, then ours."""
-        return with_columns(self.rows, {"time_ns": self.time_ns})
+        return add_output_columns(self.rows, {TIME_NS: self.time_ns})
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +138,7 @@ class Late(_Rows):
     kind: ClassVar[str] = "late"
 
     def table(self) -> pa.RecordBatch:
-        return with_columns(super().table(), {"lateness_ns": self.lateness_ns})
+        return add_output_columns(self.rows, {TIME_NS: self.time_ns, LATENESS: self.lateness_ns})
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +149,7 @@ class Dropped(_Rows):
     kind: ClassVar[str] = "dropped"
 
     def table(self) -> pa.RecordBatch:
-        return with_columns(super().table(), {"reason": self.reason})
+        return add_output_columns(self.rows, {TIME_NS: self.time_ns, REASON: self.reason})
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +171,9 @@ class StreamError:
         return int(self.rows.num_rows)
 
     def table(self) -> pa.RecordBatch:
-        return with_columns(
+        return add_output_columns(
             self.rows,
-            {"error_column": self.column, "error_value": self.value, "error_reason": self.reason},
+            {ERROR_COLUMN: self.column, ERROR_VALUE: self.value, ERROR_REASON: self.reason},
         )
 
 
@@ -237,6 +243,3 @@ class ControlSignal:
 
 Outcome = Collection | Late | Dropped | StreamError | Side | Watermark
 """Anything a stage hands on."""
-
-StreamData = Collection | Watermark | StreamError | ControlSignal
-"""Anything that flows between stages."""

@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidegate.core.numba import frozen, kernel
+from tidegate.core.numba import as_readonly, kernel
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.parallel import each, parts
 from tidegate.core.time import MAX_NS, MIN_NS
-from tidegate.eventtime.rules import ACCEPTED
 
 __all__ = ["Arranged", "arrange", "order_rows"]
+
+ACCEPTED = 0
+"""The code of rows to be sorted; rows with any other code are left out."""
 
 _BITS = np.uint64(11)
 _BUCKETS = 2**11
@@ -250,7 +252,7 @@ def arrange(
 
 def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64s, Int64s, Int64s]:
     """The accepted rows in order, their times, and where each lane begins."""
-    n, lanes, times, codes = len(lanes), frozen(lanes), frozen(times), frozen(codes)
+    n, lanes, times, codes = len(lanes), as_readonly(lanes), as_readonly(times), as_readonly(codes)
     edges, ends = np.empty(count + 1, np.int64), np.empty((2, count), np.int64)
     if spans(lanes, times, codes, edges, ends[0], ends[1]):
         return np.arange(n), times, edges
@@ -272,7 +274,7 @@ def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64
         )  # fmt: skip
 
     each(work, range(len(hands)))
-    return order, frozen(stamps), edges
+    return order, as_readonly(stamps), edges
 
 
 def _dealt_out(rows: int, count: int) -> list[Int64s]:

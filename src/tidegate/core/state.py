@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import as_text, concat
+from tidegate.core.columns import LANE
 from tidegate.core.numba import kernel
 
 __all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat"]
-
-LANE = "__lane"
-"""The column of a state table that says to which lane a row belongs (int32)."""
 
 
 @dataclass(frozen=True)
@@ -153,64 +152,3 @@ def _shift(table: pa.RecordBatch, by: int) -> pa.RecordBatch:
         return table
     lane = pc.add(table.column(LANE), pa.scalar(by, pa.int32()))
     return table.set_column(table.schema.get_field_index(LANE), LANE, lane)
-
-
-def concat(parts: Sequence[pa.RecordBatch | None]) -> pa.RecordBatch | None:
-    """One batch of all rows, whatever became of the schema between them: a column that only some
-    parts have is null in the others, one whose type grew is promoted, and one whose types do not
-    agree at all becomes text. A change of schema is bad data, so it is never an exception."""
-    present = [part for part in parts if part is not None]
-    if not present:
-        return None
-    if len(present) == 1:
-        return present[0]
-    filled = [part for part in present if part.num_rows] or present[:1]
-    first = filled[0].schema
-    if len(filled) == 1:
-        return filled[0]
-    if all(part.schema.equals(first) for part in filled[1:]):
-        return pa.concat_batches(filled)
-    table = pa.concat_tables(
-        [pa.Table.from_batches([part]) for part in _agreeing(filled)],
-        promote_options="permissive",
-    )
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else filled[0]
-
-
-def _agreeing(parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The parts, with every column whose types cannot be promoted to one another as text."""
-    parts = out = [_named_once(part) for part in parts]
-    for name in {name for part in parts for name in part.schema.names}:
-        fields = [
-            pa.schema([part.schema.field(name)]) for part in parts if name in part.schema.names
-        ]
-        try:
-            pa.unify_schemas(fields, promote_options="permissive")
-        except (pa.ArrowTypeError, pa.ArrowInvalid):
-            out = [_with_text(part, name) if name in part.schema.names else part for part in out]
-    return out
-
-
-def _named_once(part: pa.RecordBatch) -> pa.RecordBatch:
-    """A column whose name has been taken by one before it gets a number behind its name."""
-    names: list[str] = []
-    for name in part.schema.names:
-        fresh, number = name, 2
-        while fresh in names:
-            fresh, number = f"{name}.{number}", number + 1
-        names.append(fresh)
-    return part if names == part.schema.names else part.rename_columns(names)
-
-
-def _with_text(part: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    place = part.schema.get_field_index(name)
-    return part.set_column(place, pa.field(name, pa.string()), as_text(part.column(place)))
-
-
-def as_text(column: pa.Array) -> pa.Array:
-    """Every value as a person would write it; null stays null."""
-    try:
-        return column.cast(pa.string())
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.columns import NEXT, UNDELIVERED
 from tidegate.core.numba import frozen
 from tidegate.core.outcomes import Collection, Int32s, Int64s, Outcome, Side, with_columns
 from tidegate.core.parallel import each
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from tidegate.deltas.stage import Arrived, Compact
 
 __all__ = ["Residents"]
-
-NEXT, UNDELIVERED = "__next", "__undelivered"
 
 
 @dataclass

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.columns import TIME
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -50,7 +51,6 @@ from tidegate.deltas.strategies import (
 
 __all__ = ["Compact"]
 
-TIME = "__time_ns"
 _COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.core.naming import snake
+from tidegate.core.checks import snake
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import MAX_NS, Duration, format_duration, parse_duration
 from tidegate.deltas.columns import Chains

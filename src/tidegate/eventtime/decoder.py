@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.arrow import as_text
 from tidegate.core.outcomes import Collection, Int32s, StreamError
-from tidegate.core.state import as_text
 from tidegate.errors import ConfigError
 from tidegate.eventtime.registry import EventtimeTypes, Parsed
 

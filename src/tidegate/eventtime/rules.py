@@ -8,6 +8,7 @@ import numpy as np
 
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int32s, Int64s
+from tidegate.core.sort import ACCEPTED
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
 __all__ = [
@@ -17,11 +18,10 @@ __all__ = [
     "SKEWED",
     "admit",
     "admit_plain",
-    "present",
     "settle_all",
 ]
 
-ACCEPTED, LATE, SKEWED, NO_SLOT = 0, 1, 2, 3
+LATE, SKEWED, NO_SLOT = 1, 2, 3
 
 SKEW_OFF, SKEW_BULK, SKEW_CLOCK = 0, 1, 2
 
@@ -195,12 +195,3 @@ def admit_plain(
             if per_tuple:
                 watermark[lane] = max(minus(time, tolerance), watermark[lane])
     return refused
-
-
-@kernel
-def present(lanes: Int32s, count: int) -> Any:
-    """The lanes that occur, ascending."""
-    seen = np.zeros(count, np.bool_)
-    for lane in lanes:
-        seen[lane] = True
-    return np.flatnonzero(seen)

@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.lazy_rows import Picked, some_rows
-from tidegate.core.numba import frozen
+from tidegate.core.arrow import concat, present
+from tidegate.core.columns import LANE, TIME
+from tidegate.core.lazy_rows import LazyRows, some_rows
+from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -30,14 +32,13 @@ from tidegate.core.outcomes import (
     with_columns,
 )
 from tidegate.core.sort import arrange
-from tidegate.core.state import LANE, Column, Layout, State, concat
+from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration, format_duration, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.eventtime import rules as kernel
 
 __all__ = ["EventtimeWatermark"]
 
-_TIME = "__time"
 _LATE, _SKEWED, _NO_SLOT, _EMITTED, _MAX_LATENESS, _DISCARDED = range(6)
 
 
@@ -121,14 +122,14 @@ class EventtimeWatermark(Operator):
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
         before = state["watermark"].copy()
-        present = kernel.present(collection.lane, state.lanes)
+        lanes_here = present(collection.lane, state.lanes)
         codes = np.zeros(len(collection), np.int8)
         behind = np.empty(len(collection), np.int64)
         refused: list[Outcome] = []
-        if self._admit(state, collection, present, codes, behind):
+        if self._admit(state, collection, lanes_here, codes, behind):
             refused = self._refused(state, collection, codes, behind)
         # Late rows go last: the next stage then stands at the watermark that made them late.
-        return self._release(state, collection, codes, present, before) + refused
+        return self._release(state, collection, codes, lanes_here, before) + refused
 
     def _admit(
         self,
@@ -139,7 +140,7 @@ class EventtimeWatermark(Operator):
         behind: Int64s,
     ) -> int:
         """Decide every row; how many were refused."""
-        lanes, times = frozen(collection.lane), frozen(collection.time_ns)
+        lanes, times = as_readonly(collection.lane), as_readonly(collection.time_ns)
         wall_ns = collection.wall_ns
         settings = self._kernel_settings
         by_clock = settings[2] == kernel.SKEW_CLOCK
@@ -322,12 +323,12 @@ class EventtimeWatermark(Operator):
         if len(leaving.rows) or len(staying.rows) > waiting:
             kept = None
             if len(staying.rows):
-                columns = {LANE: staying.lane, _TIME: staying.time_ns}
+                columns = {LANE: staying.lane, TIME: staying.time_ns}
                 kept = with_columns(payload.take(pa.array(staying.rows)), columns)
             state.tables["held"] = kept
         if len(leaving.rows):
             wall_ns = 0 if collection is None else collection.wall_ns
-            picked = Picked(payload, *leaving, wall_ns)
+            picked = LazyRows(payload, *leaving, wall_ns)
             few = _FEW * len(picked) < payload.num_rows
             out.append(picked.copied() if few else picked)
         return out
@@ -360,8 +361,8 @@ def _joined(
         if collection is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64), pa.record_batch({})
         return collection.lane, collection.time_ns, collection.rows
-    lane, time = held.column(LANE).to_numpy(), held.column(_TIME).to_numpy()
-    payload = held.drop_columns([LANE, _TIME])
+    lane, time = held.column(LANE).to_numpy(), held.column(TIME).to_numpy()
+    payload = held.drop_columns([LANE, TIME])
     if collection is None:
         return lane, time, payload
     return (
@@ -372,8 +373,8 @@ def _joined(
 
 
 def _unheld(rows: pa.RecordBatch, wall_ns: int = 0) -> Collection:
-    lane, time = rows.column(LANE).to_numpy(), rows.column(_TIME).to_numpy()
-    return Collection(rows.drop_columns([LANE, _TIME]), time, lane, wall_ns)
+    lane, time = rows.column(LANE).to_numpy(), rows.column(TIME).to_numpy()
+    return Collection(rows.drop_columns([LANE, TIME]), time, lane, wall_ns)
 
 
 def _digest(name: object) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from tidegate.core.naming import snake
+from tidegate.core.checks import snake
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import PipelineDefinition
 from tidegate.pipeline.stages import STAGES, Stage, Stages

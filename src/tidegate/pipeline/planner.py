@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidegate.core.chain import Chain
 from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
 from tidegate.eventtime import (
     Decoder,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tidegate.core.naming import snake
+from tidegate.core.checks import snake
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import unknown

@@ -19,7 +19,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import Any
 
-from tidegate.core.naming import snake
+from tidegate.core.checks import snake
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import unknown

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.columns import KEY, OF_ROW
 from tidegate.core.outcomes import Int64s
 from tidegate.profile.roles import Roles
 from tidegate.report.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
@@ -101,7 +102,7 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part
     groups = Groups(
         "set", np.empty(0, np.int64), start, end,
         {"spread_ns": integers(table, "spread_ns", 0),
-         "decided_at_ns": integers(table, "decided_at_ns", NONE), "__key": key},
+         "decided_at_ns": integers(table, "decided_at_ns", NONE), KEY: key},
         topics,
     )  # fmt: skip
     return groups, parts
@@ -126,8 +127,8 @@ def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
     columns: dict[str, Any] = {
         "id": integers(heads, "batch_id"),
         "rows": np.bincount(inverse, minlength=len(first)),
-        "__key": key.take(pa.array(first)),
-        "__of_row": inverse,
+        KEY: key.take(pa.array(first)),
+        OF_ROW: inverse,
     }
     if "batch_reason" in heads.column_names:
         columns["reason"] = flat(heads["batch_reason"]).cast(pa.string()).to_pylist()
@@ -143,7 +144,7 @@ def _reports(run: StoredRun, roles: Roles, columns: dict[str, Any]) -> list[list
     if "batch_id" not in side.column_names:
         return [[] for _ in columns["id"]]
     keys = text_of(side, tuple(name for name in roles.key if name in side.column_names))
-    wanted = dict(zip(zip(columns["__key"].to_pylist(), columns["id"].tolist(), strict=True),
+    wanted = dict(zip(zip(columns[KEY].to_pylist(), columns["id"].tolist(), strict=True),
                       range(len(columns["id"])), strict=True))  # fmt: skip
     reports: list[list[dict[str, Any]]] = [[] for _ in wanted]
     drop = {*roles.key, MICRO_BATCH, "batch_id", "batch_start_ns", "batch_end_ns"}
@@ -169,8 +170,8 @@ def windows_of(table: pa.Table, roles: Roles) -> Groups:
         "pane": integers(heads, "pane", 0),
         "revision": integers(heads, "revision", 0),
         "rows": np.bincount(inverse, minlength=len(first)),
-        "__key": key.take(pa.array(first)),
-        "__of_row": inverse,
+        KEY: key.take(pa.array(first)),
+        OF_ROW: inverse,
     }
     if "late" not in table.column_names:
         shown = [n for n in table.column_names if n not in _WINDOW_COLUMNS and n not in roles.key]

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.columns import KEY, OF_ROW
 from tidegate.core.outcomes import Int64s
 from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
 from tidegate.report.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
@@ -79,7 +80,7 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
         total += table.num_rows
         part = _plain(code, table, own)
         if groups is not None and kind == "data" and groups.what in ("batch", "window"):
-            part.group = groups.columns.pop("__of_row")
+            part.group = groups.columns.pop(OF_ROW)
         part.most = budget[kind]
         parts.append(part)
     roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), roles)
@@ -180,7 +181,7 @@ def _plain(code: int, table: pa.Table, roles: Roles) -> Part:
 def _sorted(parts: list[Part], groups: Groups | None, total: int, roles: Roles) -> Messages:
     for part in parts:
         _thin(part)
-    texts = [part.key for part in parts] + ([groups.columns.pop("__key")] if groups else [])
+    texts = [part.key for part in parts] + ([groups.columns.pop(KEY)] if groups else [])
     keys, key_codes = _encode(texts)
     topics, topic_codes = _encode([part.topic for part in parts])
     reasons, reason_codes = _encode(

@@ -13,15 +13,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import yaml
 
+from tidegate.core.columns import MICRO_BATCH
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap.export import attached_rows
 from tidegate.pipeline.run_record import RECORD, RunRecord
 from tidegate.profile.roles import Roles
 
 __all__ = ["MICRO_BATCH", "StoredRun", "open_run"]
-
-MICRO_BATCH = "__micro_batch"
-"""The column that says by which commit a row was written."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from tidegate.batching.stage import Batch
+from tidegate.core.chain import Chain
 from tidegate.core.flow import Flow
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.operator import Operator
 from tidegate.core.time import Duration
 from tidegate.deltas import Compact
 from tidegate.errors import ConfigError

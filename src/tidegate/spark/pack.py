@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tidegate.core.columns import SHARD, TIME
 from tidegate.core.outcomes import with_columns
 from tidegate.core.state import concat
 from tidegate.eventtime import Decoder
@@ -40,8 +41,6 @@ __all__ = [
 
 Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-SHARD = "__shard"
-TIME = "__time_ns"
 ROWS_PER_BLOB = 32_768
 """Rows gathered before they are split by shard. Spark hands over 65,536 at a time, split as they
 are; only smaller batches are joined, because joining is a copy."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.columns import PLACE
 from tidegate.core.lazy_rows import take_rows
 from tidegate.core.outcomes import Collection, Dropped, Int32s, Int64s, Outcome
 from tidegate.core.state import LANE, State, concat
@@ -26,7 +27,6 @@ __all__ = [
     "sets",
 ]
 
-PLACE = "__place"
 """The column of the held table that says where the kernel keeps the row's number (int64)."""
 
 

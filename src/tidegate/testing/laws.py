@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.chain import Chain
+from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 
 __all__ = ["Rows", "assert_cut_law", "assert_restart_law", "cut", "play", "rows_of"]

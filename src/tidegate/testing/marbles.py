@@ -18,7 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.operator import Chain, Operator
+from tidegate.core.chain import Chain
+from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core import columns
 from tidegate.core.arrow import joint_codes
 from tidegate.core.outcomes import Collection, Int32s, Int64s, Outcome
 from tidegate.core.state import LANE, State, concat
@@ -18,8 +19,9 @@ from tidegate.windows.numbers import STEP_ROWS
 from tidegate.windows.plan import Plan
 from tidegate.windows.slots import SERIAL, Slots, readonly
 
-TIME = "__time"
-LATE = "__late"
+TIME = columns.TIME
+LATE = columns.IS_LATE
+
 _KEY = np.int64(1) << 32
 
 

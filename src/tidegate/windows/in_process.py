@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.operator import Chain
+from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, Dropped, End, Int32s, Int64s, Outcome, Watermark
 from tidegate.errors import ConfigError
 from tidegate.windows.kinds import Adaptive, WindowKind

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidegate.core.columns import WAITS
 from tidegate.core.outcomes import Collection, Int32s, Int64s, Late, Outcome
 from tidegate.core.state import LANE, State, concat
 from tidegate.core.time import MAX_NS, UNSET
@@ -71,7 +72,7 @@ class LookingBack:
             pa.array(np.ones(len(lane), np.bool_)),
         ]
         new = pa.RecordBatch.from_arrays(
-            arrays, names=[*rows.schema.names, LANE, SERIAL, TIME, LATE, "__waits"]
+            arrays, names=[*rows.schema.names, LANE, SERIAL, TIME, LATE, WAITS]
         )
         written = bytes(plan.rows.remove_metadata().serialize())
         held = concat([state.tables["rows"], new.replace_schema_metadata({_SCHEMA: written})])
@@ -79,7 +80,7 @@ class LookingBack:
         if self.ahead:
             state.tables["rows"] = held
             return out
-        waits = held.column("__waits").to_numpy(zero_copy_only=False)
+        waits = held.column(WAITS).to_numpy(zero_copy_only=False)
         return out + self._emit(state, plan, held, np.flatnonzero(waits), collection.wall_ns)
 
     def advance(self, state: State) -> list[Outcome]:
@@ -89,7 +90,7 @@ class LookingBack:
         out: list[Outcome] = []
         lane = held.column(LANE).to_numpy()
         time = held.column(TIME).to_numpy()
-        waits = held.column("__waits").to_numpy(zero_copy_only=False)
+        waits = held.column(WAITS).to_numpy(zero_copy_only=False)
         watermark = state["watermark"][lane]
         due = np.flatnonzero(waits & (time + self.ahead <= watermark))
         if len(due):
@@ -104,7 +105,7 @@ class LookingBack:
             return []
         lane = held.column(LANE).to_numpy()
         mine = np.ones(len(lane), np.bool_) if lanes is None else np.isin(lane, lanes)
-        waits = held.column("__waits").to_numpy(zero_copy_only=False)
+        waits = held.column(WAITS).to_numpy(zero_copy_only=False)
         due = np.flatnonzero(waits & mine)
         out = self._emit(state, self._plan(held), held, due, 0) if len(due) else []
         held = state.tables["rows"]
@@ -119,7 +120,7 @@ class LookingBack:
             return
         time = held.column(TIME).to_numpy()
         if self.op.aggregates:  # the row that leaves has the time of its trigger
-            waits = held.column("__waits").to_numpy(zero_copy_only=False)
+            waits = held.column(WAITS).to_numpy(zero_copy_only=False)
             np.minimum.at(limit, held.column(LANE).to_numpy()[waits], time[waits] - 1)
         else:
             np.minimum.at(limit, held.column(LANE).to_numpy(), time - 1)
@@ -129,7 +130,7 @@ class LookingBack:
         held = state.tables["rows"]
         if held is None:
             return 0
-        return int(held.column("__waits").to_numpy(zero_copy_only=False).sum())
+        return int(held.column(WAITS).to_numpy(zero_copy_only=False).sum())
 
     def _plan(self, held: pa.RecordBatch) -> Plan:
         return self.op.plan(pa.ipc.read_schema(pa.py_buffer(held.schema.metadata[_SCHEMA])))
@@ -163,10 +164,10 @@ class LookingBack:
         out, of, when = emit_rows(plan, emits, held, row, emit)
         if plan.aggregated:
             when = time[due][of]
-        waits = held.column("__waits").to_numpy(zero_copy_only=False).copy()
+        waits = held.column(WAITS).to_numpy(zero_copy_only=False).copy()
         waits[due] = False
-        at = held.schema.get_field_index("__waits")
-        state.tables["rows"] = held.set_column(at, "__waits", pa.array(waits))
+        at = held.schema.get_field_index(WAITS)
+        state.tables["rows"] = held.set_column(at, WAITS, pa.array(waits))
         from tidegate.windows.settling import count
 
         count(state, "windows_emitted", emits.lane)
@@ -179,7 +180,7 @@ class LookingBack:
             return
         lane = held.column(LANE).to_numpy()
         time = held.column(TIME).to_numpy()
-        waits = held.column("__waits").to_numpy(zero_copy_only=False)
+        waits = held.column(WAITS).to_numpy(zero_copy_only=False)
         oldest = np.full(state.lanes, MAX_NS, np.int64)
         passed = state["watermark"] != UNSET
         oldest[passed] = state["watermark"][passed] + 1

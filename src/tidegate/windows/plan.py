@@ -8,14 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.columns import BYTES
 from tidegate.core.outcomes import Int64s
 from tidegate.errors import ConfigError
 from tidegate.windows.aggregates import Aggregate, column_type
 from tidegate.windows.numbers import REASONS
 from tidegate.windows.slots import SlotPlan, plan_slots
-
-BYTES = "__bytes"
-"""The size of each row, beside its own columns, where statistics ask for it."""
 
 WINDOW_COLUMNS = (
     ("window_id", pa.string()),

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.columns import SERIAL as SERIAL
 from tidegate.core.numba import frozen
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.parallel import MANY, each
@@ -24,7 +25,6 @@ from tidegate.windows.accumulate import fold_floats, fold_ints, fold_rows
 from tidegate.windows.aggregates import Aggregate, column_type, storage_of
 from tidegate.windows.scatter import scatter_floats, scatter_ints, scatter_rows
 
-SERIAL = "__serial"
 _MAX, _MIN = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 _NO_NULLS = np.zeros(0, np.bool_)
 _NO_NULLS.flags.writeable = False

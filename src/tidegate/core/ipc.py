@@ -1,0 +1,67 @@
+"""Collections as bytes, for the write-ahead log and for rows on disk: Arrow IPC and nothing else.
+
+The times and lanes of a collection are written as two columns behind its own (names in
+`core.columns`), its wall time as metadata of the schema. What cannot be read is a StateError.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.columns import LANE, TIME
+from tidegate.core.outcomes import Collection
+from tidegate.errors import StateError
+
+__all__ = ["read_batch", "read_collection", "write_batch", "write_collection"]
+
+_WALL = b"wall_ns"
+
+
+def write_batch(rows: pa.RecordBatch) -> bytes:
+    """One batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def read_batch(body: bytes | memoryview, what: str = "a table") -> pa.RecordBatch:
+    """The reverse of `write_batch`. The bytes may come from anybody: Arrow checks every offset
+    before the batch is returned, and whatever is wrong is a StateError that starts with `what`."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            batch = reader.read_next_batch()
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, StopIteration, ValueError, MemoryError) as error:
+        raise StateError(f"{what} is unreadable: {error}") from error
+    return batch
+
+
+def write_collection(collection: Collection) -> bytes:
+    """A collection with its times, lanes and wall time."""
+    rows = collection.rows
+    arrays = [*rows.columns, pa.array(collection.time_ns), pa.array(collection.lane)]
+    table = pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, TIME, LANE])
+    return write_batch(table.replace_schema_metadata({_WALL: str(collection.wall_ns).encode()}))
+
+
+def read_collection(body: bytes | memoryview) -> Collection:
+    """The reverse of `write_collection`, or a StateError.
+
+    >>> rows = Collection.of(pa.record_batch({"v": [1]}), np.array([7]), wall_ns=9)
+    >>> again = read_collection(write_collection(rows))
+    >>> again.rows.to_pydict(), again.time_ns, again.wall_ns
+    ({'v': [1]}, array([7]), 9)
+    """
+    table = read_batch(body, "a logged collection")
+    try:
+        wall = int(table.schema.metadata[_WALL])
+        time = np.ascontiguousarray(table.column(TIME).to_numpy())
+        lane = np.ascontiguousarray(table.column(LANE).to_numpy())
+    except (KeyError, TypeError, ValueError, pa.ArrowInvalid) as error:
+        raise StateError(f"a logged collection is unreadable: {error}") from error
+    if time.dtype != np.int64 or lane.dtype != np.int32:
+        raise StateError("a logged collection is unreadable: times or lanes of another type")
+    rows = table.drop_columns([TIME, LANE]).replace_schema_metadata(None)
+    return Collection(rows, time, lane, wall)
