@@ -135,16 +135,19 @@ def output_names(present: Iterable[str], added: Sequence[str]) -> dict[str, str]
     return out
 
 
-def add_output_columns(rows: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
+def add_output_columns(
+    rows: pa.RecordBatch, columns: dict[str, Any], also: Iterable[str] = ()
+) -> pa.RecordBatch:
     """`rows` with output columns behind them, named by `output_names`; no column is replaced.
 
-    `columns` maps each name to an Arrow array or anything `pa.array` accepts.
+    `columns` maps each name to an Arrow array or anything `pa.array` accepts. `also` are further
+    names that are taken: those of a wider schema that the result will be conformed to.
 
     >>> rows = pa.record_batch({"reason": ["mine"]})
     >>> add_output_columns(rows, {"reason": ["ours"]}).to_pydict()
     {'reason': ['mine'], 'tidegate_reason': ['ours']}
     """
-    names = output_names(rows.schema.names, list(columns))
+    names = output_names([*rows.schema.names, *also], list(columns))
     arrays = [v if isinstance(v, pa.Array) else pa.array(v) for v in columns.values()]
     return pa.RecordBatch.from_arrays(
         [*rows.columns, *arrays], names=[*rows.schema.names, *names.values()]

@@ -7,7 +7,7 @@ of one of the classes below. All of them are columns: an outcome speaks for many
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar
@@ -85,9 +85,10 @@ class _Rows:
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
-    def table(self) -> pa.RecordBatch:
-        """The rows as they leave Tidegate: their own columns, then ours."""
-        return add_output_columns(self.rows, {TIME_NS: self.time_ns})
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        """The rows as they leave Tidegate: their own columns, then ours, which are renamed where a
+        name is taken by the rows or is among `also` (see `core.columns.output_names`)."""
+        return add_output_columns(self.rows, {TIME_NS: self.time_ns}, also)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,7 @@ class Late(_Rows):
     lateness_ns: Int64s
     kind: ClassVar[str] = "late"
 
-    def table(self) -> pa.RecordBatch:
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
         return add_output_columns(self.rows, {TIME_NS: self.time_ns, LATENESS: self.lateness_ns})
 
 
@@ -148,8 +149,8 @@ class Dropped(_Rows):
     reason: pa.Array
     kind: ClassVar[str] = "dropped"
 
-    def table(self) -> pa.RecordBatch:
-        return add_output_columns(self.rows, {TIME_NS: self.time_ns, REASON: self.reason})
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        return add_output_columns(self.rows, {TIME_NS: self.time_ns, REASON: self.reason}, also)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,10 +171,11 @@ class StreamError:
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
-    def table(self) -> pa.RecordBatch:
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
         return add_output_columns(
             self.rows,
             {ERROR_COLUMN: self.column, ERROR_VALUE: self.value, ERROR_REASON: self.reason},
+            also,
         )
 
 
@@ -192,7 +194,7 @@ class Side:
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
-    def table(self) -> pa.RecordBatch:
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
         return self.rows
 
 

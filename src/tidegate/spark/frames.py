@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
 from tidegate.batching.stage import Batch
 from tidegate.core.chain import Chain
+from tidegate.core.columns import output_names
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
 from tidegate.core.time import Duration
@@ -358,7 +359,7 @@ HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
 
 
 def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    for extra in fields:
-        index = schema.get_field_index(extra.name)
-        schema = schema.append(extra) if index < 0 else schema.set(index, extra)
+    names = output_names(schema.names, [field.name for field in fields])
+    for field in fields:
+        schema = schema.append(field.with_name(names[field.name]))
     return schema
