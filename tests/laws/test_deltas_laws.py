@@ -355,8 +355,8 @@ def test_stage_conserves_and_stays_bounded(stream: Any, strategy: Any) -> None:
         out += operator.process(state, piece)
         held = state.tables["pending"]
         if held is not None and held.num_rows:
-            lanes, ids = held.column("__tidegate_lane").to_pylist(), held.column("vector_id").to_pylist()
-            per = Counter(zip(lanes, ids, strict=True))
+            lanes = held.column("__tidegate_lane").to_pylist()
+            per = Counter(zip(lanes, held.column("vector_id").to_pylist(), strict=True))
             assert max(per.values()) <= operator.max_chain_length
     out += operator.flush(state)
     assert all(state.rows(name) == 0 for name in ("chains", "pending", "waiting"))

@@ -139,7 +139,9 @@ class Late(_Rows):
     kind: ClassVar[str] = "late"
 
     def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
-        return add_output_columns(self.rows, {TIME_NS: self.time_ns, LATENESS: self.lateness_ns})
+        return add_output_columns(
+            self.rows, {TIME_NS: self.time_ns, LATENESS: self.lateness_ns}, also
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -359,7 +359,7 @@ HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
 
 
 def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    names = output_names(schema.names, [field.name for field in fields])
-    for field in fields:
-        schema = schema.append(field.with_name(names[field.name]))
+    names = output_names(schema.names, [extra.name for extra in fields])
+    for extra in fields:
+        schema = schema.append(extra.with_name(names[extra.name]))
     return schema
