@@ -129,8 +129,8 @@ def run(
 
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:
-        from tidegate.pipeline.roots import inside_roots
         from tidegate.pipeline.secrets import resolve
+        from tidegate.pipeline.security import inside_roots
         from tidegate.report.serve import LiveServer
 
         path = out or (definition.sink.path if definition.sink else None)
@@ -247,16 +247,16 @@ def inspect(
     as_json: Json = False,
 ) -> None:
     """Look at a table: rates, jitter, gaps, disorder, clock skew, and what to set because of it."""
-    from tidegate.profile.inspect import inspect as look_at
+    from tidegate.profile.inspect import inspect as make_profile
     from tidegate.profile.roles import Roles
-    from tidegate.profile.show import print_look
+    from tidegate.profile.show import print_profile
 
     roles = Roles(tuple(key or ()), topic, time, arrival)
-    look = look_at(path, roles, time_type=time_type, limit=limit)
+    profile = make_profile(path, roles, time_type=time_type, limit=limit)
     if as_json:
-        print(json.dumps(look.to_json(), indent=2))
+        print(json.dumps(profile.to_json(), indent=2))
     else:
-        print_look(look, console)
+        print_profile(profile, console)
 
 
 @app.command()
@@ -274,14 +274,14 @@ def init(
 ) -> None:
     """Write a commented pipeline.yaml from a look at the data."""
     from tidegate.errors import ConfigError
-    from tidegate.profile.inspect import inspect as look_at
+    from tidegate.profile.inspect import inspect as make_profile
     from tidegate.profile.roles import Roles
     from tidegate.profile.starter import starter
 
     if to.exists() and not force:
         raise ConfigError("to", str(to), "is there already; give --force to replace it")
     roles = Roles(tuple(key or ()), topic, time, arrival)
-    text = starter(look_at(path, roles, time_type=time_type, limit=limit), out=out)
+    text = starter(make_profile(path, roles, time_type=time_type, limit=limit), out=out)
     try:
         to.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -220,7 +220,7 @@ def test_names_and_values_from_the_data_cannot_become_markup(
 def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, plain: Path) -> None:
     with pytest.raises(ConfigError, match="holds no run"):
         open_run(str(tmp_path))
-    with pytest.raises(ConfigError, match="topic: got 'nope', is no column"):
+    with pytest.raises(ConfigError, match="topic: got 'nope', is not a column"):
         gather(open_run(str(plain)), Roles(topic="nope"))
     (tmp_path / "_commits").mkdir()
     (tmp_path / "_commits" / "00000000.json").write_text("{}")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.roots import inside_roots
+from tidegate.pipeline.security import inside_roots
 
 __all__ = ["hidden", "is_reference", "resolve", "shown"]
 

@@ -1,4 +1,8 @@
-"""A table from files: Parquet, JSON lines, CSV or MCAP; one file or a folder, in file order."""
+"""Read some columns of a file or a folder of files: Parquet, JSON lines, CSV or MCAP.
+
+Files of a folder are read in the order of their names; hidden ones (`.` or `_` first) are skipped,
+as Spark does. Everything that cannot be read is a ConfigError that names the path.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from tidegate.errors import ConfigError
 
 __all__ = ["FORMATS", "Source", "open_source"]
 
-FORMATS = {
+FORMATS = {  # the ending of a file name decides its format
     ".parquet": "parquet",
     ".json": "json",
     ".jsonl": "json",
@@ -28,21 +32,29 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one format; `head` for a first look, `read` for chosen columns."""
+    """Files of one format.
+
+    Attributes
+    ----------
+    path : the file or folder as the user gave it.
+    format : one of the values of `FORMATS`.
+    files : the files, sorted by name.
+    """
 
     path: str
     format: str
     files: tuple[Path, ...]
 
     def head(self, rows: int) -> pa.Table:
-        """The first rows with all columns."""
+        """Return the first `rows` rows with all columns."""
         return self._guarded(lambda: _dataset(self).head(rows))
 
     def read(self, columns: list[str], limit: int) -> pa.Table:
-        """Up to `limit` rows of these columns, in the order of the files."""
+        """Return up to `limit` rows of these columns, in the order of the files."""
         return self._guarded(lambda: _dataset(self).head(limit, columns=columns))
 
     def rows(self) -> int:
+        """Count the rows of all files."""
         return int(self._guarded(lambda: _dataset(self).count_rows()))
 
     def _guarded(self, read: Any) -> Any:
@@ -57,7 +69,16 @@ class Source:
 
 
 def open_source(path: str) -> Source:
-    """The files under a path; one sentence if there are none, or of several formats."""
+    """Find the files of a path.
+
+    Parameters
+    ----------
+    path : a file, or a folder that is searched with all its subfolders.
+
+    Raises
+    ------
+    ConfigError : if there are no files of a known format, or files of several formats.
+    """
     place = Path(path)
     if not place.exists():
         raise ConfigError("path", path, "does not exist")
@@ -81,7 +102,8 @@ def _hidden(path: Path, root: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Recording:
-    """MCAP files with the methods of a dataset; payloads stay where they are."""
+    """MCAP files with the methods of a pyarrow dataset that are used here. Payloads are not
+    read."""
 
     files: list[str]
 
@@ -107,7 +129,7 @@ class _Recording:
 
 
 def _mcap() -> Any:
-    import tidegate.mcap  # its kernels are compiled on import: only who reads a recording waits
+    import tidegate.mcap  # compiles its kernels on import: do it only for a recording
 
     return tidegate.mcap
 
@@ -119,7 +141,7 @@ def _dataset(source: Source) -> Any:
     if source.format == "parquet":
         return pads.dataset(files, format="parquet")
     if source.format == "csv":
-        # times stay text, as Spark gives them: the pipeline's own parser reads them
+        # Times stay text, as in Spark: the event-time types of the pipeline read them.
         text = pacsv.ConvertOptions(timestamp_parsers=["\x00"])
         return pads.dataset(files, format=pads.CsvFileFormat(convert_options=text))
     options = pajson.ReadOptions(block_size=16 << 20)  # a line longer than a block is refused

@@ -1,6 +1,6 @@
-"""The look itself: streams, disorder, skew, and what to set because of them.
+"""Profile a recording: topics, disorder, delays, and the settings that follow from them.
 
-Disorder is what the event-time stage itself reports when it tolerates nothing, so a suggested late
+Disorder is what the event-time stage itself reports with a tolerance of 0, so that a suggested late
 tolerance means the same here as in a run.
 """
 
@@ -20,45 +20,71 @@ from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.profile.files import Source, open_source
 from tidegate.profile.roles import Roles, guess_roles
-from tidegate.profile.statistics import Spread, StreamLook, histogram, stream_looks
-from tidegate.profile.time_columns import Candidate, candidates, recorded
+from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
+from tidegate.profile.time_columns import TimeCandidate, recording_clocks, time_candidates
 
-__all__ = ["Look", "TopicDelay", "inspect"]
+__all__ = ["Profile", "TopicDelay", "inspect"]
 
 SAMPLE_ROWS = 20_000
+"""Rows from which columns, roles and time types are guessed. Fewer may all come from one topic;
+more make `inspect` slow on wide tables."""
 CHUNK_ROWS = 500_000
+"""Rows given to the event-time stage at once. It bounds memory; results do not depend on it."""
 MAX_FUTURE_SKEW = "1 h"
-"""A row further ahead than this is a wrong clock, not news: without it one row makes all late."""
+"""A row further ahead than this has a wrong clock. Without a limit, one such row makes all rows
+after it late."""
 KEEP_SHARE = 0.999
-"""So many rows a suggested late tolerance keeps in order where the disorder has no clear end."""
+"""Share of the rows that a suggested late tolerance keeps in order where disorder has no clear
+end."""
 JUMP_FLOOR_NS = 1_000_000
-"""Jumps below a millisecond say nothing: tolerating that much costs nothing either."""
+"""Jumps below a millisecond are ignored: tolerating that much costs nothing."""
 MAX_TOPICS = 200
+"""With more, the topic column was guessed wrongly, and the statistics would fill many screens."""
 
 
 @dataclass(frozen=True)
 class TopicDelay:
-    """How a topic's clock stands against arrival, and against the other topics."""
+    """The delay of a topic from event time to arrival, compared with the other topics.
+
+    `skew_ns` is its median delay minus that of the topic with the smallest."""
 
     topic: str
     delay: Spread
     skew_ns: int
-    """Its median delay less that of the topic with the least."""
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a table holds, and what to set because of it."""
+class Profile:
+    """What a recording contains, and the settings that follow from it.
+
+    Attributes
+    ----------
+    source : the files.
+    rows, rows_read : rows there are, and rows the statistics come from.
+    columns : name, type, nulls and distinct values of every column, in the sample.
+    times : columns that can be read as a time, the most likely first.
+    roles, time_type : the columns used, and the event-time type of the time column.
+    keys : number of keys.
+    streams : statistics per topic.
+    delays : delay per topic; empty without an arrival column that is a time.
+    errors : rows that cannot be used, by reason.
+    first_ns, last_ns : the earliest and the latest event time.
+    disorder, disordered : how far rows arrive after a newer one of their key, and how many do.
+    histogram : edges and counts of that distance.
+    late_tolerance_ns : the suggested late tolerance; None without a time column.
+    late_share : for some tolerances, the share of rows that would be late.
+    lower_bounds_ns : per topic the smallest step between two messages, rounded down.
+    """
 
     source: Source
     rows: int
-    looked_at: int
+    rows_read: int
     columns: list[dict[str, Any]]
-    times: list[Candidate]
+    times: list[TimeCandidate]
     roles: Roles
     time_type: str | None
     keys: int
-    streams: list[StreamLook]
+    streams: list[TopicStatistics]
     delays: list[TopicDelay]
     errors: dict[str, int]
     first_ns: int | None
@@ -68,15 +94,15 @@ class Look:
     histogram: tuple[list[int], list[int]]
     late_tolerance_ns: int | None
     late_share: list[tuple[int, float]]
-    """For some tolerances, the share of rows that would be late."""
     lower_bounds_ns: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values for `tidegate inspect --json`."""
         return {
             "path": self.source.path,
             "format": self.source.format,
             "rows": self.rows,
-            "looked_at": self.looked_at,
+            "rows_read": self.rows_read,
             "columns": self.columns,
             "time_candidates": [c.__dict__ for c in self.times],
             "roles": {**self.roles.__dict__, "time_type": self.time_type},
@@ -99,27 +125,47 @@ class Look:
 
 def inspect(
     path: str, roles: Roles | None = None, *, time_type: str | None = None, limit: int = 5_000_000
-) -> Look:
-    """Look at up to `limit` rows of the table under `path`; `roles` overrides what is guessed."""
+) -> Profile:
+    """Profile a file or a folder of files.
+
+    Parameters
+    ----------
+    path : Parquet, JSON lines, CSV or MCAP.
+    roles : columns the user names; the others are guessed.
+    time_type : the event-time type of the time column; guessed if not given.
+    limit : most rows read for the statistics. Columns are counted for all rows.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    ConfigError : the path cannot be read, a named column does not exist, or it is not a time.
+    """
     source = open_source(path)
     sample = source.head(SAMPLE_ROWS)
     roles = roles or Roles()
     roles.check(sample.schema)
     if source.format == "mcap":
-        times = recorded(sample)
+        times = recording_clocks(sample)
     else:
-        times = candidates(sample, as_text=source.format != "parquet")
+        times = time_candidates(sample, as_text=source.format != "parquet")
     guessed = guess_roles(sample)
     time = roles.time or (times[0].column if times else None)
     if time_type is None:
         time_type = next((c.type for c in times if c.column == time), None)
     if roles.time and time_type is None:
-        raise ConfigError("time", roles.time, "does not read as a time of our days; say --type")
+        raise ConfigError(
+            "time",
+            roles.time,
+            "cannot be read as a time between 1990 and 2100; give its type with --type",
+        )
     roles = replace(roles.over(guessed), time=time)
     if roles.arrival == time:
         roles = replace(roles, arrival=None)
     rows = source.rows()
-    empty = Look(
+    empty = Profile(
         source, rows, 0, _columns(sample), times, roles, time_type, 0, [], [], {}, None, None,
         Spread(), 0, ([], []), None, [], {},
     )  # fmt: skip
@@ -132,10 +178,10 @@ def inspect(
     return _measured(empty, table, roles, time_type)
 
 
-def _measured(look: Look, table: pa.Table, roles: Roles, time_type: str) -> Look:
+def _measured(profile: Profile, table: pa.Table, roles: Roles, time_type: str) -> Profile:
     kept, errors = _stage(table, roles, time_type)
     if not kept:
-        return replace(look, looked_at=table.num_rows, errors=errors)
+        return replace(profile, rows_read=table.num_rows, errors=errors)
     rows = pa.concat_tables([pa.Table.from_batches([k.rows]) for k in kept])
     time_ns = np.concatenate([k.time_ns for k in kept])
     disorder = np.concatenate([
@@ -152,10 +198,10 @@ def _measured(look: Look, table: pa.Table, roles: Roles, time_type: str) -> Look
     tolerance, shares = _tolerance(behind, len(time_ns))
     arrival = _arrival(rows, roles)
     return replace(
-        look,
-        looked_at=table.num_rows,
+        profile,
+        rows_read=table.num_rows,
         keys=len(keys),
-        streams=stream_looks(stream, topic, time_ns, labels),
+        streams=topic_statistics(stream, topic, time_ns, labels),
         delays=[] if arrival is None else _delays(arrival - time_ns, topic, labels),
         errors=errors,
         first_ns=int(time_ns.min()),
@@ -172,7 +218,8 @@ def _measured(look: Look, table: pa.Table, roles: Roles, time_type: str) -> Look
 def _stage(
     table: pa.Table, roles: Roles, time_type: str
 ) -> tuple[list[Collection | Late], dict[str, int]]:
-    """What the event-time stage makes of the rows when it tolerates no disorder at all."""
+    """Run the rows through the event-time stage with a tolerance of 0: every row that arrives after
+    a newer one of its key is late by its disorder."""
     stage = EventtimeWatermark(0, max_future_skew=MAX_FUTURE_SKEW, watermark_per="tuple")
     decoder = Decoder((TimeColumn(roles.time or "", time_type),))
     flow = Flow([stage], key=roles.key, decoder=decoder)
@@ -184,7 +231,7 @@ def _stage(
     for outcome in out:
         if isinstance(outcome, StreamError):
             for reason in outcome.reason.to_pylist():
-                # numbers inside a reason would make every row its own reason
+                # A reason with a number in it would be counted once per row.
                 ahead = "ahead, more than" in str(reason)
                 text = "more than 1 h ahead of its key" if ahead else str(reason)
                 errors[text] = errors.get(text, 0) + 1
@@ -193,11 +240,11 @@ def _stage(
 
 
 def _tolerance(behind: Int64s, rows: int) -> tuple[int, list[tuple[int, float]]]:
-    """A round tolerance, and the share of rows that some tolerances would make late.
+    """Return a round tolerance, and the share of rows that some tolerances would make late.
 
-    Ordinary disorder and rows that are really late mostly lie apart: the tolerance ends where,
-    among the last percent of rows, the distance jumps to the double. Where there is no such jump,
-    it keeps KEEP_SHARE of the rows in order.
+    Ordinary disorder and rows that are really late are usually far apart: the tolerance ends where,
+    among the last percent of rows, the distance more than doubles from one row to the next. Where
+    there is no such jump, it keeps KEEP_SHARE of the rows in order.
     """
     behind = np.sort(behind)
     few = behind[max(len(behind) - rows // 100 - 1, 0) :]
@@ -211,14 +258,14 @@ def _tolerance(behind: Int64s, rows: int) -> tuple[int, list[tuple[int, float]]]
     suggested = _round_up(needed + 1)
     shares = []
     for tolerance in sorted({0, suggested // 4, suggested // 2, suggested, suggested * 2}):
-        # a row is late when it is as far behind as the tolerance: inclusive
+        # A row exactly as far behind as the tolerance is late.
         late = len(behind) - int(np.searchsorted(behind, tolerance, side="left"))
         shares.append((tolerance, late / rows))
     return suggested, shares
 
 
 def _round_up(ns: int) -> int:
-    """To two digits, so that a person can read it."""
+    """Round up to two significant digits."""
     step: int = 10 ** max(len(str(ns)) - 2, 0)
     return -(-ns // step) * step
 
@@ -237,7 +284,8 @@ def _delays(delay: Int64s, topic: Int64s, names: list[str]) -> list[TopicDelay]:
 def _lower_bounds(
     stream: Int64s, topic: Int64s, time_ns: Int64s, names: list[str]
 ) -> dict[str, int]:
-    """The least step seen between two messages of a stream, rounded down: it must never be more."""
+    """Return per topic the smallest step between two messages of one key, rounded down: a lower
+    bound above the true one makes `synchronize` miss sets."""
     order = np.lexsort((time_ns, stream))
     same = stream[order][1:] == stream[order][:-1]
     steps = np.diff(time_ns[order])[same]
@@ -253,13 +301,13 @@ def _lower_bounds(
 
 
 def _arrival(rows: pa.Table, roles: Roles) -> Int64s | None:
-    """Arrival in nanoseconds, if that column is a time and not a mere number."""
+    """Return arrival in nanoseconds, if that column is a time and not just a number."""
     if roles.arrival is None:
         return None
     column = rows[roles.arrival].combine_chunks()
     kind = "unixtimestamp_ns"
     if not (roles.arrival.endswith("_ns") and pa.types.is_integer(column.type)):
-        found = candidates(rows.select([roles.arrival]).slice(0, SAMPLE_ROWS))
+        found = time_candidates(rows.select([roles.arrival]).slice(0, SAMPLE_ROWS))
         if not found or found[0].readable < 1:
             return None
         kind = found[0].type
@@ -268,7 +316,7 @@ def _arrival(rows: pa.Table, roles: Roles) -> Int64s | None:
 
 
 def _codes(rows: pa.Table, names: tuple[str, ...]) -> tuple[Int64s, list[tuple[str, ...]]]:
-    """Per row the number of its combination of values, and the combinations."""
+    """Return per row the number of its combination of values, and the combinations."""
     codes = np.zeros(rows.num_rows, np.int64)
     labels: list[tuple[str, ...]] = [()]
     for name in names:

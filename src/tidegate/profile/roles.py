@@ -1,6 +1,7 @@
-"""Which column names the key, the topic, the event time and the order of arrival.
+"""Which columns hold the key, the topic, the event time and the arrival order.
 
-Names are asked first, then the values: what is guessed is always shown, and always overridable.
+A guess goes by the names of the columns first, then by their values. Every guess is shown to the
+user and can be overridden (`--key`, `--topic`, `--time`, `--arrival`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tidegate.errors import ConfigError
 
 __all__ = ["Roles", "guess_roles"]
 
+# Names that are recognised, in order of preference; upper and lower case are the same.
 KEY_NAMES = ("vehicle", "vehicle_id", "robot", "car", "device", "device_id", "instrument",
              "machine", "host", "key", "run", "shard", "vector_id")  # fmt: skip
 TOPIC_NAMES = ("topic", "stream", "channel", "sensor", "signal", "source", "name")
@@ -24,12 +26,21 @@ ARRIVAL_NAMES = ("log_time", "log_time_ns", "arrival", "arrival_ns", "arrived", 
                  "offset")  # fmt: skip
 
 FEW = 1000
-"""A text column with more distinct values than this names rows, not streams."""
+"""A text column with more distinct values than this identifies rows, not topics or keys. Lower, and
+a large fleet has no key; higher, and free text becomes one."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns a look needs; None or empty where there is none."""
+    """The columns with a meaning; None or empty where there is none.
+
+    Attributes
+    ----------
+    key : columns that identify a vehicle, an instrument, a shard.
+    topic : column that names the topic of a message.
+    time : column with the event time.
+    arrival : column that gives the arrival order.
+    """
 
     key: tuple[str, ...] = ()
     topic: str | None = None
@@ -37,7 +48,7 @@ class Roles:
     arrival: str | None = None
 
     def over(self, other: Roles) -> Roles:
-        """These roles, and the other's where these say nothing."""
+        """Return these roles, completed by `other` where these are empty."""
         return Roles(
             self.key or other.key,
             self.topic or other.topic,
@@ -46,17 +57,19 @@ class Roles:
         )
 
     def check(self, schema: pa.Schema) -> None:
-        """Every column named must be there."""
+        """Raise a ConfigError if a column named here is not in `schema`."""
         named: list[tuple[str, str | None]] = [("key", name) for name in self.key]
         named += [("topic", self.topic), ("time", self.time), ("arrival", self.arrival)]
         for field, name in named:
             if name is not None and name not in schema.names:
                 allowed = ", ".join(schema.names)
-                raise ConfigError(field, name, f"is no column of the table; it has {allowed}")
+                raise ConfigError(
+                    field, name, f"is not a column of the table; its columns are {allowed}"
+                )
 
 
 def guess_roles(sample: pa.Table) -> Roles:
-    """Roles from the names of the columns, then from what the first rows hold.
+    """Guess the roles from the names of the columns, then from the values in `sample`.
 
     >>> guess_roles(pa.table({"car": ["a"], "channel": ["imu"], "ts": [1], "offset": [0]}))
     Roles(key=('car',), topic='channel', time='ts', arrival='offset')
@@ -78,7 +91,7 @@ def guess_roles(sample: pa.Table) -> Roles:
 
 
 def _by_values(sample: pa.Table, roles: Roles) -> Roles:
-    """Text columns with few distinct values name streams: fewest for the topic, then the key."""
+    """Fill in topic and key: text columns with few distinct values, the fewest for the topic."""
     taken = {*roles.key, roles.topic, roles.time, roles.arrival}
     few: list[tuple[int, str]] = []
     for field in sample.schema:

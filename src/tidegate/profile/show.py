@@ -1,20 +1,30 @@
-"""A look as tables for a person."""
+"""Print a profile as tables in a terminal: columns, topics, delays, disorder, suggested
+settings."""
 
 from __future__ import annotations
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from tidegate.core.naming import plural
 from tidegate.core.time import format_duration, format_time
-from tidegate.profile.inspect import Look
+from tidegate.profile.inspect import Profile
 
-__all__ = ["print_look", "span"]
+__all__ = ["print_profile", "span"]
 
 BARS = "▏▎▍▌▋▊▉█"
+"""Blocks of one to eight eighths of a character cell: a bar ends on an eighth."""
+
+BAR_CELLS = 40
+"""Character cells of the longest bar: with the numbers before it, a line fits 80 columns."""
+
+ERRORS_SHOWN = 8
+"""Reasons printed, the most frequent first. More would push the suggestions off the screen."""
 
 
 def span(ns: float) -> str:
-    """A span in three digits, for reading, not for computing.
+    """Return a span of time in three significant digits. For reading, not for computing.
 
     >>> span(33_333_333), span(1_500), span(0)
     ('33.3 ms', '1.5 µs', '0')
@@ -28,77 +38,87 @@ def span(ns: float) -> str:
     return f"{ns:.0f} ns" if ns else "0"
 
 
-def print_look(look: Look, console: Console) -> None:
-    console.print(
-        f"[bold]{look.source.path}[/]: {look.rows:,} rows, {look.source.format}, "
-        f"{len(look.source.files)} file(s)" + (
-            f"; the first {look.looked_at:,} were looked at" if look.looked_at < look.rows else ""
-        ),
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    _columns(look, console)
-    if look.time_type is None:
-        console.print(
-            "no column reads as a time of our days: name it with --time and its type with --type"
-        )
+def print_profile(profile: Profile, console: Console) -> None:
+    """Print a profile.
+
+    Parameters
+    ----------
+    profile : from `tidegate.profile.inspect.inspect`.
+    console : the rich console to print to.
+    """
+    some = ""
+    if profile.rows_read < profile.rows:
+        some = f"; statistics from the first {plural(profile.rows_read, 'row')}"
+    _line(
+        console,
+        f"[bold]{escape(profile.source.path)}[/]: {plural(profile.rows, 'row')} in "
+        f"{plural(len(profile.source.files), 'file')}, {profile.source.format}{some}",
+    )
+    _columns(profile, console)
+    if profile.time_type is None:
+        _line(console, "no column can be read as a time: name one with --time and its type "
+                       "with --type")  # fmt: skip
         return
-    key = ", ".join(look.roles.key) or "none"
-    console.print(
-        f"key [bold]{key}[/] ({look.keys:,}), topic [bold]{look.roles.topic or 'none'}[/], "
-        f"event time [bold]{look.roles.time}[/] ({look.time_type}), "
-        f"arrival [bold]{look.roles.arrival or 'the order of the rows'}[/]",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    console.print(
-        f"from {format_time(look.first_ns)} to {format_time(look.last_ns)}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    _streams(look, console)
-    _disorder(look, console)
-    _suggestions(look, console)
+    key = escape(", ".join(profile.roles.key)) or "none"
+    _line(
+        console,
+        f"key [bold]{key}[/] ({plural(profile.keys, 'value')}), "
+        f"topic [bold]{escape(profile.roles.topic or 'none')}[/], "
+        f"event time [bold]{escape(profile.roles.time or '')}[/] ({profile.time_type}), "
+        f"arrival [bold]{escape(profile.roles.arrival or 'order of the rows')}[/]",
+    )
+    _line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}")
+    _topics(profile, console)
+    _disorder(profile, console)
+    _suggestions(profile, console)
 
 
-def _columns(look: Look, console: Console) -> None:
-    times = {candidate.column: candidate for candidate in look.times}
-    roles = dict.fromkeys(look.roles.key, "key")
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _columns(profile: Profile, console: Console) -> None:
+    times = {candidate.column: candidate for candidate in profile.times}
+    roles = dict.fromkeys(profile.roles.key, "key")
     roles |= {
         name: role
         for role, name in (
-            ("topic", look.roles.topic),
-            ("event time", look.roles.time),
-            ("arrival", look.roles.arrival),
+            ("topic", profile.roles.topic),
+            ("event time", profile.roles.time),
+            ("arrival", profile.roles.arrival),
         )
         if name
     }
     table = Table(box=None, title="columns", title_justify="left", title_style="bold")
     for name in ("column", "type", "distinct", "nulls", "role", "reads as"):
         table.add_column(name, justify="right" if name in ("distinct", "nulls") else "left")
-    for column in look.columns:
+    for column in profile.columns:
         time = times.get(column["name"])
         reads = "" if time is None else f"{time.type} ({time.readable:.1%} of rows)"
         table.add_row(
-            column["name"], column["type"], f"{column.get('distinct', '')}",
+            escape(column["name"]), escape(column["type"]), f"{column.get('distinct', '')}",
             f"{column['nulls'] or ''}", roles.get(column["name"], ""), reads,
         )  # fmt: skip
     console.print(table)
 
 
-def _streams(look: Look, console: Console) -> None:
-    table = _table("streams", "topic", "rows", "rate", "period", "jitter p99", "gaps",
+def _topics(profile: Profile, console: Console) -> None:
+    table = _table("topics", "topic", "rows", "rate", "period", "jitter p99", "gaps",
                    "longest", "missing", "same time")  # fmt: skip
-    for stream in look.streams:
+    for topic in profile.streams:
         table.add_row(
-            stream.topic, f"{stream.rows:,}", f"{stream.rate_hz:.4g} Hz", span(stream.period_ns),
-            span(stream.jitter.p99), f"{stream.gaps:,}", span(stream.longest_gap_ns),
-            f"{stream.missing:,}", f"{stream.duplicates:,}",
+            escape(topic.topic), f"{topic.rows:,}", f"{topic.rate_hz:.4g} Hz",
+            span(topic.period_ns), span(topic.jitter.p99), f"{topic.gaps:,}",
+            span(topic.longest_gap_ns), f"{topic.missing:,}", f"{topic.duplicates:,}",
         )  # fmt: skip
     console.print(table)
-    if look.delays:
+    if profile.delays:
         table = _table("delay, from event time to arrival", "topic", "p50", "p99", "max", "skew")
-        for d in look.delays:
+        for d in profile.delays:
             table.add_row(
-                d.topic, span(d.delay.p50), span(d.delay.p99), span(d.delay.max), span(d.skew_ns)
-            )
+                escape(d.topic), span(d.delay.p50), span(d.delay.p99), span(d.delay.max),
+                span(d.skew_ns),
+            )  # fmt: skip
         console.print(table)
 
 
@@ -110,39 +130,42 @@ def _table(title: str, *names: str) -> Table:
     return table
 
 
-def _disorder(look: Look, console: Console) -> None:
-    console.print(
-        f"[bold]disorder[/]: {look.disordered:,} of {look.looked_at:,} rows come behind a newer "
-        f"one of their key: half by up to {span(look.disorder.p50)}, 99 % by up to "
-        f"{span(look.disorder.p99)}, all by up to {span(look.disorder.max)}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    edges, counts = look.histogram
-    most = max(counts, default=0)
+def _disorder(profile: Profile, console: Console) -> None:
+    behind = profile.disorder
+    if profile.disordered:
+        _line(
+            console,
+            f"[bold]disorder[/]: {profile.disordered:,} of {plural(profile.rows_read, 'row')} "
+            f"arrive after a newer row of the same key: half of them by up to {span(behind.p50)}, "
+            f"99 % by up to {span(behind.p99)}, all by up to {span(behind.max)}",
+        )
+    else:
+        _line(console, "[bold]disorder[/]: none; all rows arrive in order of their time")
+    edges, counts = profile.histogram
     merged = [(edges[i], edges[min(i + 3, len(edges) - 1)], sum(counts[i : i + 3]))
               for i in range(0, len(counts), 3)]  # fmt: skip
     most = max((count for _, _, count in merged), default=0)
     for low, high, count in merged:
         if count:
-            eighths = max(1, round(count / most * 40 * 8))
+            eighths = max(1, round(count / most * BAR_CELLS * 8))
             bar = "█" * (eighths // 8) + (BARS[eighths % 8 - 1] if eighths % 8 else "")
             console.print(
                 f"  {span(low):>8} to {span(high):>8} {count:>10,} {bar}", highlight=False
             )
-    for reason, count in sorted(look.errors.items(), key=lambda item: -item[1])[:8]:
+    for reason, count in sorted(profile.errors.items(), key=lambda item: -item[1])[:ERRORS_SHOWN]:
         console.print(f"  unusable: {count:,} × {reason}", highlight=False, markup=False)
 
 
-def _suggestions(look: Look, console: Console) -> None:
-    if look.late_tolerance_ns is None:
+def _suggestions(profile: Profile, console: Console) -> None:
+    if profile.late_tolerance_ns is None:
         return
-    console.print("[bold]suggested[/]")
-    shares = ", ".join(f"{format_duration(t)}: {share:.3%}" for t, share in look.late_share)
-    console.print(
-        f"  lateTolerance: {format_duration(look.late_tolerance_ns)}   (late rows by tolerance: "
-        f"{shares})",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    bounds = ", ".join(f"{t}: {format_duration(b)}" for t, b in look.lower_bounds_ns.items())
+    console.print("[bold]suggested settings[/]")
+    shares = ", ".join(f"{format_duration(t)}: {share:.3%}" for t, share in profile.late_share)
+    _line(
+        console,
+        f"  lateTolerance: {format_duration(profile.late_tolerance_ns)}   (late rows by "
+        f"tolerance: {shares})",
+    )
+    bounds = ", ".join(f"{t}: {format_duration(b)}" for t, b in profile.lower_bounds_ns.items())
     if bounds:
-        console.print(f"  lowerBounds: {{{bounds}}}", highlight=False, soft_wrap=True)
+        _line(console, escape(f"  lowerBounds: {{{bounds}}}"))

@@ -1,6 +1,7 @@
-"""Rates, jitter, gaps, disorder and lateness of streams, from their times alone.
+"""Rates, jitter, gaps and duplicates per topic, computed from times alone.
 
-A stream is one topic of one key. Everything is computed on columns; a row is never looked at twice.
+A stream is one topic of one key. Its *period* is the median step between neighbouring times,
+without zero steps. Everything is computed on whole columns.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import numpy as np
 
 from tidegate.core.outcomes import Int64s
 
-__all__ = ["Spread", "StreamLook", "histogram", "stream_looks"]
+__all__ = ["Spread", "TopicStatistics", "histogram", "topic_statistics"]
 
 GAP_PERIODS = 3
-"""A pause of more than so many periods is a gap: one lost message (two periods) is not."""
+"""A step of more than this many periods is a gap. At 2, one lost message would be a gap; much
+higher, short outages go unnoticed."""
 
 SHOWN_QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+"""In the order of the fields of `Spread`."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Quantiles of a measure, in nanoseconds."""
+    """Quantiles of a quantity in nanoseconds; all 0 if there are no values."""
 
     p50: int = 0
     p90: int = 0
@@ -32,16 +35,29 @@ class Spread:
 
     @classmethod
     def of(cls, values: Int64s) -> Spread:
+        """Compute the quantiles. Each is a value that occurs, never below its share."""
         if len(values) == 0:
             return cls()
-        # "higher": a quantile is then a value that was seen, and never below what it promises
         found = np.quantile(values, SHOWN_QUANTILES, method="higher")
         return cls(*(int(value) for value in found))
 
 
 @dataclass(frozen=True)
-class StreamLook:
-    """One topic, over all its keys."""
+class TopicStatistics:
+    """One topic, over all its keys.
+
+    Attributes
+    ----------
+    topic : its name.
+    streams : number of keys that have it.
+    rows : number of messages.
+    rate_hz, period_ns : from the median period of its streams; 0 if every stream has one message.
+    jitter : distance of a step from the nearest multiple of the period.
+    gaps : steps of more than `GAP_PERIODS` periods.
+    longest_gap_ns : the longest step.
+    missing : messages that should have come inside the steps, by the period.
+    duplicates : messages with the same time as their neighbour.
+    """
 
     topic: str
     streams: int
@@ -49,22 +65,28 @@ class StreamLook:
     rate_hz: float
     period_ns: int
     jitter: Spread
-    """How far the time between neighbours is from the usual period."""
     gaps: int
     longest_gap_ns: int
     missing: int
-    """Messages that the gaps and pauses leave out, by the usual period."""
     duplicates: int
-    """Messages with the same time as their neighbour."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
         return {**self.__dict__, "jitter": self.jitter.__dict__, "rate_hz": round(self.rate_hz, 4)}
 
 
-def stream_looks(
+def topic_statistics(
     stream: Int64s, topic: Int64s, time_ns: Int64s, names: list[str]
-) -> list[StreamLook]:
-    """One look per topic. `stream` numbers the (key, topic) pairs, `topic` the topics."""
+) -> list[TopicStatistics]:
+    """Compute the statistics of every topic.
+
+    Parameters
+    ----------
+    stream : per row the number of its (key, topic) pair.
+    topic : per row the number of its topic.
+    time_ns : per row its time; rows may be in any order.
+    names : the names of the topics, by number.
+    """
     order = np.lexsort((time_ns, stream))
     times, owner, of_topic = time_ns[order], stream[order], topic[order]
     same = owner[1:] == owner[:-1]
@@ -75,18 +97,18 @@ def stream_looks(
     pauses = np.zeros(len(steps), np.int64)
     known = period > 0
     pauses[known] = (steps[known] + period[known] // 2) // period[known]
-    looks = []
+    topics = []
     for number, name in enumerate(names):
         rows = int(np.count_nonzero(topic == number))
         own = step_topic == number
         moved = own & (steps > 0) & known
-        # a lost message makes a step of two periods: jitter is what is left beside whole periods
+        # A lost message makes a step of two periods: jitter is the distance to whole periods.
         rest = np.abs(steps[moved] - pauses[moved] * period[moved])
         gap = own & known & (steps > GAP_PERIODS * period)
         periods = usual[np.unique(step_owner[own])]
         common = int(np.median(periods[periods > 0])) if np.any(periods > 0) else 0
-        looks.append(
-            StreamLook(
+        topics.append(
+            TopicStatistics(
                 topic=name,
                 streams=len(np.unique(stream[topic == number])),
                 rows=rows,
@@ -99,14 +121,14 @@ def stream_looks(
                 duplicates=int(np.count_nonzero(own & (steps == 0))),
             )
         )
-    return looks
+    return topics
 
 
 def histogram(values: Int64s, bins: int = 40) -> tuple[list[int], list[int]]:
-    """Edges (ns) and counts on a logarithmic scale; the first bin holds all below the scale.
+    """Return edges (ns) and counts on a logarithmic scale.
 
-    The scale begins where one value in a thousand lies, at 1 µs at the least: bins below it would
-    be empty.
+    The first bin holds everything below the scale, which begins at the 0.1 % quantile, but not
+    below 1 µs: finer bins would be empty.
     """
     if len(values) == 0:
         return [], []
@@ -120,7 +142,8 @@ def histogram(values: Int64s, bins: int = 40) -> tuple[list[int], list[int]]:
 
 
 def _usual_period(steps: Int64s, owner: Int64s, streams: int) -> Int64s:
-    """The median step of every stream, without the zero steps of duplicates; 0 if unknown."""
+    """Return the median step of every stream, without the zero steps of duplicates; 0 if
+    unknown."""
     usual = np.zeros(streams, np.int64)
     moved = steps > 0
     steps, owner = steps[moved], owner[moved]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.core.outcomes import Int64s
-from tidegate.profile.statistics import Spread, histogram, stream_looks
+from tidegate.profile.statistics import Spread, histogram, topic_statistics
 from tidegate.report.cells import NONE
 from tidegate.report.compaction import chain_levels, compaction_of
 from tidegate.report.rows import KINDS, Messages
@@ -23,7 +23,7 @@ def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
     """Delays, rates, jitter, the watermark's lag, decision delay and state, ready to be drawn."""
     counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
     stream = messages.key * max(len(messages.topics), 1) + messages.topic
-    looks = stream_looks(
+    looks = topic_statistics(
         stream[counted], messages.topic[counted], messages.time_ns[counted], messages.topics
     )
     return {

@@ -12,9 +12,8 @@ from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeTypes
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
-from tidegate.pipeline.roots import inside_roots, option_inside_roots
 from tidegate.pipeline.secrets import resolve
-from tidegate.pipeline.security import refuse_code
+from tidegate.pipeline.security import inside_roots, option_inside_roots, refuse_code
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema

@@ -16,9 +16,9 @@ from rich.table import Table
 from tidegate.core.time import format_duration, format_time, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.roots import inside_roots
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.pipeline.secrets import resolve
+from tidegate.pipeline.security import inside_roots
 from tidegate.spark.frames import HIGHEST, Frames
 from tidegate.spark.open import check_sources, open_pipeline
 from tidegate.spark.query import run_batch_job, start, stop_between_batches

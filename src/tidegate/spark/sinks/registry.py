@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import SinkDefinition, StreamDefinition
-from tidegate.pipeline.roots import option_inside_roots
 from tidegate.pipeline.secrets import resolve
+from tidegate.pipeline.security import option_inside_roots
 from tidegate.spark.sink import Commit, ParquetSink
 
 __all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]

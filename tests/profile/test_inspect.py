@@ -24,10 +24,10 @@ from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.inspect import inspect
 from tidegate.profile.roles import Roles, guess_roles
-from tidegate.profile.show import print_look
+from tidegate.profile.show import print_profile
 from tidegate.profile.starter import starter
-from tidegate.profile.statistics import histogram, stream_looks
-from tidegate.profile.time_columns import candidates
+from tidegate.profile.statistics import histogram, topic_statistics
+from tidegate.profile.time_columns import time_candidates
 from tidegate.sync import Synchronize
 from tidegate.testing.fleet import TOPICS, facts, fleet
 
@@ -49,7 +49,7 @@ def test_a_fleet_is_read_without_being_told_anything(recording: Path) -> None:
     table = fleet(3, 20, seed=11)
     assert look.roles == Roles(("vehicle",), "topic", "stamp", "log_time")
     assert look.time_type == "unixtimestamp_ns"
-    assert look.rows == look.looked_at == table.num_rows
+    assert look.rows == look.rows_read == table.num_rows
     assert look.keys == 3
     rates = {stream.topic: stream.rate_hz for stream in look.streams}
     assert rates == {name: pytest.approx(hz, rel=0.02) for name, hz in TOPICS.items()}
@@ -62,7 +62,7 @@ def test_the_suggested_tolerance_does_what_it_says(recording: Path) -> None:
     look = inspect(str(recording))
     assert look.late_tolerance_ns is not None
     table = fleet(3, 20, seed=11)
-    usable = look.looked_at - sum(look.errors.values())
+    usable = look.rows_read - sum(look.errors.values())
     for tolerance, share in look.late_share:
         assert facts(table, tolerance).late == round(share * usable)
     assert 150_000_000 < look.late_tolerance_ns <= 200_000_000  # the recording's disorder
@@ -92,7 +92,7 @@ def test_a_topic_whose_clock_runs_behind_shows_as_skew(tmp_path: Path) -> None:
 def test_gaps_missing_messages_and_duplicates_are_counted() -> None:
     times = np.array([0, 10, 20, 20, 40, 50, 110, 120], np.int64)  # one missing, one gap of five
     nothing = np.zeros(len(times), np.int64)
-    (look,) = stream_looks(nothing, nothing, times, ["t"])
+    (look,) = topic_statistics(nothing, nothing, times, ["t"])
     assert (look.period_ns, look.gaps, look.longest_gap_ns) == (10, 1, 60)
     assert (look.missing, look.duplicates, look.jitter.max) == (1 + 5, 1, 0)
 
@@ -110,7 +110,9 @@ def test_a_histogram_loses_no_value(values: list[int]) -> None:
      (1, "unixtimestamp_ns")],
 )  # fmt: skip
 def test_the_unit_of_a_time_column_is_found(factor: int, name: str) -> None:
-    found = candidates(pa.table({"n": [1, 2, 3], "at": [START // factor + n for n in range(3)]}))
+    found = time_candidates(
+        pa.table({"n": [1, 2, 3], "at": [START // factor + n for n in range(3)]})
+    )
     assert [(c.column, c.type) for c in found] == [("at", name)]
     assert found[0].first_ns == START
 
@@ -138,7 +140,7 @@ def test_an_mcap_recording_is_read_without_its_payloads(tmp_path: Path) -> None:
                         data=b"{}")  # fmt: skip
     look = inspect(str(path))
     assert (look.roles.topic, look.roles.time) == ("topic", "publish_time_ns")
-    assert (look.roles.arrival, look.rows, look.looked_at) == ("log_time_ns", 400, 400)
+    assert (look.roles.arrival, look.rows, look.rows_read) == ("log_time_ns", 400, 400)
     assert {s.topic: s.rows for s in look.streams} == {"/imu": 300, "/gps": 100}
     assert {d.delay.p50 for d in look.delays} == {3_000_000}
     stream = PipelineDefinition.from_yaml(starter(look)).streams["messages"]
@@ -196,7 +198,7 @@ def test_an_empty_table_and_one_without_times_are_no_exception(tmp_path: Path) -
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "none.parquet")
     look = inspect(str(tmp_path / "none.parquet"))
     assert look.time_type is None
-    with pytest.raises(ConfigError, match="no column reads as a time"):
+    with pytest.raises(ConfigError, match="no column can be read as a time"):
         starter(look)
 
 
@@ -211,8 +213,8 @@ def _tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["inspect", "{tmp}/nothing"], "does not exist"),
         (["inspect", "{tmp}"], "must be a file or a folder of files ending in"),
         (["inspect", "{tmp}/broken.parquet"], "is not readable as parquet"),
-        (["inspect", "{recording}", "--topic", "nope"], "is no column of the table"),
-        (["inspect", "{recording}", "--time", "value"], "does not read as a time"),
+        (["inspect", "{recording}", "--topic", "nope"], "is not a column of the table"),
+        (["inspect", "{recording}", "--time", "value"], "cannot be read as a time"),
         (["init", "{recording}", "--to", "{tmp}/broken.parquet"], "is there already"),
         (["view", "{tmp}"], "holds no run"),
         (["view"], "Missing argument"),
@@ -244,7 +246,7 @@ def test_inspect_speaks_json_and_text(recording: Path) -> None:
     said = json.loads(done.stdout)
     assert said["suggested"]["late_tolerance"].endswith("ms")
     console = Console(width=100, record=True, file=io.StringIO())
-    print_look(inspect(str(recording)), console)
+    print_profile(inspect(str(recording)), console)
     text = console.export_text()
     for words in ("camera", "jitter", "lateTolerance", "lowerBounds", "unusable"):
         assert words in text

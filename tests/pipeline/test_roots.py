@@ -8,8 +8,8 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.roots import inside_roots, option_inside_roots
 from tidegate.pipeline.secrets import resolve
+from tidegate.pipeline.security import inside_roots, option_inside_roots
 
 
 @pytest.fixture
