@@ -1,8 +1,30 @@
-"""Tidegate puts the messages of many clocks in order, in step and in batches, on Spark.
+"""Tidegate reorders, aligns and batches messages from many clocks, on Spark.
 
-These are the public names. They are loaded when first used, so that `import tidegate` and the
-command line start at once; DataFrames are in `tidegate.spark`, further windows, triggers and
-strategies in `tidegate.windows` and `tidegate.deltas`.
+The main nouns are here; everything else is in a namespace, which is loaded when it is first used:
+
+=====================  =========================================================================
+`tidegate.eventtime`   event-time types, the watermark stage, the decoder
+`tidegate.sync`        one message per topic, matched by time, and its results
+`tidegate.batching`    batches that close when the last expected pulse is in
+`tidegate.windows`     window kinds, late policies, aggregates, memory limits
+`tidegate.triggers`    when a window emits; triggers combine with `|` and `&`
+`tidegate.deltas`      vector deltas, their chains, compaction strategies
+`tidegate.pipeline`    definitions, the planner, `explain`, registration of stages
+`tidegate.profile`     what a recording contains: `inspect`, and a first pipeline file
+`tidegate.report`      the page of a run, notebook output
+`tidegate.mcap`        read and write MCAP recordings
+`tidegate.spool`       messages landed on disk
+`tidegate.testing`     the laws, marble diagrams, hostile data and a synthetic fleet
+`tidegate.spark`       DataFrames, sources and sinks; needs pyspark
+=====================  =========================================================================
+
+`import tidegate` loads no numpy, pyarrow, numba or Spark: the command line starts at once.
+
+>>> import tidegate
+>>> tidegate.ConfigError.__module__
+'tidegate.errors'
+>>> tidegate.errors.StateError is tidegate.StateError
+True
 """
 
 from __future__ import annotations
@@ -11,14 +33,25 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidegate.version import __version__
+
 if TYPE_CHECKING:
-    from tidegate.batching import (
-        AdaptiveBatcher,
-        Batch,
-        Message,
-        RateAwareBatcher,
-        SimpleBatcher,
+    from tidegate import (
+        batching,
+        deltas,
+        errors,
+        eventtime,
+        mcap,
+        pipeline,
+        profile,
+        report,
+        spark,
+        spool,
+        sync,
+        testing,
+        windows,
     )
+    from tidegate.batching import AdaptiveBatcher, Batch, Message, RateAwareBatcher, SimpleBatcher
     from tidegate.core.flow import Flow
     from tidegate.core.operator import Operator
     from tidegate.core.outcomes import (
@@ -30,8 +63,8 @@ if TYPE_CHECKING:
         StreamError,
         Watermark,
     )
-    from tidegate.deltas import Compact, Compactor, DeltaChain, TieredMerge, VectorDelta
-    from tidegate.errors import ConfigError, StateError, TidegateError
+    from tidegate.deltas import Compact, Compactor, DeltaChain, VectorDelta
+    from tidegate.errors import ConfigError, ContractError, StateError, TidegateError
     from tidegate.eventtime import (
         Decoder,
         EventtimeTypes,
@@ -41,46 +74,49 @@ if TYPE_CHECKING:
     )
     from tidegate.pipeline import PipelineDefinition
     from tidegate.sync import ApproximateTime, ExactTime, Synchronize
-    from tidegate.windows import (
-        Adaptive,
-        Count,
-        Reemit,
-        Session,
-        Sliding,
-        Time,
-        Tumbling,
-        Window,
-        Windows,
-    )
+    from tidegate.windows import Session, Sliding, Tumbling, Window, Windows, triggers
 
-_HOME = {
-    "tidegate.batching": (
-        "AdaptiveBatcher", "Batch", "Message", "RateAwareBatcher", "SimpleBatcher",
-    ),
-    "tidegate.deltas": ("Compact", "Compactor", "DeltaChain", "TieredMerge", "VectorDelta"),
-    "tidegate.eventtime": (
-        "Decoder", "EventtimeTypes", "EventtimeWatermark", "ProcessTimeWatermark", "TimeColumn",
-    ),
-    "tidegate.core.flow": ("Flow",),
+_NOUNS = {
+    "tidegate.errors": ("ConfigError", "ContractError", "StateError", "TidegateError"),
     "tidegate.core.outcomes": (
         "Collection", "ControlSignal", "Dropped", "End", "Late", "StreamError", "Watermark",
     ),
     "tidegate.core.operator": ("Operator",),
-    "tidegate.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
-    "tidegate.windows": (
-        "Adaptive", "Count", "Reemit", "Session", "Sliding", "Time", "Tumbling", "Window",
-        "Windows",
+    "tidegate.core.flow": ("Flow",),
+    "tidegate.eventtime": (
+        "Decoder", "EventtimeTypes", "EventtimeWatermark", "ProcessTimeWatermark", "TimeColumn",
     ),
-    "tidegate.errors": ("ConfigError", "StateError", "TidegateError"),
+    "tidegate.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
+    "tidegate.batching": (
+        "AdaptiveBatcher", "Batch", "Message", "RateAwareBatcher", "SimpleBatcher",
+    ),
+    "tidegate.windows": ("Session", "Sliding", "Tumbling", "Window", "Windows"),
+    "tidegate.deltas": ("Compact", "Compactor", "DeltaChain", "VectorDelta"),
     "tidegate.pipeline": ("PipelineDefinition",),
 }  # fmt: skip
+"""The nouns at the top of the package, by the module that defines them."""
 
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_NAMESPACES = {
+    "batching": "tidegate.batching",
+    "deltas": "tidegate.deltas",
+    "errors": "tidegate.errors",
+    "eventtime": "tidegate.eventtime",
+    "mcap": "tidegate.mcap",
+    "pipeline": "tidegate.pipeline",
+    "profile": "tidegate.profile",
+    "report": "tidegate.report",
+    "spark": "tidegate.spark",
+    "spool": "tidegate.spool",
+    "sync": "tidegate.sync",
+    "testing": "tidegate.testing",
+    "triggers": "tidegate.windows.triggers",
+    "windows": "tidegate.windows",
+}
+"""The namespaces, by the module that each one is."""
 
-__version__ = "0.1.0"
+_MODULE_OF = {name: module for module, names in _NOUNS.items() for name in names}
 
 __all__ = [
-    "Adaptive",
     "AdaptiveBatcher",
     "ApproximateTime",
     "Batch",
@@ -88,8 +124,8 @@ __all__ = [
     "Compact",
     "Compactor",
     "ConfigError",
+    "ContractError",
     "ControlSignal",
-    "Count",
     "Decoder",
     "DeltaChain",
     "Dropped",
@@ -104,7 +140,6 @@ __all__ = [
     "PipelineDefinition",
     "ProcessTimeWatermark",
     "RateAwareBatcher",
-    "Reemit",
     "Session",
     "SimpleBatcher",
     "Sliding",
@@ -112,23 +147,38 @@ __all__ = [
     "StreamError",
     "Synchronize",
     "TidegateError",
-    "TieredMerge",
-    "Time",
     "TimeColumn",
     "Tumbling",
     "VectorDelta",
     "Watermark",
     "Window",
     "Windows",
+    "__version__",
+    "batching",
+    "deltas",
+    "errors",
+    "eventtime",
+    "mcap",
+    "pipeline",
+    "profile",
+    "report",
+    "spark",
+    "spool",
+    "sync",
+    "testing",
+    "triggers",
+    "windows",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        module = _MODULE_OF[name]
-    except KeyError:
-        raise AttributeError(f"module 'tidegate' has no attribute {name!r}") from None
-    value = getattr(import_module(module), name)
+    """Load a noun or a namespace when it is first used."""
+    if name in _NAMESPACES:
+        value: Any = import_module(_NAMESPACES[name])
+    elif name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+    else:
+        raise AttributeError(f"module 'tidegate' has no attribute {name!r}")
     globals()[name] = value
     return value
 
@@ -138,7 +188,7 @@ def __dir__() -> list[str]:
 
 
 def _in_notebook() -> None:
-    """In IPython, results are shown as pictures; elsewhere IPython is not even looked for."""
+    """Inside IPython, show results as pictures. IPython is not imported if it is not running."""
     started = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if started is not None:
         from tidegate.report.notebook.register import load_ipython_extension

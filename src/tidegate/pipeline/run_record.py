@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import tidegate
 from tidegate.errors import StateError
 from tidegate.pipeline.definition import PipelineDefinition
 from tidegate.pipeline.secrets import shown
+from tidegate.version import __version__
 
 __all__ = ["RECORD", "RunRecord", "record_text"]
 
@@ -63,7 +63,7 @@ def record_text(definition: PipelineDefinition) -> str:
     values = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
     made = {
         "format": FORMAT,
-        "tidegate": tidegate.__version__,
+        "tidegate": __version__,
         "definition": _shown("", values),
         "roles": {
             "key": first.key,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidegate.core.naming import plural
+from tidegate.core.text import plural
 from tidegate.core.time import format_duration, format_time
 from tidegate.profile.inspect import Profile
 

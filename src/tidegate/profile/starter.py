@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidegate.core.naming import plural
+from tidegate.core.text import plural
 from tidegate.core.time import format_duration
 from tidegate.errors import ConfigError
 from tidegate.profile.inspect import Profile
