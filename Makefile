@@ -26,8 +26,8 @@ test: $(STAMP) ## all tests
 	$(BIN)/python -m pytest
 
 lint: $(STAMP) ## ruff and mypy, as CI runs them
-	$(BIN)/ruff check src tests benchmarks examples docs/_site
-	$(BIN)/ruff format --check src tests benchmarks examples docs/_site
+	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios
+	$(BIN)/ruff format --check src tests benchmarks examples docs/_site docs/scenarios
 	$(BIN)/mypy
 
 $(VENV)/.docs: $(STAMP)
@@ -35,7 +35,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 docs: $(VENV)/.docs ## the site, in build/site, with pictures drawn from what the operators do now
-	$(BIN)/tidegate scenarios --to docs/pictures
+	$(BIN)/python docs/scenarios --to docs/pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP) ## measure beside peers and limits (an hour; ARGS=--resume goes on, ARGS=keys-100 is one piece)

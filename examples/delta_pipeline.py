@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from vector_deltas import DIMS, a_stream
 
 from tidegate.core.outcomes import Collection
-from tidegate.deltas.table import DeltaLakeVectors, VectorTable, compaction_picture
+from tidegate.deltas.table import DeltaLakeVectors, VectorTable
 from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.report.picture import compaction_picture
 
 DEFINITION = Path(__file__).with_suffix(".yaml")
 
@@ -85,7 +86,7 @@ def main(folder: Path) -> int:
         for file in sorted((folder / "out" / "compactions").rglob("*.parquet"))
     )
     picture = folder / "compaction.svg"
-    picture.write_text(compaction_picture(compactions, "Vector deltas on Spark"))
+    picture.write_text(compaction_picture(compactions))
     print(f"picture: {picture}")
     return wrong + abs(len(spark) - len(here))
 

@@ -31,7 +31,8 @@ from tidegate.deltas import (
     VectorDelta,
 )
 from tidegate.deltas.objects import rows_from
-from tidegate.deltas.table import LanceVectors, VectorTable, compaction_picture
+from tidegate.deltas.table import LanceVectors, VectorTable
+from tidegate.report.picture import compaction_picture
 
 DIMS, DOCUMENTS, UPDATES = 32, 200, 20_000
 
@@ -99,7 +100,7 @@ def main(folder: Path) -> None:
         print('no neighbours without LanceDB: pip install "tidegate[lance]"')
 
     picture = folder / "compaction.svg"
-    picture.write_text(compaction_picture(pa.Table.from_batches(compactions), "Vector deltas"))
+    picture.write_text(compaction_picture(pa.Table.from_batches(compactions)))
     print(f"picture: {picture}")
 
 

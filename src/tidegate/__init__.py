@@ -191,9 +191,9 @@ def _in_notebook() -> None:
     """Inside IPython, show results as pictures. IPython is not imported if it is not running."""
     started = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if started is not None:
-        from tidegate.report.notebook.register import load_ipython_extension
+        from tidegate.report import register_displays
 
-        load_ipython_extension(started)
+        register_displays(started)
 
 
 _in_notebook()

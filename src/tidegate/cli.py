@@ -289,20 +289,6 @@ def init(
     console.print(f"wrote [bold]{to}[/]; check it with: tidegate dry-run {to}", soft_wrap=True)
 
 
-@app.command()
-def scenarios(
-    to: Annotated[Path, typer.Option(help="the folder for page and pictures")] = Path("scenarios"),
-    family: Annotated[
-        str | None, typer.Option(help="only event-time, batching, synchronisation, windows, ...")
-    ] = None,
-) -> None:
-    """Run every scenario by the real operators and draw what they did: a page and SVG pictures."""
-    from tidegate.report.scenarios import write_scenarios
-
-    page, *pictures = write_scenarios(to, family)
-    console.print(f"[bold]{page}[/] and {len(pictures)} pictures beside it", highlight=False)
-
-
 def main() -> None:
     """The entry point: one sentence and exit code 2 for what a user can mend."""
     debug = "--debug" in sys.argv

@@ -38,7 +38,6 @@ from tidegate.deltas.table import (
     LanceVectors,
     VectorTable,
     compact_table,
-    compaction_picture,
 )
 from tidegate.deltas.table.log import CommitLog
 from tidegate.errors import ConfigError, StateError
@@ -398,6 +397,7 @@ def test_a_replay_changes_nothing(tmp_path: Path) -> None:
 def test_stage_rows_go_into_a_store(tmp_path: Path) -> None:
     from tidegate.core.outcomes import Collection, Side
     from tidegate.deltas import Compact
+    from tidegate.report.picture import compaction_picture
     from tidegate.testing.laws import play
 
     deltas = some_deltas()

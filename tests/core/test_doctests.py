@@ -16,7 +16,7 @@ def _name(path: Path) -> str:
     return ".".join(["tidegate", *(part for part in parts if part != "__init__")])
 
 
-NEEDS_SPARK = ("tidegate.spark", "tidegate.cli", "tidegate.report", "tidegate.__main__")
+NEEDS_SPARK = ("tidegate.spark", "tidegate.cli", "tidegate.__main__", "tidegate.report.vendor")
 ROOT = Path(tidegate.__file__).parent
 MODULES = sorted(
     name for path in ROOT.rglob("*.py") if not (name := _name(path)).startswith(NEEDS_SPARK)

@@ -1,1 +1,53 @@
-"""The page: what a run did, message by message, as one file that opens anywhere."""
+"""What a run did, shown to people: the page, the notebook displays, Rerun recordings, pictures.
+
+    rows.py      every message of a run with what became of it, as columns
+    groups.py    sets, batches and windows, and which messages they hold
+    health.py    delays, rates, lags and state in numbers
+    headline.py  the most interesting moment of a run, and a sentence about it
+    page.py      one HTML file with all of that; assets/ holds its scripts and styles
+    serve.py     the same page while the run goes on, and its metrics for Prometheus
+    rerun.py     the tables of a run for Rerun's viewer
+    picture.py   the one drawing: lanes and curves over time, as SVG
+    notebook.py  results at the end of a notebook cell
+
+This module only holds the list of classes that a notebook shows, so that `import tidegate` can
+register them without importing numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DISPLAYED", "register_displays"]
+
+DISPLAYED = {
+    "tidegate.core.outcomes": (
+        "Collection", "Dropped", "Late", "Side", "StreamError", "Watermark",
+    ),
+    "tidegate.sync.results": ("SyncResult", "SyncSet"),
+    "tidegate.batching.message": ("MessageBatch",),
+    "tidegate.windows.results": ("WindowOutput",),
+    "tidegate.deltas.compaction": ("CompactionResult",),
+    "tidegate.profile.inspect": ("Look",),
+}  # fmt: skip
+"""Classes with a display, by the module that defines them. IPython compares these strings with
+`__module__` and `__name__` of a result's class, so an entry that is out of date would silently show
+nothing: tests/report/test_notebook.py imports every entry and displays one of each."""
+
+
+def register_displays(ipython: Any) -> None:
+    """Tell IPython to show results of Tidegate by `tidegate.report.notebook.show`.
+
+    `import tidegate` calls this in a notebook. It registers names only: neither numpy nor any
+    module of `DISPLAYED` is imported before a result of that class is shown.
+    """
+    html = ipython.display_formatter.formatters["text/html"]
+    for module, names in DISPLAYED.items():
+        for name in names:
+            html.for_type_by_name(module, name, _html)
+
+
+def _html(value: Any) -> str:
+    from tidegate.report.notebook import show
+
+    return show(value)._repr_html_()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tidegate.core.columns import KEY, OF_ROW
 from tidegate.core.outcomes import Int64s
 from tidegate.profile.roles import Roles
-from tidegate.report.cells import NONE, arrival_of, flat, integers, nanoseconds, text_of
+from tidegate.report.columns import NONE, arrival_of, flat, integers, nanoseconds, text_of
 from tidegate.report.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["Groups", "Part", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]

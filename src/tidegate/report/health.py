@@ -8,10 +8,9 @@ import numpy as np
 
 from tidegate.core.outcomes import Int64s
 from tidegate.profile.statistics import Spread, histogram, topic_statistics
-from tidegate.report.cells import NONE
-from tidegate.report.compaction import chain_levels, compaction_of
+from tidegate.report.columns import NONE, integers
 from tidegate.report.rows import KINDS, Messages
-from tidegate.report.stored import StoredRun
+from tidegate.report.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["commit_levels", "health_of"]
 
@@ -34,7 +33,7 @@ def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
         "commits": commit_levels(run),
         "decision": _decision(messages),
         "waiting": _waiting(messages),
-        "compaction": compaction_of(run),
+        "compaction": _compaction(run),
     }
 
 
@@ -104,7 +103,7 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
                 "held": sum(_named(m, "buffer_size") or 0 for m in standing.values()),
                 "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
                 "rows": commit["rows"],
-                "chains": chain_levels(list(standing.values())),
+                "chains": _chain_levels(list(standing.values())),
             }
         )
     return out
@@ -179,3 +178,47 @@ def _waiting(messages: Messages) -> dict[str, Any] | None:
         return None
     held = _newest_arrival(messages, own)[messages.micro[own]] - messages.arrival_ns[own]
     return {"quantiles": Spread.of(held).__dict__}
+
+
+# -- compaction -----------------------------------------------------------------------------------
+
+_STAGE = "compact."
+
+
+def _chain_levels(metrics: list[dict[str, int]]) -> dict[str, float] | None:
+    """Over all shards that have a compact stage: chains, the deltas in them, their mean length."""
+    own = [shard for shard in metrics if f"{_STAGE}chains_held" in shard]
+    if not own:
+        return None
+    names = ("chains_held", "pending_held", "compactions", "bytes_saved")
+    chains, deltas, done, saved = (sum(m.get(_STAGE + n, 0) for m in own) for n in names)
+    return {
+        "chains": chains, "deltas": deltas, "length": deltas / chains if chains else 0.0,
+        "compactions": done, "bytes_saved": saved,
+    }  # fmt: skip
+
+
+def _compaction(run: StoredRun) -> dict[str, Any] | None:
+    """Chains before and after each compaction, from the table of them; None if there is none."""
+    if "compactions" not in run.kinds:
+        return None
+    names = ("deltas_before", "deltas_after", "bytes_before", "bytes_after")
+    table = run.table("compactions", names)
+    before, after, bytes_before, bytes_after = (integers(table, name, 0) for name in names)
+    micro = integers(table, MICRO_BATCH)
+    batches = np.unique(micro)
+    return {
+        "count": len(before),
+        "before": Spread.of(before).__dict__,
+        "after": Spread.of(after).__dict__,
+        "bytes_before": int(bytes_before.sum()),
+        "bytes_after": int(bytes_after.sum()),
+        "by_batch": {
+            int(batch): {
+                "count": int((micro == batch).sum()),
+                "before": float(before[micro == batch].mean()),
+                "after": float(after[micro == batch].mean()),
+            }
+            for batch in batches
+        },
+    }

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
 from tidegate.profile.roles import Roles
-from tidegate.report.cells import NONE
+from tidegate.report.columns import NONE
 from tidegate.report.groups import Groups
 from tidegate.report.health import health_of
 from tidegate.report.rows import KINDS, Messages, gather

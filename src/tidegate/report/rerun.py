@@ -23,7 +23,7 @@ from tidegate.core.outcomes import Int64s
 from tidegate.core.time import format_duration
 from tidegate.errors import ConfigError
 from tidegate.profile.roles import Roles
-from tidegate.report.cells import NONE, arrival_of, flat, nanoseconds, text_of
+from tidegate.report.columns import NONE, arrival_of, flat, nanoseconds, text_of
 from tidegate.report.groups import topics_of
 from tidegate.report.rows import KINDS, check_roles, roles_in
 from tidegate.report.stored import MICRO_BATCH, StoredRun, open_run

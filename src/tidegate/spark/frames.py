@@ -310,7 +310,7 @@ class Frames:
 
     def _repr_html_(self) -> str:
         """In a notebook: the plan and its tables. Runs no job."""
-        from tidegate.report.notebook.plan import plan_html
+        from tidegate.report.notebook import plan_html
 
         head = {"frames on": "a stream" if self.df.isStreaming else "a batch",
                 "key": ", ".join(self.keys), "topic": self.topic or "", "time": self.time or "",

@@ -2,7 +2,6 @@
 
 from tidegate.deltas.table.background import BackgroundCompactor
 from tidegate.deltas.table.job import JobReport, compact_table
-from tidegate.deltas.table.picture import compaction_picture
 from tidegate.deltas.table.table import DeltaTable
 from tidegate.deltas.table.to_delta import DeltaLakeVectors
 from tidegate.deltas.table.to_lancedb import LanceVectors
@@ -16,5 +15,4 @@ __all__ = [
     "LanceVectors",
     "VectorTable",
     "compact_table",
-    "compaction_picture",
 ]

@@ -61,7 +61,7 @@ def _links(text: str) -> list[str]:
 
 
 def test_the_pictures_of_the_site_are_what_the_operators_do_now() -> None:
-    from tidegate.report.scenarios import all_scenarios
+    from scenarios import all_scenarios
 
     pictures = HOME / "docs" / "pictures"
     stale = [
@@ -69,4 +69,4 @@ def test_the_pictures_of_the_site_are_what_the_operators_do_now() -> None:
         for s in all_scenarios()
         if (pictures / f"{s.slug}.svg").read_text() != s.draw().svg()
     ]
-    assert stale == [], "run: tidegate scenarios --to docs/pictures"
+    assert stale == [], "run: python docs/scenarios --to docs/pictures"

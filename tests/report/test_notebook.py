@@ -5,16 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tidegate as tg
-from tidegate.core.outcomes import Outcome
+from tidegate.core.outcomes import Outcome, Side
+from tidegate.deltas import Add, Compactor, FullMerge
 from tidegate.errors import ConfigError
+from tidegate.profile.inspect import inspect
+from tidegate.report import DISPLAYED
 from tidegate.report.notebook import Shown, show
+from tidegate.report.picture import PALETTE
 from tidegate.testing.fleet import facts, fleet
 from tidegate.windows import Everything
 
@@ -24,7 +31,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 def svg(shown: Shown) -> ET.Element:
     """The picture, as a browser would read it."""
     text = shown._repr_html_()
-    return ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    root = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    for legend in root.findall(f"{SVG}g[@class='legend']"):
+        root.remove(legend)
+    return root
 
 
 def texts(shown: Shown) -> list[str]:
@@ -157,3 +167,55 @@ def test_without_ipython_it_is_not_looked_for() -> None:
     program = "import sys, tidegate; print('IPython' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+def test_every_displayed_class_is_where_the_list_says() -> None:
+    """IPython compares strings: an entry that is out of date would silently show nothing."""
+    for module, names in DISPLAYED.items():
+        for name in names:
+            found = getattr(import_module(module), name)
+            assert (found.__module__, found.__name__) == (module, name)
+
+
+def one_of_each() -> list[Any]:
+    """A result of every class in the list, made by the operators where that is easy."""
+    sync = tg.ApproximateTime(["a", "b"], queue_size=3)
+    chain = tg.DeltaChain("v", dims=1)
+    chain.extend(tg.VectorDelta(f"d{n}", "v", Add([1.0]), time_ns=n) for n in range(5))
+    batcher = tg.RateAwareBatcher(batch_length="1 s")
+    pulses = [tg.Message("det", n * 10**8, gated=True) for n in range(20)]
+    rows, times = pa.record_batch({"topic": ["a"]}), np.array([5])
+    return [
+        tg.Collection.of(rows, times),
+        *(o for o in outcomes() if isinstance(o, tg.Late | tg.StreamError | tg.Watermark)),
+        *(o for o in outcomes(tg.Synchronize(("camera", "lidar"), 10, keys=("vehicle",)))
+          if isinstance(o, tg.Dropped)),
+        *(o for o in outcomes(tg.Batch("1 s", keys=("vehicle",), gated=("camera",)))
+          if isinstance(o, Side)),
+        *[s for t in range(5) for topic in "ab" for s in sync.push(topic, t)],
+        sync.process(np.array([0, 1] * 5), np.arange(10) * 5),
+        *batcher.process(pulses),
+        *[w for n in range(12)
+          for w in tg.Windows(Everything(), trigger=tg.Count(1)).push({"v": n}, time_ns=n)],
+        Compactor(FullMerge()).compact(chain),
+    ]  # fmt: skip
+
+
+def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
+    pq.write_table(fleet(1, 5, seed=1), tmp_path / "fleet.parquet")
+    results = [*one_of_each(), inspect(str(tmp_path))]
+    shown = {type(result).__name__: show(result) for result in results}
+    assert set(shown) == {name for names in DISPLAYED.values() for name in names}
+    for name, one in shown.items():
+        assert one.html.startswith('<div class="tidegate">'), name
+    assert "suggested late tolerance" in shown["Look"].html
+    assert shown["CompactionResult"].counts["deltas before"] == 5
+    assert "watermark" in shown["Watermark"].html
+
+
+def test_the_colours_are_those_of_the_page() -> None:
+    shown = show(outcomes()).html
+    for name in ("data", "late"):
+        light, dark = PALETTE[name]
+        assert f"--{name}:{light}" in shown
+        assert f"--{name}:{dark}" in shown

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.report.scenarios.picture import Picture
+from tidegate.report.picture import Picture
 
 __all__ = ["FAMILIES", "Scenario", "all_scenarios", "scenario", "write_scenarios"]
 
@@ -20,7 +20,7 @@ FAMILIES = {
     "windows": "Windows",
     "compaction": "Compaction",
 }
-_MODULES = ("event_time", "batching", "faults", "synchronisation", "windows", "compaction")
+MODULES = ("event_time", "batching", "synchronisation", "windows", "compaction")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def scenario(family: str, name: str) -> Callable[[Callable[[], Picture]], Callab
 
 def all_scenarios() -> list[Scenario]:
     """Every scenario, family by family."""
-    for name in _MODULES:
-        import_module(f"tidegate.report.scenarios.{name}")
+    for name in MODULES:
+        import_module(f"scenarios.{name}")
     order = list(FAMILIES)
     return sorted(_SCENARIOS, key=lambda s: order.index(s.family))
 
@@ -108,7 +108,7 @@ margin:12px 0;overflow-x:auto}}svg{{max-width:100%;height:auto}}
 </style></head><body>
 <h1>Scenarios</h1>
 <p>Every picture is drawn from what the real operators did with the messages shown, and is made by
-<code>tidegate scenarios</code>. {links}</p>
+<code>make docs</code>. {links}</p>
 {body}
 </body></html>
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scenarios.gallery import scenario
 from tidegate.deltas import (
     Add,
     Affine,
@@ -18,8 +19,7 @@ from tidegate.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.report.scenarios.gallery import scenario
-from tidegate.report.scenarios.picture import Picture
+from tidegate.report.picture import Picture
 
 SECOND = 10**9
 
@@ -39,6 +39,9 @@ def run(operations: list[tuple[int, Operation]], strategy: Strategy, end: int) -
     after = chain.compose()
     picture.note(0, 0, f"composes to {_text(before)}, {result.bytes_before} bytes")
     picture.note(1, 0, f"composes to {_text(after)}, {result.bytes_after} bytes")
+    picture.explain_used({
+        ("data", "dot"): "delta", ("mark", "diamond"): "checkpoint: deltas folded into one entry",
+    })  # fmt: skip
     picture.facts = {
         "before": result.deltas_before,
         "after": result.deltas_after,
@@ -52,9 +55,9 @@ def run(operations: list[tuple[int, Operation]], strategy: Strategy, end: int) -
 
 def _draw(picture: Picture, lane: int, chain: DeltaChain) -> None:
     if chain.checkpoint is not None:
-        picture.dot(lane, chain.checkpoint.timestamp_ns, "c1", "diamond", "checkpoint")
+        picture.dot(lane, chain.checkpoint.timestamp_ns, "mark", "diamond", "checkpoint")
     for delta in chain.pending:
-        picture.dot(lane, delta.time_ns, "c0", "dot", f"{delta.delta_id}: {delta.operation}")
+        picture.dot(lane, delta.time_ns, "data", "dot", f"{delta.delta_id}: {delta.operation}")
 
 
 def _text(vector: object) -> str:

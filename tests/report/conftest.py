@@ -1,4 +1,4 @@
-"""A browser for the whole folder, and runs to look at."""
+"""A browser for the whole folder, runs to look at, and the scenarios of the documentation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 # pytest imports in importlib mode: neighbours of a test are not on the path by themselves
+sys.path.append(str(Path(__file__).parents[2] / "docs"))  # docs/scenarios
 for _name in ("browser", "runs"):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).parent / f"{_name}.py")
     assert _spec is not None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from scenarios.gallery import scenario
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Late, StreamError, Watermark
 from tidegate.core.time import UNSET
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
-from tidegate.report.scenarios.gallery import scenario
-from tidegate.report.scenarios.picture import Picture
+from tidegate.report.picture import Picture
 
 MS = 10**6
 
@@ -29,7 +29,7 @@ def run(
     names = [chr(ord("a") + n) for n in range(len(times_ms))]
     flow = Flow([stage], decoder=Decoder((TimeColumn("t", "unixtimestamp_ns"),)))
     lanes = [f"{name}   {sources[n] if sources else ''}" for n, name in enumerate(names)]
-    picture = Picture([*lanes, "end"], 0, end_ms * MS, lane_height=24)
+    picture = Picture([*lanes, "end"], 0, end_ms * MS, lane_height=24, lanes_title="arrivals ↓")
     facts: dict[str, Any] = {"in order": "", "late": {}, "errors": [], "watermarks": []}
     picture.facts = facts
     mark = UNSET
@@ -43,14 +43,18 @@ def run(
         kind = _note(picture, n, out)
         at = given * MS if isinstance(given, int) else 0
         shape = {"late": "diamond", "error": "cross"}.get(kind, "dot")
-        colour = {"late": "late", "error": "error"}.get(kind, "c0")
+        colour = {"late": "late", "error": "error"}.get(kind, "data")
         picture.dot(n, at, colour, shape, f"{names[n]} at {given} ms: {kind}")
         marks = [int(o.time_ns.max()) for o in out if isinstance(o, Watermark)]
         mark = max([mark, *marks])
         facts["watermarks"].append(None if mark == UNSET else mark // MS)
         if mark != UNSET:
-            picture.stairs.append((n, mark))
+            picture.stair(n, mark)
     _note(picture, len(times_ms), flow.end())
+    picture.explain_used({
+        ("data", "dot"): "row at its event time", ("late", "diamond"): "late",
+        ("error", "cross"): "error", ("mark", "line"): "watermark after each arrival",
+    })  # fmt: skip
     return picture
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.report.scenarios.gallery import scenario
-from tidegate.report.scenarios.picture import Picture
+from scenarios.gallery import scenario
+from tidegate.report.picture import ALTERNATING, Picture
 from tidegate.sync import ApproximateTime, ExactTime
 
 MS = 10**6
-COLOURS = ("c0", "c1", "c2")
 
 
 def run(
@@ -32,7 +31,7 @@ def run(
         decided += [None] * len(made)
         gone += sync.unmatched
     for number, (one, at) in enumerate(zip(sets, decided, strict=True)):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = ALTERNATING[number % len(ALTERNATING)]
         points = [(n, t) for n, t in enumerate(one.times_ns) if t is not None]
         when = "by the end" if at is None else f"by the message at {at:g} ms"
         picture.link(points, colour)
@@ -48,7 +47,13 @@ def run(
     taken |= {(lane[g.topic], g.time_ns) for g in gone}
     for topic, ms in messages:
         if (lane[topic], round(ms * MS)) not in taken:
-            picture.dot(lane[topic], round(ms * MS), "wait", "dot", "still waiting")
+            picture.dot(lane[topic], round(ms * MS), "set", "dot", "still waiting")
+    picture.explain_used({
+        ("data", "link"): "a set",
+        ("data", "dot"): "message, in the colour of its set",
+        ("dropped", "ring"): "left without a set",
+        ("set", "dot"): "still waiting",
+    })  # fmt: skip
     picture.facts = {
         "sets": [tuple(None if t is None else t / MS for t in s.times_ns) for s in sets],
         "spreads": [s.spread_ns / MS for s in sets],

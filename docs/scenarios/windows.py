@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from scenarios.gallery import scenario
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Dropped, Late
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
-from tidegate.report.scenarios.gallery import scenario
-from tidegate.report.scenarios.picture import Picture
+from tidegate.report.picture import ALTERNATING, Picture
 from tidegate.windows import (
     Adaptive,
     AtWatermark,
@@ -26,7 +26,6 @@ from tidegate.windows import (
 )
 
 MS = 10**6
-COLOURS = ("c0", "c1", "c2")
 
 
 def run(
@@ -44,7 +43,7 @@ def run(
     ends: list[int] = []
     inside: dict[int, str] = {}
     for number, one in enumerate(emitted):
-        colour = "late" if one["revision"] else COLOURS[number % len(COLOURS)]
+        colour = "late" if one["revision"] else ALTERNATING[number % len(ALTERNATING)]
         row = next((r for r, end in enumerate(ends) if end <= one["start"]), len(ends))
         ends[row : row + 1] = [one["end"]]
         text = f"{one['trigger']}: {len(one['ids'])}" + (
@@ -56,6 +55,12 @@ def run(
     for n, ms in enumerate(times_ms):
         if n in inside:
             picture.dot(0, round(ms * MS), inside[n], "dot", f"row {n}")
+    picture.explain_used({
+        ("data", "span"): "emission, with its trigger and its number of rows",
+        ("late", "span"): "revision",
+        ("data", "dot"): "row, in the colour of its first window",
+        ("late", "diamond"): "late, in no window",
+    })  # fmt: skip
     picture.facts["windows"] = [
         (one["start"] / MS, one["end"] / MS, one["trigger"], one["revision"], one["ids"])
         for one in emitted

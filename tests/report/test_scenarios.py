@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from scenarios import Scenario, all_scenarios, write_scenarios
 from tidegate.errors import ConfigError
-from tidegate.report.scenarios import Scenario, all_scenarios, write_scenarios
-from tidegate.report.scenarios.picture import Picture
+from tidegate.report.picture import Picture
 
 BY_SLUG = {scenario.slug: scenario for scenario in all_scenarios()}
 
