@@ -208,7 +208,7 @@ def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
     assert set(shown) == {name for names in DISPLAYED.values() for name in names}
     for name, one in shown.items():
         assert one.html.startswith('<div class="tidegate">'), name
-    assert "suggested late tolerance" in shown["Look"].html
+    assert "suggested late tolerance" in shown["Profile"].html
     assert shown["CompactionResult"].counts["deltas before"] == 5
     assert "watermark" in shown["Watermark"].html
 

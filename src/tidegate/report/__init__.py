@@ -28,7 +28,7 @@ DISPLAYED = {
     "tidegate.batching.message": ("MessageBatch",),
     "tidegate.windows.results": ("WindowOutput",),
     "tidegate.deltas.compaction": ("CompactionResult",),
-    "tidegate.profile.inspect": ("Look",),
+    "tidegate.profile.inspect": ("Profile",),
 }  # fmt: skip
 """Classes with a display, by the module that defines them. IPython compares these strings with
 `__module__` and `__name__` of a result's class, so an entry that is out of date would silently show

@@ -1,7 +1,7 @@
 """Results at the end of a notebook cell: counts, reasons and a small timeline, as HTML.
 
 In Jupyter and IPython `import tidegate` is enough: an outcome, a set, a batch, a window, a
-compaction, a look or frames at the end of a cell are shown (`tidegate.report.DISPLAYED` lists the
+compaction, a profile or frames at the end of a cell are shown (`tidegate.report.DISPLAYED` lists the
 classes). A list has a display of its own, so it is shown by `show`:
 
     from tidegate.report.notebook import show
@@ -28,7 +28,7 @@ from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, Stre
 from tidegate.core.time import MIN_NS, format_duration, format_time
 from tidegate.deltas.compaction import CompactionResult
 from tidegate.errors import ConfigError
-from tidegate.profile.inspect import Look
+from tidegate.profile.inspect import Profile
 from tidegate.profile.roles import TOPIC_NAMES, Roles
 from tidegate.report import register_displays
 from tidegate.report.columns import NONE
@@ -99,8 +99,8 @@ def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
     """
     if isinstance(value, str | Path):
         return _show_run(str(value))
-    if isinstance(value, Look):
-        return _show_look(value)
+    if isinstance(value, Profile):
+        return _show_profile(value)
     drawing = _Drawing(topics=tuple(topics))
     drawing.add(value)
     return drawing.shown()
@@ -126,21 +126,21 @@ def _show_run(path: str) -> Shown:
     return drawing.shown()
 
 
-def _show_look(look: Look) -> Shown:
+def _show_profile(profile: Profile) -> Shown:
     """What `inspect` found: the columns' roles, one line per topic, and the suggested tolerance."""
-    counts = {"rows": look.rows, "keys": look.keys, "topics": len(look.streams)}
-    roles = {"key": ", ".join(look.roles.key), "topic": look.roles.topic or "",
-             "event time": look.roles.time or "", "type": look.time_type or "",
-             "arrival": look.roles.arrival or ""}  # fmt: skip
+    counts = {"rows": profile.rows, "keys": profile.keys, "topics": len(profile.streams)}
+    roles = {"key": ", ".join(profile.roles.key), "topic": profile.roles.topic or "",
+             "event time": profile.roles.time or "", "type": profile.time_type or "",
+             "arrival": profile.roles.arrival or ""}  # fmt: skip
     rows = [
         (s.topic or "messages", f"{s.rows:,}", f"{s.rate_hz:.4g} Hz" if s.rate_hz else "–",
          format_duration(s.period_ns), f"{s.gaps:,}")
-        for s in look.streams
+        for s in profile.streams
     ]  # fmt: skip
     parts = [_counted(counts), _declared(roles),
              _table(("topic", "rows", "rate", "period", "gaps"), rows)]  # fmt: skip
-    if look.late_tolerance_ns is not None:
-        tolerance = format_duration(look.late_tolerance_ns)
+    if profile.late_tolerance_ns is not None:
+        tolerance = format_duration(profile.late_tolerance_ns)
         parts.append(f"<p>suggested late tolerance: <b>{tolerance}</b></p>")
     return Shown(counts, _boxed(parts))
 
