@@ -112,7 +112,7 @@ def test_batches_and_windows_are_spans() -> None:
     shown = show(batches)
     assert shown.counts == {"batches": len(batches), "messages": 60}
     assert len(list(svg(shown).iter(f"{SVG}rect"))) == len(batches)
-    windows = tg.Windows(Everything(), trigger=tg.Count(4))
+    windows = tg.Windows(Everything(), trigger=tg.triggers.Count(4))
     emitted = [w for n in range(12) for w in windows.push({"v": n}, time_ns=n * 10**9)]
     spans = show(emitted)
     assert spans.counts == {"windows": 3, "rows": 12}
@@ -196,7 +196,7 @@ def one_of_each() -> list[Any]:
         sync.process(np.array([0, 1] * 5), np.arange(10) * 5),
         *batcher.process(pulses),
         *[w for n in range(12)
-          for w in tg.Windows(Everything(), trigger=tg.Count(1)).push({"v": n}, time_ns=n)],
+          for w in tg.Windows(Everything(), trigger=tg.triggers.Count(1)).push({"v": n}, time_ns=n)],
         Compactor(FullMerge()).compact(chain),
     ]  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Results at the end of a notebook cell: counts, reasons and a small timeline, as HTML.
 
 In Jupyter and IPython `import tidegate` is enough: an outcome, a set, a batch, a window, a
-compaction, a profile or frames at the end of a cell are shown (`tidegate.report.DISPLAYED` lists the
-classes). A list has a display of its own, so it is shown by `show`:
+compaction, a profile or frames at the end of a cell are shown (`tidegate.report.DISPLAYED` lists
+the classes). A list has a display of its own, so it is shown by `show`:
 
     from tidegate.report.notebook import show
     show(flow.process(rows))
