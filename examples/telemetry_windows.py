@@ -29,7 +29,7 @@ def main() -> list[tuple[float, int, int, float]]:
             tg.EventtimeWatermark("200 ms", watermark_per="tuple"),
             tg.Window(
                 tg.Tumbling("1 s"),
-                late=tg.Reemit("5 s"),
+                late=tg.windows.Reemit("5 s"),
                 aggregates={"readings": "count", "mean": ("mean", "value")},
             ),
         ],

@@ -184,6 +184,7 @@ def one_of_each() -> list[Any]:
     chain.extend(tg.VectorDelta(f"d{n}", "v", Add([1.0]), time_ns=n) for n in range(5))
     batcher = tg.RateAwareBatcher(batch_length="1 s")
     pulses = [tg.Message("det", n * 10**8, gated=True) for n in range(20)]
+    one_row = tg.triggers.Count(1)
     rows, times = pa.record_batch({"topic": ["a"]}), np.array([5])
     return [
         tg.Collection.of(rows, times),
@@ -195,8 +196,7 @@ def one_of_each() -> list[Any]:
         *[s for t in range(5) for topic in "ab" for s in sync.push(topic, t)],
         sync.process(np.array([0, 1] * 5), np.arange(10) * 5),
         *batcher.process(pulses),
-        *[w for n in range(12)
-          for w in tg.Windows(Everything(), trigger=tg.triggers.Count(1)).push({"v": n}, time_ns=n)],
+        *tg.Windows(Everything(), trigger=one_row).push({"v": 1}, time_ns=1),
         Compactor(FullMerge()).compact(chain),
     ]  # fmt: skip
 
