@@ -52,7 +52,9 @@ def test_stage(case: dict[str, Any]) -> None:
     # whatever their unit, so that case runs in microseconds.
     reach = max(row["ts"] for step in case["steps"] for row in step.get("rows", ()) or [{"ts": 0}])
     unit = MS if reach * MS < 2**63 else 1000
-    flow = Flow([EventtimeWatermark(case["config"]["late_tolerance_ms"] * unit)])
+    flow = Flow(
+        [EventtimeWatermark(case["config"]["late_tolerance_ms"] * unit, watermark_per="collection")]
+    )
     for step in case["steps"]:
         if step["do"] == "end":
             outcomes = flow.end(End(step["mode"]))

@@ -152,7 +152,9 @@ def test_recorded_pipeline_case(case: dict[str, Any], in_order: bool) -> None:
     config = case["config"]
     gate = config.get("source_input")
     stages: list[Operator] = [OnChange(gate["columns"][0])] if gate else []
-    stages.append(EventtimeWatermark(f"{config['late_tolerance_ms']} ms"))
+    stages.append(
+        EventtimeWatermark(f"{config['late_tolerance_ms']} ms", watermark_per="collection")
+    )
     stages.append(replace(stage_of(config), in_order=in_order))
     time = TimeColumn(config["eventtime"]["column"], config["eventtime"]["type"])
     flow = Flow(stages, decoder=Decoder((time,)))

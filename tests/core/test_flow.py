@@ -92,7 +92,7 @@ def test_counters() -> None:
     flow.process(pa.record_batch({"k": list("aab"), "t": ["1", "x", None]}))
     metrics = flow.metrics()
     assert (metrics["rows_in"], metrics["parse_error_count"], metrics["keys"]) == (3, 2, 1)
-    assert metrics["eventtime_watermark.buffer_size"] == 1
+    assert metrics["eventtime_watermark.rows_held"] == 1
     assert metrics["state_bytes"] > 0
 
 
@@ -101,7 +101,7 @@ def test_a_quick_end_discards_and_counts() -> None:
     flow.process(rows("aab"))
     assert flow.end(End.QUICK) == []
     assert flow.metrics()["eventtime_watermark.discarded_count"] == 3
-    assert flow.metrics()["eventtime_watermark.buffer_size"] == 0
+    assert flow.metrics()["eventtime_watermark.rows_held"] == 0
     assert flow.end() == []
 
 

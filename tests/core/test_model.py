@@ -50,7 +50,7 @@ def test_tables_have_the_rows_own_columns_then_ours() -> None:
     lane = lanes_like(ROWS)
     texts = pa.array(["x", "y", "z"])
     late = Late(ROWS, TIMES, lane, np.array([1, 2, 3]))
-    assert late.table().schema.names == ["id", "time_ns", "lateness_ns"]
+    assert late.table().schema.names == ["id", "time_ns", "lateness_ns", "watermark_ns"]
     assert Dropped(ROWS, TIMES, lane, texts).table().schema.names == ["id", "time_ns", "reason"]
     error = StreamError(ROWS, texts, texts, texts, lane)
     assert error.table().schema.names == ["id", "error_column", "error_value", "error_reason"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tidegate.core import flow as flow_module
 from tidegate.core.flow import Flow
-from tidegate.core.outcomes import Collection, Outcome, Watermark
+from tidegate.core.outcomes import Collection, Late, Outcome, Watermark
 from tidegate.core.time import UNSET
 from tidegate.eventtime import (
     Decoder,
@@ -81,10 +81,46 @@ def test_cut_over_time(stage: EventtimeWatermark, given_series: Any, at: list[in
     assert rows_of(play(stage, pieces, lanes=LANES), watermarks=True) == whole
 
 
+def sequence(outcomes: list[Outcome]) -> dict[int, list[tuple[str, int]]]:
+    """Data and late rows of each lane in the one order in which they leave."""
+    out: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for outcome in outcomes:
+        if isinstance(outcome, Collection | Late):
+            ids = outcome.rows.column("id").to_pylist()
+            for lane, ident in zip(outcome.lane.tolist(), ids, strict=True):
+                out[lane].append((outcome.kind, ident))
+    return dict(out)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    stage=stages(watermark_per=st.just("tuple"), late_in_order=st.just(True), hold=st.booleans()),
+    collection=collections(),
+    at=cuts,
+)
+def test_late_rows_leave_between_the_data(
+    stage: EventtimeWatermark, collection: Collection, at: list[int]
+) -> None:
+    """In one sequence with the data, whatever the cut; behind the watermark that made them late,
+    and before any other."""
+    whole = play(stage, [collection], lanes=LANES)
+    watermark = np.full(LANES, UNSET)
+    for outcome in whole:
+        if isinstance(outcome, Watermark):
+            assert (outcome.time_ns > watermark[outcome.lane]).all()
+            watermark[outcome.lane] = outcome.time_ns
+        elif isinstance(outcome, Late):
+            assert (outcome.watermark_ns == watermark[outcome.lane]).all()
+            assert (outcome.watermark_ns - outcome.time_ns == outcome.lateness_ns).all()
+        elif isinstance(outcome, Collection):
+            assert (outcome.time_ns > watermark[outcome.lane]).all()
+    assert sequence(play(stage, cut(collection, at), lanes=LANES)) == sequence(whole)
+
+
 def test_cut_per_collection_is_the_documented_exception() -> None:
     rows = pa.record_batch({"id": [1, 2]})
     collection = Collection.of(rows, np.array([17, 2]))
-    stage = EventtimeWatermark(7)
+    stage = EventtimeWatermark(7, watermark_per="collection")
     assert (0, "late") not in rows_of(play(stage, [collection]))
     assert (0, "late") in rows_of(play(stage, cut(collection, [1])))
 
@@ -109,10 +145,10 @@ def test_conservation(stage: EventtimeWatermark, given_series: list[Collection])
         )  # fmt: skip
         came.update(zip(collection.lane.tolist(), marked.column("id").to_pylist(), strict=True))
         left.update(_ids(stage.process(state, _with(collection, marked))))
-        assert sum(left.values()) + state.rows("held") == sum(came.values())
+        assert sum(left.values()) + stage.metrics(state)["rows_held"] == sum(came.values())
     left.update(_ids(stage.flush(state)))
     assert left == came
-    assert state.rows("held") == 0
+    assert stage.metrics(state)["rows_held"] == 0
 
 
 @settings(max_examples=100, deadline=None)

@@ -31,18 +31,19 @@ class Lane:
     watermark: int | None = None
     sources: dict[int, Source] = field(default_factory=dict)
     heap: list[tuple[int, int, int]] = field(default_factory=list)
-    suspect: int | None = None
-    agreeing: int = 0
+    suspects: list[tuple[int, int, int]] = field(default_factory=list)  # time, source, id
     out: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 class Reference:
-    """Rules 1 to 7 of the specification, word by word."""
+    """Rules 1 to 7, 15 and 21 of the specification, word by word."""
 
     def __init__(self, config: EventtimeWatermark) -> None:
         self.config: Any = config
         self.lanes: dict[int, Lane] = defaultdict(Lane)
         self.arrivals = 0
+        # Rule 15: without tolerance, a row equal to the newest is on time.
+        self.tie = int(config.watermark_per == "tuple" and config.late_tolerance == 0)
 
     def process(self, rows: list[Row], wall: int) -> None:
         touched = []
@@ -68,41 +69,52 @@ class Reference:
             if tuplewise:
                 self.move(lane)
         late = lane.watermark is not None and time <= lane.watermark
-        if not late and self.skewed(lane, known, time, wall):
-            lane.out.append(("error", ident))
-            if known is not None:
-                known.idle = was_idle
+        if late:
+            assert lane.watermark is not None
+            lane.out.append(("late", ident, lane.watermark - time, lane.watermark))
+            believed = [(time, source, ident)]
         else:
-            if late:
-                assert lane.watermark is not None
-                lane.out.append(("late", ident, lane.watermark - time))
-            else:
-                heapq.heappush(lane.heap, (time, self.arrivals, ident))
+            believed = self.believed(lane, known, time, source, ident, wall)
+            for time_, _, ident_ in believed:
+                heapq.heappush(lane.heap, (time_, self.arrivals, ident_))
                 self.arrivals += 1
-            if known is None:
-                known = lane.sources[source] = Source(time, wall)
-                self.find_idle(lane, wall, but=source)
-            known.seen = wall
-            known.newest = max(known.newest, time)
+        if not believed and known is not None:
+            known.idle = was_idle
+        for time_, source_, _ in believed:
+            if source_ not in lane.sources:
+                lane.sources[source_] = Source(time_, wall)
+                self.find_idle(lane, wall, but=source_)
+            other = lane.sources[source_]
+            other.seen, other.idle = wall, False
+            other.newest = max(other.newest, time_)
         if tuplewise:
             self.move(lane)
 
-    def skewed(self, lane: Lane, known: Source | None, time: int, wall: int) -> bool:
+    def believed(
+        self, lane: Lane, known: Source | None, time: int, source: int, ident: int, wall: int
+    ) -> list[tuple[int, int, int]]:
+        """The rows that are data now: this one, with the suspects before it if it confirms them, or
+        none. Suspects that are given up become errors."""
         limit = self.config.max_future_skew
+        row = (time, source, ident)
         if limit is None:
-            return False
+            return [row]
         if self.config.skew_against == "clock":
-            return bool(time > wall + limit)
-        if known is None or time <= known.newest + limit:
-            lane.agreeing = 0
-            return False
-        near = lane.agreeing > 0 and lane.suspect is not None and abs(time - lane.suspect) <= limit
-        lane.agreeing = lane.agreeing + 1 if near else 1
-        lane.suspect = time
-        if lane.agreeing < self.config.skew_confirm:
-            return True
-        lane.agreeing = 0
-        return False
+            if time > wall + limit:
+                lane.out.append(("error", ident))
+                return []
+            return [row]
+        ahead = known is not None and time > known.newest + limit
+        if not ahead or (lane.suspects and abs(time - lane.suspects[-1][0]) > limit):
+            lane.out += [("error", other) for _, _, other in lane.suspects]
+            lane.suspects = []
+        if not ahead:
+            return [row]
+        lane.suspects.append(row)
+        if len(lane.suspects) < self.config.skew_confirm:
+            return []
+        found, lane.suspects = lane.suspects, []
+        return found
 
     def find_idle(self, lane: Lane, wall: int, but: int | None = None) -> None:
         if self.config.idle_timeout is not None:
@@ -113,8 +125,9 @@ class Reference:
     def target(self, lane: Lane) -> int | None:
         active = [source.newest for source in lane.sources.values() if not source.idle]
         if active:
-            return min(active) - int(self.config.late_tolerance)
-        return max((source.newest for source in lane.sources.values()), default=None)
+            return min(active) - int(self.config.late_tolerance) - self.tie
+        newest = [source.newest for source in lane.sources.values()]
+        return max(newest) - self.tie if newest else None
 
     def move(self, lane: Lane) -> bool:
         target = self.target(lane)
@@ -125,7 +138,11 @@ class Reference:
 
     def release(self, lane: Lane) -> None:
         self.move(lane)
-        while lane.heap and lane.watermark is not None and lane.heap[0][0] <= lane.watermark:
+        while (
+            lane.heap
+            and lane.watermark is not None
+            and lane.heap[0][0] <= lane.watermark + self.tie
+        ):
             time, _, ident = heapq.heappop(lane.heap)
             lane.out.append(("data", ident, time))
 
@@ -139,6 +156,7 @@ class Reference:
         for lane in self.lanes.values():
             lane.out += [("data", ident, time) for time, _, ident in sorted(lane.heap)]
             lane.heap = []
+            lane.out += [("error", ident) for _, _, ident in lane.suspects]
 
 
 def collection(rows: list[Row], wall: int) -> Collection:
@@ -158,7 +176,8 @@ def by_lane(outcomes: list[Outcome]) -> dict[int, list[tuple[Any, ...]]]:
             if isinstance(outcome, Collection):
                 out[lane].append(("data", ids[place], int(outcome.time_ns[place])))
             elif isinstance(outcome, Late):
-                out[lane].append(("late", ids[place], int(outcome.lateness_ns[place])))
+                late, at = int(outcome.lateness_ns[place]), int(outcome.watermark_ns[place])
+                out[lane].append(("late", ids[place], late, at))
             else:
                 assert isinstance(outcome, StreamError)
                 out[lane].append(("error", ids[place]))
@@ -215,7 +234,8 @@ def test_stage_equals_reference(config: EventtimeWatermark, steps: Any) -> None:
         for number, lane in reference.lanes.items():
             held = state["watermark"][number]
             assert lane.watermark == (None if held == -(2**63) else held)
-    assert state.rows("held") == sum(len(lane.heap) for lane in reference.lanes.values())
+    held = sum(len(lane.heap) + len(lane.suspects) for lane in reference.lanes.values())
+    assert config.metrics(state)["rows_held"] == held
     reference.flush()
     outcomes += config.flush(state)
     expected = {n: sort(lane.out) for n, lane in reference.lanes.items() if lane.out}

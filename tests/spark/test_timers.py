@@ -63,7 +63,7 @@ def test_a_quiet_key_is_released_then_forgotten(spark: SparkSession, tmp_path: P
         assert released() == [1000, 2000, 3000]
         assert sink.commits()[0].rows == {}, "they came out at once: nothing was held"
         eventually("the key is forgotten", lambda: last("keys") == 0, query)
-        assert last("eventtime_watermark.buffer_size") == 0
+        assert last("eventtime_watermark.rows_held") == 0
 
         # a key that was forgotten is not known; when it comes back it starts anew, behind nothing
         say(control, "end", "graceful", vehicle="a")

@@ -36,10 +36,16 @@ class Chain:
     stages: tuple[Operator, ...]
 
     def __post_init__(self) -> None:
-        relaxed = [
+        stages = [
             a.without_buffering() if b.accepts_any_order else a for a, b in pairwise(self.stages)
         ]
-        object.__setattr__(self, "stages", (*relaxed, *self.stages[-1:]))
+        stages += self.stages[-1:]
+        ordered = False
+        for number in reversed(range(len(stages))):
+            if ordered:
+                stages[number] = stages[number].with_late_in_order()
+            ordered = ordered or stages[number].needs_late_in_order
+        object.__setattr__(self, "stages", tuple(stages))
 
     def open(self, lanes: int = 1) -> list[State]:
         return [stage.open(lanes) for stage in self.stages]

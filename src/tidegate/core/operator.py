@@ -87,6 +87,18 @@ class Operator(ABC):
         next one. Asked where that one takes them in any order."""
         return self
 
+    @property
+    def needs_late_in_order(self) -> bool:
+        """Whether late rows must come between the data: each behind all data up to the watermark
+        that made it late, behind that watermark, and before all later data. False: they may come
+        behind the collection's last watermark, which is cheaper. Asked by Chain."""
+        return False
+
+    def with_late_in_order(self) -> Operator:
+        """A copy of this stage that hands late rows on in the order described there. Called by
+        Chain where a later stage needs it. A stage without late rows of its own returns itself."""
+        return self
+
     def compile(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
         """Compile the kernels, so that no worker has to: call each with the types it will see."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.arrow import Int32s, Int64s
+from tidegate.core.arrow import Int32s, Int64s, take
 from tidegate.core.columns import (
     ERROR_COLUMN,
     ERROR_REASON,
@@ -24,8 +24,10 @@ from tidegate.core.columns import (
     LATENESS,
     REASON,
     TIME_NS,
+    WATERMARK,
     add_output_columns,
 )
+from tidegate.core.time import MAX_NS
 from tidegate.errors import ContractError
 
 __all__ = [
@@ -125,7 +127,7 @@ class Collection(_Rows):
         """The rows with these numbers, in this order."""
         return replace(
             self,
-            rows=self.rows.take(pa.array(rows)),
+            rows=take(self.rows, rows),
             time_ns=self.time_ns[rows],
             lane=self.lane[rows],
         )
@@ -133,15 +135,42 @@ class Collection(_Rows):
 
 @dataclass(frozen=True, eq=False)
 class Late(_Rows):
-    """Rows that came at or below the watermark, and by how much."""
+    """Rows that came at or below the watermark.
+
+    `lateness_ns` says by how much, `watermark_ns` which watermark it was: the one that stood when
+    the row arrived, its own for each row. Left out, it is the time plus the lateness.
+    """
 
     lateness_ns: Int64s
+    watermark_ns: Any = None
     kind: ClassVar[str] = "late"
 
-    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
-        return add_output_columns(
-            self.rows, {TIME_NS: self.time_ns, LATENESS: self.lateness_ns}, also
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.watermark_ns is None:
+            with np.errstate(over="ignore"):
+                made = self.time_ns + self.lateness_ns
+            object.__setattr__(self, "watermark_ns", np.where(made < self.time_ns, MAX_NS, made))
+        if not len(self.lateness_ns) == len(self.watermark_ns) == len(self):
+            raise ContractError(f"Late: {len(self)} rows, {len(self.watermark_ns)} watermarks")
+
+    def take(self, rows: NDArray[Any]) -> Late:
+        """The rows with these indices, in this order."""
+        return Late(
+            take(self.rows, rows),
+            self.time_ns[rows],
+            self.lane[rows],
+            self.lateness_ns[rows],
+            self.watermark_ns[rows],
         )
+
+    def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        columns = {
+            TIME_NS: self.time_ns,
+            LATENESS: self.lateness_ns,
+            WATERMARK: self.watermark_ns,
+        }
+        return add_output_columns(self.rows, columns, also)
 
 
 @dataclass(frozen=True, eq=False)

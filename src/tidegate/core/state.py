@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,24 @@ from numpy.typing import NDArray
 from tidegate.core.arrow import as_text, concat
 from tidegate.core.columns import LANE
 from tidegate.core.numba import kernel
+from tidegate.errors import StateError
 
-__all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat"]
+__all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat", "require_int64"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One array of the state: `shape` is what each lane has, `fill` what a new lane starts with."""
+    """One array of the state.
+
+    `shape` is what each lane has beside the lane axis, `fill` what a new lane starts with. `merge`
+    is for counters, which must outlive the keys they counted: when a lane is freed, its value is
+    added to lane 0 (`"sum"`) or lane 0 takes the larger one (`"max"`); None forgets it.
+    """
 
     dtype: Any
     shape: tuple[int, ...] = ()
     fill: int | float = 0
+    merge: Literal["sum", "max"] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,9 +83,18 @@ class State:
         self.lanes = capacity
 
     def free(self, lanes: NDArray[Any]) -> None:
-        """Forget these lanes: arrays back to their fill, table rows gone."""
+        """Forget these lanes: arrays to their fill (counters to lane 0), table rows gone."""
         for name, column in self.layout.arrays.items():
-            self.arrays[name][lanes] = column.fill
+            array = self.arrays[name]
+            kept = None
+            if column.merge == "sum":
+                kept = array[lanes].sum(axis=0) + (0 if (lanes == 0).any() else array[0])
+            elif column.merge == "max":
+                kept = np.maximum(array[lanes].max(axis=0), array[0])
+            array[lanes] = column.fill
+            if kept is not None:
+                array[0] = kept
+                self.touched[0] = True
         for name, table in self.tables.items():
             if table is not None and table.num_rows:
                 gone = np.isin(table.column(LANE).to_numpy(), lanes)
@@ -139,6 +155,21 @@ class State:
                 [None if table is None else _shift(table, first) for first, table in parts]
             )
         return state
+
+
+def require_int64(state: State, table: str, *columns: str) -> None:
+    """Raise a StateError unless these columns of a state table are int64 without nulls. For
+    `Operator.invariants`: what is read out of a table by name and given to a kernel."""
+    rows = state.tables[table]
+    if rows is None:
+        return
+    for name in columns:
+        index = rows.schema.get_field_index(name)
+        if index < 0:
+            raise StateError(f"state table {table} has no column {name}")
+        column = rows.column(index)
+        if not pa.types.is_int64(column.type) or column.null_count:
+            raise StateError(f"state table {table}: column {name} is not int64 throughout")
 
 
 @kernel

@@ -1,197 +1,356 @@
-"""The sequential decisions of the event-time watermark, for all lanes in one call."""
+"""The row-by-row rules of the event-time watermark, for all lanes in one call.
+
+A lane (one key) has one or more sources, each in a slot of its own. Per slot the state keeps the
+newest time, the wall time of the last row and whether the source is idle; per lane the watermark
+and the run of suspects. Rows are decided in order of arrival:
+
+    1. no free slot for the source                      -> NO_SLOT, an error
+    2. time <= watermark                                -> LATE
+    3. further ahead than allowed, of the wall clock    -> SKEWED, an error
+    4. further ahead than allowed, of the source's own rows
+                                                        -> SUSPECT, decided by the rows that follow:
+         `confirm` suspects in a row that agree with each other   -> all ACCEPTED
+         a row that is not ahead, or one that disagrees           -> those before it SKEWED
+    5. otherwise                                        -> ACCEPTED, moves the newest time
+
+The watermark a lane may stand at (`settle`) is the newest time of its slowest source that is not
+idle, less the tolerance. When all are idle nothing is waited for and it is the newest time of all.
+It never moves back. With a tolerance of 0 and a watermark per row it stands one nanosecond lower
+(`tie`), so that a row with the same time as the newest is on time (rule 15 of the specification).
+
+Kernels run without bounds checks: `EventtimeWatermark.invariants` checks what they assume.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from tidegate.core.numba import kernel
-from tidegate.core.outcomes import Int32s, Int64s
-from tidegate.core.sort import ACCEPTED
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
 __all__ = [
-    "ACCEPTED",
-    "LATE",
-    "NO_SLOT",
-    "SKEWED",
+    "Decisions",
+    "Lanes",
+    "Rows",
+    "Rules",
+    "Skew",
+    "Verdict",
     "admit",
-    "admit_plain",
+    "admit_single_source",
+    "beyond",
     "settle_all",
 ]
 
-LATE, SKEWED, NO_SLOT = 1, 2, 3
 
-SKEW_OFF, SKEW_BULK, SKEW_CLOCK = 0, 1, 2
+class Verdict(IntEnum):
+    """What becomes of a row. ACCEPTED is 0, as `core.sort` expects."""
+
+    ACCEPTED = 0
+    LATE = 1
+    SKEWED = 2
+    NO_SLOT = 3
+    SUSPECT = 4
+
+
+class Skew(IntEnum):
+    """What a row must not be too far ahead of."""
+
+    OFF = 0
+    ROWS = 1
+    CLOCK = 2
+
+
+# numba reads module constants faster than enum members; the enums stay the one definition.
+_ACCEPTED, _LATE, _SKEWED = int(Verdict.ACCEPTED), int(Verdict.LATE), int(Verdict.SKEWED)
+_NO_SLOT, _SUSPECT = int(Verdict.NO_SLOT), int(Verdict.SUSPECT)
+_SKEW_ROWS, _SKEW_CLOCK = int(Skew.ROWS), int(Skew.CLOCK)
+
+
+class Rules(NamedTuple):
+    """The settings of a stage as numbers. Spans in nanoseconds."""
+
+    tolerance: int
+    tie: int
+    """1 if the watermark stands 1 ns below the time that decides it, else 0."""
+    per_tuple: bool
+    """Whether the watermark moves with every row; if not, the caller moves it per collection."""
+    skew_mode: int
+    skew: int
+    confirm: int
+    timeout: int
+    """Wall time after which a silent source is idle; -1: never."""
+
+
+class Lanes(NamedTuple):
+    """The state arrays, all with the lane as first axis; `newest`, `source`, `wall` and `idle` have
+    the slot as second."""
+
+    watermark: Any
+    newest: Any
+    source: Any
+    wall: Any
+    """Wall time of the last row of the slot; UNSET marks a free slot."""
+    idle: Any
+    suspect_time: Any
+    suspect_count: Any
+
+
+class Rows(NamedTuple):
+    """The rows of a call, in order of arrival."""
+
+    lane: Any
+    time_ns: Any
+    source: Any
+    """A number per source, stable between processes. Not read by `admit_single_source`."""
+
+
+class Decisions(NamedTuple):
+    """Room for what is decided, one entry per row."""
+
+    verdict: Any
+    against: Any
+    """LATE: the watermark. SKEWED: the time the row was ahead of. Otherwise not written."""
+    decided_at: Any
+    """SKEWED and NO_SLOT: the row whose arrival decided it, itself or a later one."""
+    previous: Any
+    """SUSPECT: the suspect of the same lane before it, or -1."""
+    last_suspect: Any
+    """Per lane: its last suspect, or -1."""
 
 
 @kernel
 def minus(time: int, span: int) -> int:
-    """time - span, stopping at the earliest time instead of wrapping round."""
+    """time - span, stopping at the earliest time instead of wrapping around."""
     return time - span if time >= MIN_NS + span else MIN_NS
 
 
 @kernel
-def settle(lane: Any, tolerance: int, watermark: Any, newest: Any, wall: Any, idle: Any) -> Any:
-    """The watermark this lane may stand at: the slowest source that is not idle, less the
-    tolerance; when all are idle nothing is waited for and it is the newest time of all."""
-    slowest, top, active = UNSET, UNSET, 0
-    for slot in range(newest.shape[1]):
-        if wall[lane, slot] == UNSET:
-            continue
-        if newest[lane, slot] > top:
-            top = newest[lane, slot]
-        if idle[lane, slot] == 0:
-            active += 1
-            if active == 1 or newest[lane, slot] < slowest:
-                slowest = newest[lane, slot]
-    target = UNSET
-    if active > 0 and slowest != UNSET:
-        target = minus(slowest, tolerance)
-    elif active == 0:
-        target = top
-    return max(target, watermark[lane])
-
-
-@kernel
-def settle_all(
-    lanes: Any, tolerance: int, watermark: Any, newest: Any, wall: Any, idle: Any
-) -> None:
-    """Move the watermark of every lane named as far as it may go."""
-    for lane in lanes:
-        watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
-
-
-@kernel
 def beyond(time: int, other: int) -> int:
-    """time - other where time is not the smaller, stopping at the largest span instead of wrapping
-    round: two times may lie 584 years apart, a span of 64 bits only 292."""
+    """time - other for time >= other, stopping at the largest span instead of wrapping around: two
+    times may be 584 years apart, a span of 64 bits only 292."""
     if other < 0 and time > MAX_NS + other:
         return MAX_NS
     return time - other
 
 
 @kernel
-def slot_of(lane: Any, source: Any, ids: Any, wall: Any) -> int:
-    """The slot of a source in a lane, or the first free one for a new source; -1 if none is."""
-    for slot in range(ids.shape[1]):
-        if wall[lane, slot] == UNSET or ids[lane, slot] == source:
+def settle(lane: Any, rules: Rules, lanes: Lanes) -> Any:
+    """The watermark this lane may stand at."""
+    slowest, top, active = UNSET, UNSET, 0
+    for slot in range(lanes.newest.shape[1]):
+        if lanes.wall[lane, slot] == UNSET:
+            continue
+        if lanes.newest[lane, slot] > top:
+            top = lanes.newest[lane, slot]
+        if lanes.idle[lane, slot] == 0:
+            active += 1
+            if active == 1 or lanes.newest[lane, slot] < slowest:
+                slowest = lanes.newest[lane, slot]
+    target = UNSET
+    if active > 0 and slowest != UNSET:
+        target = minus(slowest, rules.tolerance + rules.tie)
+    elif active == 0 and top != UNSET:
+        target = minus(top, rules.tie)
+    return max(target, lanes.watermark[lane])
+
+
+@kernel
+def settle_all(which: Any, rules: Rules, lanes: Lanes) -> None:
+    """Move the watermark of these lanes as far as it may go."""
+    for lane in which:
+        lanes.watermark[lane] = settle(lane, rules, lanes)
+
+
+@kernel
+def slot_of(lane: Any, source: Any, lanes: Lanes) -> int:
+    """The slot of a source, or the first free one for a new source; -1 if there is none."""
+    for slot in range(lanes.source.shape[1]):
+        if lanes.wall[lane, slot] == UNSET or lanes.source[lane, slot] == source:
             return slot
     return -1
 
 
 @kernel
-def find_idle(lane: Any, slot: Any, wall_ns: int, timeout: int, wall: Any, idle: Any) -> None:
+def find_idle(lane: Any, slot: Any, wall_ns: int, timeout: int, lanes: Lanes) -> None:
     """Mark the sources beside `slot` that have been silent for longer than the timeout."""
-    for other in range(wall.shape[1]):
-        if other != slot and wall[lane, other] != UNSET and wall_ns - wall[lane, other] > timeout:
-            idle[lane, other] = 1
+    for other in range(lanes.wall.shape[1]):
+        seen = lanes.wall[lane, other]
+        if other != slot and seen != UNSET and wall_ns - seen > timeout:
+            lanes.idle[lane, other] = 1
+
+
+# -- suspects -------------------------------------------------------------------------------------
 
 
 @kernel
-def is_skewed(lane: Any, time: Any, newest: Any, limits: Any, suspect: Any) -> Any:
-    """Whether a row is too far ahead of the newest of its source. A run of rows that agree with
-    each other is believed in the end: the stream has really moved on."""
-    skew, confirm = limits
-    if newest == UNSET or time <= newest or beyond(time, newest) <= skew:
-        suspect[lane, 1] = 0
+def is_ahead(time: int, newest: int, skew: int) -> bool:
+    """Whether a row is too far ahead of the newest of its source. The first row never is."""
+    return newest != UNSET and time > newest and beyond(time, newest) > skew
+
+
+@kernel
+def agrees(lane: Any, time: int, skew: int, lanes: Lanes) -> bool:
+    """Whether a row that is ahead lies near the last suspect of its lane."""
+    if lanes.suspect_count[lane] == 0:
         return False
-    low, high = min(time, suspect[lane, 0]), max(time, suspect[lane, 0])
-    agrees = suspect[lane, 1] > 0 and beyond(high, low) <= skew
-    suspect[lane, 1] = suspect[lane, 1] + 1 if agrees else 1
-    suspect[lane, 0] = time
-    if suspect[lane, 1] < confirm:
-        return True
-    suspect[lane, 1] = 0
-    return False
+    last = lanes.suspect_time[lane]
+    return beyond(max(time, last), min(time, last)) <= skew
+
+
+@kernel
+def reject_suspects(lane: Any, by: int, lanes: Lanes, out: Decisions) -> None:
+    """The suspects of a lane are errors: row `by` has shown that the stream has not moved on."""
+    row = out.last_suspect[lane]
+    while row >= 0:
+        out.verdict[row] = _SKEWED
+        out.decided_at[row] = by
+        row = out.previous[row]
+    out.last_suspect[lane] = -1
+    lanes.suspect_count[lane] = 0
+
+
+@kernel
+def add_suspect(lane: Any, row: int, time: int, lanes: Lanes, out: Decisions) -> None:
+    out.verdict[row] = _SUSPECT
+    out.previous[row] = out.last_suspect[lane]
+    out.last_suspect[lane] = row
+    lanes.suspect_time[lane] = time
+    lanes.suspect_count[lane] += 1
+
+
+@kernel
+def link_suspects(waiting: int, rows: Rows, out: Decisions) -> None:
+    """The first `waiting` rows are the suspects of earlier calls."""
+    for row in range(waiting):
+        lane = rows.lane[row]
+        out.verdict[row] = _SUSPECT
+        out.previous[row] = out.last_suspect[lane]
+        out.last_suspect[lane] = row
+
+
+# -- all rules ------------------------------------------------------------------------------------
 
 
 @kernel
 def admit(
-    lanes: Any, times: Any, sources: Any, wall_ns: int, settings: Any, watermark: Any, newest: Any,
-    ids: Any, wall: Any, idle: Any, suspect: Any, codes: Any, behind: Any,
-) -> Any:  # fmt: skip
-    """Decide every row in arrival order: accepted, late, ahead of the clock, or of one source too
-    many. Moves `newest`, and `watermark` too if it moves with every row: it then stands after each
-    row where `settle` puts it, so that where a collection ends makes no difference.
+    rows: Rows, waiting: int, wall_ns: int, rules: Rules, lanes: Lanes, out: Decisions
+) -> None:
+    """Decide every row in order of arrival; the first `waiting` are suspects of earlier calls.
 
-    A row that is refused as skewed leaves its source as it was: it neither moves time nor keeps a
-    source with a broken clock from being found idle, which would hold up all others.
+    If the watermark moves with every row, it stands after each row where `settle` puts it, so that
+    it makes no difference where a collection ends.
 
-    settings = (tolerance, per_tuple, skew mode, skew, confirm, idle timeout; -1 = none)
+    A row that is refused as skewed, or still suspect, leaves its source as it was: it neither moves
+    time nor keeps a source with a broken clock from being found idle, which would hold up all
+    others. A source whose rows are all late is behind, not silent: its time counts, or it would
+    hold the watermark of the others for ever.
     """
-    tolerance, per_tuple = settings[0], settings[1]
-    skew_mode, skew, confirm, timeout = settings[2], settings[3], settings[4], settings[5]
-    counts = np.zeros(4, np.int64)
-    for row in range(lanes.shape[0]):
-        lane, time = lanes[row], times[row]
-        slot = slot_of(lane, sources[row], ids, wall)
+    link_suspects(waiting, rows, out)
+    for row in range(waiting, rows.lane.shape[0]):
+        lane, time = rows.lane[row], rows.time_ns[row]
+        slot = slot_of(lane, rows.source[row], lanes)
         if slot < 0:
-            codes[row] = NO_SLOT
-            counts[NO_SLOT] += 1
+            out.verdict[row] = _NO_SLOT
+            out.decided_at[row] = row
             continue
-        was_idle, known = idle[lane, slot], wall[lane, slot] != UNSET
-        moved = timeout >= 0 and (wall[lane, slot] != wall_ns or was_idle == 1)
+        was_idle, known = lanes.idle[lane, slot], lanes.wall[lane, slot] != UNSET
+        moved = rules.timeout >= 0 and (lanes.wall[lane, slot] != wall_ns or was_idle == 1)
         if moved and known:
-            find_idle(lane, slot, wall_ns, timeout, wall, idle)
-            idle[lane, slot] = 0
-            if per_tuple:
-                watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
-        if watermark[lane] != UNSET and time <= watermark[lane]:
-            codes[row] = LATE
-            behind[row] = beyond(watermark[lane], time)
-        elif skew_mode == SKEW_CLOCK and time > wall_ns and beyond(time, wall_ns) > skew:
-            codes[row] = SKEWED
-            behind[row] = beyond(time, wall_ns)
-        elif skew_mode == SKEW_BULK and is_skewed(
-            lane, time, newest[lane, slot], (skew, confirm), suspect
-        ):
-            codes[row] = SKEWED
-            behind[row] = beyond(time, newest[lane, slot])
-        counts[codes[row]] += 1
-        if codes[row] == SKEWED:
-            idle[lane, slot] = was_idle
+            find_idle(lane, slot, wall_ns, rules.timeout, lanes)
+            lanes.idle[lane, slot] = 0
+            if rules.per_tuple:
+                lanes.watermark[lane] = settle(lane, rules, lanes)
+        verdict = _ACCEPTED
+        if lanes.watermark[lane] != UNSET and time <= lanes.watermark[lane]:
+            verdict = _LATE
+            out.against[row] = lanes.watermark[lane]
+        elif rules.skew_mode == _SKEW_CLOCK:
+            if time > wall_ns and beyond(time, wall_ns) > rules.skew:
+                verdict = _SKEWED
+                out.against[row] = wall_ns
+                out.decided_at[row] = row
+        elif rules.skew_mode == _SKEW_ROWS:
+            newest = lanes.newest[lane, slot]
+            ahead = is_ahead(time, newest, rules.skew)
+            if not ahead or not agrees(lane, time, rules.skew, lanes):
+                reject_suspects(lane, row, lanes, out)
+            if ahead:
+                verdict = _SUSPECT
+                out.against[row] = newest
+                add_suspect(lane, row, time, lanes, out)
+                if lanes.suspect_count[lane] >= rules.confirm:
+                    # This row is the last of the run, so its own slot is updated below.
+                    verdict = _ACCEPTED
+                    other = row
+                    while other >= 0:
+                        out.verdict[other] = _ACCEPTED
+                        place = slot_of(lane, rows.source[other], lanes)
+                        lanes.idle[lane, place] = 0
+                        lanes.wall[lane, place] = wall_ns
+                        lanes.newest[lane, place] = max(
+                            lanes.newest[lane, place], rows.time_ns[other]
+                        )
+                        other = out.previous[other]
+                    out.last_suspect[lane] = -1
+                    lanes.suspect_count[lane] = 0
+                    moved = True
+        out.verdict[row] = verdict
+        if verdict in (_SKEWED, _SUSPECT):
+            lanes.idle[lane, slot] = was_idle
         else:
-            # A source whose rows are all late is behind, not silent: its time counts too, or it
-            # would hold the watermark of the others for ever.
-            ids[lane, slot] = sources[row]
-            wall[lane, slot] = wall_ns
-            idle[lane, slot] = 0
-            newer = time > newest[lane, slot]
+            lanes.source[lane, slot] = rows.source[row]
+            lanes.wall[lane, slot] = wall_ns
+            lanes.idle[lane, slot] = 0
+            newer = time > lanes.newest[lane, slot]
             if newer:
-                newest[lane, slot] = time
+                lanes.newest[lane, slot] = time
             if moved and not known:
-                find_idle(lane, slot, wall_ns, timeout, wall, idle)
+                find_idle(lane, slot, wall_ns, rules.timeout, lanes)
             if not newer and not moved:
                 continue
-        if per_tuple:
-            watermark[lane] = settle(lane, tolerance, watermark, newest, wall, idle)
-    return counts
+        if rules.per_tuple:
+            lanes.watermark[lane] = settle(lane, rules, lanes)
 
 
 @kernel
-def admit_plain(
-    lanes: Int32s, times: Int64s, settings: Any, watermark: Int64s, newest: Int64s, suspect: Any,
-    codes: Any, behind: Int64s,
-) -> int:  # fmt: skip
-    """`admit` where every lane has one source that is always waited for, and time is not held
-    against the clock: the usual case, with little to ask per row. Counts the refused ones."""
-    tolerance, per_tuple = settings[0], settings[1]
-    skewed, skew, confirm = settings[2] == SKEW_BULK, settings[3], settings[4]
-    refused = 0
-    for row in range(lanes.shape[0]):
-        lane, time = lanes[row], times[row]
+def admit_single_source(
+    rows: Rows, waiting: int, rules: Rules, lanes: Lanes, out: Decisions
+) -> bool:
+    """`admit` where every lane has one source that is never idle and the wall clock plays no part:
+    the usual case, with few questions per row. Whether every row was accepted."""
+    link_suspects(waiting, rows, out)
+    watermark, newest = lanes.watermark, lanes.newest
+    below, by_rows = rules.tolerance + rules.tie, rules.skew_mode == _SKEW_ROWS
+    all_accepted = waiting == 0
+    for row in range(waiting, rows.lane.shape[0]):
+        lane, time = rows.lane[row], rows.time_ns[row]
         if time <= watermark[lane] and watermark[lane] != UNSET:
-            codes[row] = LATE
-            behind[row] = beyond(watermark[lane], time)
-            refused += 1
-        elif skewed and is_skewed(lane, time, newest[lane], (skew, confirm), suspect):
-            codes[row] = SKEWED
-            behind[row] = beyond(time, newest[lane])
-            refused += 1
-        elif time > newest[lane]:
-            newest[lane] = time
-            if per_tuple:
-                watermark[lane] = max(minus(time, tolerance), watermark[lane])
-    return refused
+            out.verdict[row] = _LATE
+            out.against[row] = watermark[lane]
+            all_accepted = False
+            continue
+        if by_rows:
+            ahead = is_ahead(time, newest[lane, 0], rules.skew)
+            if lanes.suspect_count[lane] > 0 and not (
+                ahead and agrees(lane, time, rules.skew, lanes)
+            ):
+                reject_suspects(lane, row, lanes, out)
+            if ahead:
+                out.against[row] = newest[lane, 0]
+                add_suspect(lane, row, time, lanes, out)
+                all_accepted = False
+                if lanes.suspect_count[lane] < rules.confirm:
+                    continue
+                other = row
+                while other >= 0:
+                    out.verdict[other] = _ACCEPTED
+                    time = max(time, rows.time_ns[other])
+                    other = out.previous[other]
+                out.last_suspect[lane] = -1
+                lanes.suspect_count[lane] = 0
+        if time > newest[lane, 0]:
+            newest[lane, 0] = time
+            if rules.per_tuple:
+                watermark[lane] = max(minus(time, below), watermark[lane])
+    return all_accepted

@@ -1,23 +1,40 @@
-"""The event-time watermark: rows come out in order of their own time, late ones as late.
+"""The event-time watermark: rows leave in order of their own time, late ones as late.
 
 Clock policy: event time decides order and lateness. Wall time (`collection.wall_ns`, `wake`)
-decides only whether a source has gone idle, and, if asked to, what lies too far in the future.
+decides only whether a source has gone idle and, if asked to, what is too far in the future.
 
-A watermark W is inclusive: after it no row with time <= W leaves this stage.
+A watermark W is inclusive: after it no row with time <= W leaves this stage as data.
+
+How a collection goes through (`process`):
+
+    suspects of earlier calls + new rows ──► rules.admit ──► a verdict per row
+        accepted  joined with the rows held; those the watermark has passed leave, sorted by
+                  (time, arrival); the others are held, in the table `held`
+        late      leave as `Late`, each with the watermark it was judged against
+        suspect   wait in the table `suspects` for the rows that follow
+        skewed, no slot   leave as `StreamError`
+    then the watermark, for every lane where it moved
+
+What leaves comes in the order data, watermark, late, errors. A stage that acts on late rows asks
+for another order (`Operator.needs_late_in_order`): every late row then comes behind all data up to
+the watermark that made it late, behind that watermark, and before all later data. That is the order
+in which rows leave if every row is a collection of its own, so such stages obey the cut law.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.arrow import concat, present
-from tidegate.core.columns import LANE, TIME
+from tidegate.core import checks
+from tidegate.core.arrow import concat, present, take
+from tidegate.core.columns import AGAINST, LANE, TIME, TIME_NS
 from tidegate.core.lazy_rows import LazyRows, some_rows
 from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Operator
@@ -29,50 +46,92 @@ from tidegate.core.outcomes import (
     Outcome,
     StreamError,
     Watermark,
-    with_columns,
 )
 from tidegate.core.sort import arrange
-from tidegate.core.state import Column, Layout, State
-from tidegate.core.time import UNSET, Duration, format_duration, parse_duration
-from tidegate.errors import ConfigError
-from tidegate.eventtime import rules as kernel
+from tidegate.core.state import Column, Layout, State, require_int64
+from tidegate.core.time import MAX_NS, UNSET, Duration, format_duration
+from tidegate.eventtime.rules import (
+    Decisions,
+    Lanes,
+    Rows,
+    Rules,
+    Skew,
+    Verdict,
+    admit,
+    admit_single_source,
+    settle_all,
+)
 
 __all__ = ["EventtimeWatermark"]
 
-_LATE, _SKEWED, _NO_SLOT, _EMITTED, _MAX_LATENESS, _DISCARDED = range(6)
+_COPY_BELOW = 4
+"""If less than one row in this many leaves, the leaving rows are copied at once: as lazy rows they
+would keep all that is held in memory, and the next stage would have to read through it."""
 
 
 @dataclass(frozen=True)
 class EventtimeWatermark(Operator):
-    """Holds rows back for `late_tolerance` and hands them on in order of event time.
+    """Holds rows back for `late_tolerance` and hands them on in order of event time, per key.
 
-    - `late`: what happens to a row at or below the watermark: `"side_output"` delivers it as `Late`
-      with its lateness, `"drop"` only counts it.
-    - `watermark_per`: `"collection"` judges a whole collection against the watermark before it;
-      `"tuple"` moves the watermark with every row, so results do not depend on how input was cut.
-    - `max_future_skew`: a row further ahead than this is reported and does not move time. Ahead of
-      what: of the newest row so far, or of the wall clock with `skew_against="clock"`. Against the
-      rows, `skew_confirm` rows in a row that agree with each other are believed: the stream has
-      really moved on, and an hour's pause does not silence it for ever.
-    - `source`, `max_sources`: a column that names the partition or file a row came from. Each has a
-      watermark of its own; the stage's is the smallest of those not idle.
-    - `idle_timeout`: a source unseen for so long (wall time) is not waited for; when all are idle,
-      everything held is released.
-    - `hold`: False hands rows on as they come, late ones still aside, and lets only the watermark
-      say what is complete. A `Chain` turns it off where the next stage takes rows in any order.
+    Parameters
+    ----------
+    late_tolerance
+        How far (event time) a row may be behind the newest of its key without being late. The
+        watermark stands this far behind the newest time; a row at or below the watermark is late.
+        Default 0: rows leave at once, and a row older than the newest is late. Larger values hold
+        more rows and delay results by as much.
+    late
+        What happens to a late row. `"side_output"` (default) delivers it as `Late` with its
+        lateness and the watermark that made it late; `"drop"` only counts it.
+    watermark_per
+        `"tuple"` (default) moves the watermark with every row, so that results do not depend on how
+        input was cut into collections. `"collection"` judges a whole collection against the
+        watermark before it: fewer late rows, but which ones depends on the cut.
+    max_future_skew
+        A row further ahead than this is suspect and does not move time: one broken clock must not
+        make all other rows late. Default None: every row is believed. Too small a value makes
+        errors of good rows after a pause in the stream; choose it well above the pauses.
+    skew_against
+        Ahead of what: `"rows"` (default), the newest row of the same source so far, or `"clock"`,
+        the wall clock of the collection.
+    skew_confirm
+        Against rows: this many suspects in a row that agree with each other (within
+        `max_future_skew`) are believed, and all of them leave as data: the stream has really moved
+        on. Default 10. Suspects that are not confirmed leave as errors. At most this many rows per
+        key are held for it. 1 believes every row.
+    source
+        A column that names the partition, file or device a row came from. Each has a watermark of
+        its own, and the key's is the lowest of those not idle. Default None: one source per key.
+    max_sources
+        How many sources a key may have (default 16; state is reserved for all of them). Rows of
+        further ones leave as errors.
+    idle_timeout
+        A source unseen for longer than this (wall time) is not waited for; when all are idle,
+        everything held is released. Default None: sources are waited for without limit.
+    hold
+        False hands rows on as they come, late ones still aside, and lets only the watermark say
+        what is complete. Default True. `Chain` turns it off where the next stage accepts rows in
+        any order.
+    late_in_order
+        True hands late rows on between data and watermarks, see the module's head. Default False,
+        because it makes many small collections. `Chain` turns it on where a later stage needs it.
+
+    Raises `ConfigError` for a value that is none of these.
 
     >>> import pyarrow as pa
     >>> stage = EventtimeWatermark(late_tolerance=1000)
     >>> state = stage.open()
     >>> rows = pa.record_batch({"id": ["c", "a", "b"]})
-    >>> out = stage.process(state, Collection.of(rows, np.array([3000, 1000, 2000])))
-    >>> out[0].rows.column("id").to_pylist(), out[1].time_ns
-    (['a', 'b'], array([2000]))
+    >>> out = stage.process(state, Collection.of(rows, np.array([3000, 2001, 1000])))
+    >>> [(o.kind, o.time_ns.tolist()) for o in out]
+    [('watermark', [2000]), ('late', [1000])]
+    >>> stage.flush(state)[0].rows.column("id").to_pylist()
+    ['a', 'c']
     """
 
     late_tolerance: Duration = 0
     late: Literal["side_output", "drop"] = "side_output"
-    watermark_per: Literal["collection", "tuple"] = "collection"
+    watermark_per: Literal["collection", "tuple"] = "tuple"
     max_future_skew: Duration | None = None
     skew_against: Literal["rows", "clock"] = "rows"
     skew_confirm: int = 10
@@ -80,25 +139,34 @@ class EventtimeWatermark(Operator):
     max_sources: int = 16
     idle_timeout: Duration | None = None
     hold: bool = True
+    late_in_order: bool = False
 
     name: ClassVar[str] = "eventtime_watermark"
+    version: ClassVar[int] = 2
+    gives_time: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _choice("late", self.late, ("side_output", "drop"))
-        _choice("watermark_per", self.watermark_per, ("collection", "tuple"))
-        _choice("skew_against", self.skew_against, ("rows", "clock"))
-        _choice("hold", self.hold, (True, False))
-        for name, minimum in (("late_tolerance", 0), ("max_future_skew", 0), ("idle_timeout", 1)):
-            value = getattr(self, name)
-            if value is not None or name == "late_tolerance":
-                object.__setattr__(self, name, parse_duration(value, name, minimum=minimum))
-        for name in ("skew_confirm", "max_sources"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(name, value, "must be a whole number of at least 1")
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        checks.one_of("late", self.late, ("side_output", "drop"))
+        checks.one_of("watermark_per", self.watermark_per, ("collection", "tuple"))
+        checks.one_of("skew_against", self.skew_against, ("rows", "clock"))
+        checks.boolean("hold", self.hold)
+        checks.boolean("late_in_order", self.late_in_order)
+        put("late_tolerance", checks.duration("late_tolerance", self.late_tolerance))
+        if self.max_future_skew is not None:
+            put("max_future_skew", checks.duration("max_future_skew", self.max_future_skew))
+        if self.idle_timeout is not None:
+            put("idle_timeout", checks.duration("idle_timeout", self.idle_timeout, 1))
+        if self.source is not None:
+            put("source", checks.names("source", [self.source])[0])
+        put("skew_confirm", checks.int_in("skew_confirm", self.skew_confirm, 1))
+        put("max_sources", checks.int_in("max_sources", self.max_sources, 1))
 
     def layout(self) -> Layout:
         slots = 1 if self.source is None else self.max_sources
+        count = Column(np.int64, merge="sum")
         return Layout(
             {
                 "watermark": Column(np.int64, fill=UNSET),
@@ -106,11 +174,21 @@ class EventtimeWatermark(Operator):
                 "source": Column(np.int64, (slots,)),
                 "wall": Column(np.int64, (slots,), UNSET),
                 "idle": Column(np.int8, (slots,)),
-                "suspect": Column(np.int64, (2,)),
-                "counters": Column(np.int64, (6,)),
+                "suspect_time": Column(np.int64),
+                "suspect_count": Column(np.int64),
+                "late_count": count,
+                "skewed_count": count,
+                "no_slot_count": count,
+                "discarded_count": count,
+                "watermark_count": count,
+                "max_lateness": Column(np.int64, merge="max"),
             },
-            tables=("held",),
+            tables=("held", "suspects"),
         )
+
+    def invariants(self, state: State) -> None:
+        require_int64(state, "held", TIME)
+        require_int64(state, "suspects", TIME, AGAINST)
 
     def input_columns(self) -> frozenset[str] | None:
         return frozenset() if self.source is None else frozenset({self.source})
@@ -118,53 +196,218 @@ class EventtimeWatermark(Operator):
     def without_buffering(self) -> Operator:
         return replace(self, hold=False)
 
-    # -- transitions ----------------------------------------------------------------------------
-
-    def process(self, state: State, collection: Collection) -> list[Outcome]:
-        before = state["watermark"].copy()
-        lanes_here = present(collection.lane, state.lanes)
-        codes = np.zeros(len(collection), np.int8)
-        behind = np.empty(len(collection), np.int64)
-        refused: list[Outcome] = []
-        if self._admit(state, collection, lanes_here, codes, behind):
-            refused = self._refused(state, collection, codes, behind)
-        # Late rows go last: the next stage then stands at the watermark that made them late.
-        return self._release(state, collection, codes, lanes_here, before) + refused
-
-    def _admit(
-        self,
-        state: State,
-        collection: Collection,
-        present: NDArray[Any],
-        codes: NDArray[np.int8],
-        behind: Int64s,
-    ) -> int:
-        """Decide every row; how many were refused."""
-        lanes, times = as_readonly(collection.lane), as_readonly(collection.time_ns)
-        wall_ns = collection.wall_ns
-        settings = self._kernel_settings
-        by_clock = settings[2] == kernel.SKEW_CLOCK
-        if self.source is None and self.idle_timeout is None and not by_clock:
-            state["wall"][present] = wall_ns
-            refused = kernel.admit_plain(
-                lanes, times, settings, state["watermark"], state["newest"].reshape(-1),
-                state["suspect"], codes, behind,
-            )  # fmt: skip
-            return int(refused)
-        counts = kernel.admit(
-            lanes, times, self._sources(collection.rows), wall_ns, settings,
-            state["watermark"], state["newest"], state["source"], state["wall"], state["idle"],
-            state["suspect"], codes, behind,
-        )  # fmt: skip
-        return len(codes) - int(counts[kernel.ACCEPTED])
+    def with_late_in_order(self) -> Operator:
+        return replace(self, late_in_order=True)
 
     def uses_wall_time(self) -> bool:
-        by_clock = self.max_future_skew is not None and self.skew_against == "clock"
-        return self.idle_timeout is not None or by_clock
+        return self.idle_timeout is not None or self._rules.skew_mode == Skew.CLOCK
 
     def compile(self) -> None:
-        state = self.open()
-        self.process(state, Collection.of(pa.record_batch({"v": [1, 2]}), np.array([2, 1])))
+        rows = pa.record_batch({"v": [1, 2]})
+        self.process(self.open(), Collection.of(rows, np.array([2, 1])))
+
+    @property
+    def _rules(self) -> Rules:
+        def span(value: Any, otherwise: int) -> int:
+            return otherwise if value is None else int(value)
+
+        mode = Skew.OFF
+        if self.max_future_skew is not None:
+            mode = Skew.CLOCK if self.skew_against == "clock" else Skew.ROWS
+        per_tuple = self.watermark_per == "tuple"
+        return Rules(
+            tolerance=span(self.late_tolerance, 0),
+            tie=int(per_tuple and self.late_tolerance == 0),
+            per_tuple=per_tuple,
+            skew_mode=int(mode),
+            skew=span(self.max_future_skew, 0),
+            confirm=self.skew_confirm,
+            timeout=span(self.idle_timeout, -1),
+        )
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        collection, waiting = self._with_suspects(state, collection)
+        before = state["watermark"].copy()
+        lanes = present(collection.lane, state.lanes)
+        decided = self._decide(state, collection, waiting, lanes)
+        settle_all(lanes, self._rules, _lanes(state))
+        late = errors = None
+        if decided is not None:
+            late = self._late(state, collection, decided)
+            errors = self._errors(state, collection, decided)
+            self._keep_suspects(state, collection, decided)
+        verdict = _all_accepted(collection) if decided is None else decided.verdict
+        data = self._leaving(state, collection, verdict)
+        out = self._in_sequence(state, data, late, lanes, before)
+        return out if errors is None else [*out, errors]
+
+    def _with_suspects(self, state: State, collection: Collection) -> tuple[Collection, int]:
+        """The rows that wait as suspects, with the new ones behind them, and how many waited."""
+        held = state.tables["suspects"]
+        if held is None or held.num_rows == 0:
+            return collection, 0
+        lane, time, payload = _joined(held.drop_columns([AGAINST]), collection)
+        state.touch(lane[: held.num_rows])
+        return Collection(payload, time, lane, collection.wall_ns), held.num_rows
+
+    def _decide(
+        self, state: State, collection: Collection, waiting: int, lanes: Int64s
+    ) -> Decisions | None:
+        """The verdict on every row; None if all are accepted."""
+        n, rules = len(collection), self._rules
+        by_rows = rules.skew_mode == Skew.ROWS
+        out = Decisions(
+            verdict=np.zeros(n, np.int8),
+            against=np.empty(n, np.int64),
+            decided_at=np.empty(n, np.int64),
+            previous=np.empty(n if by_rows else 0, np.int64),
+            last_suspect=np.full(state.lanes if by_rows else 0, -1, np.int64),
+        )
+        if waiting:
+            suspects = state.tables["suspects"]
+            assert suspects is not None
+            out.against[:waiting] = suspects.column(AGAINST).to_numpy()
+        lane, time_ns = as_readonly(collection.lane), as_readonly(collection.time_ns)
+        if self.source is None and not self.uses_wall_time():
+            state["wall"][lanes] = collection.wall_ns
+            rows = Rows(lane, time_ns, time_ns)
+            return None if admit_single_source(rows, waiting, rules, _lanes(state), out) else out
+        rows = Rows(lane, time_ns, as_readonly(self._sources(collection)))
+        admit(rows, waiting, collection.wall_ns, rules, _lanes(state), out)
+        return out if waiting or out.verdict.any() else None
+
+    def _sources(self, collection: Collection) -> Int64s:
+        """A number per source: integers are their own, names a digest of the text."""
+        rows = collection.rows
+        if self.source is None or rows.schema.get_field_index(self.source) < 0:
+            return np.zeros(rows.num_rows, np.int64)
+        column = rows.column(self.source)
+        if pa.types.is_integer(column.type):
+            return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), np.int64)
+        names = column.dictionary_encode()
+        digests = [_digest(name) for name in names.dictionary.to_pylist()] or [0]
+        codes = names.indices.fill_null(0).to_numpy()
+        return np.asarray(np.array(digests, np.int64)[codes], np.int64)
+
+    # -- rows that are refused --------------------------------------------------------------------
+
+    def _late(self, state: State, collection: Collection, decided: Decisions) -> _LateRows | None:
+        which = np.flatnonzero(decided.verdict == Verdict.LATE)
+        if len(which) == 0:
+            return None
+        lane, time_ns = collection.lane[which], collection.time_ns[which]
+        watermark = decided.against[which]
+        lateness = _distance(watermark, time_ns)
+        np.add.at(state["late_count"], lane, 1)
+        np.maximum.at(state["max_lateness"], lane, lateness)
+        if self.late == "drop":
+            return None
+        rows = take(collection.rows, which)
+        return _LateRows(Late(rows, time_ns, lane, lateness, watermark), which)
+
+    def _errors(
+        self, state: State, collection: Collection, decided: Decisions
+    ) -> StreamError | None:
+        verdict = decided.verdict
+        which = np.flatnonzero((verdict == Verdict.SKEWED) | (verdict == Verdict.NO_SLOT))
+        if len(which) == 0:
+            return None
+        # In order of decision: then it makes no difference where a collection ends.
+        which = which[np.lexsort((which, decided.decided_at[which]))]
+        lane, skewed = collection.lane[which], verdict[which] == Verdict.SKEWED
+        np.add.at(state["skewed_count"], lane[skewed], 1)
+        np.add.at(state["no_slot_count"], lane[~skewed], 1)
+        ahead = _distance(collection.time_ns[which], decided.against[which])
+        return self._error_rows(collection, which, skewed, ahead)
+
+    def _error_rows(
+        self, collection: Collection, which: Int64s, skewed: NDArray[np.bool_], ahead: Int64s
+    ) -> StreamError:
+        limit = format_duration(self._rules.skew)
+        reason = [
+            f"{distance} ns ahead, more than max_future_skew ({limit})"
+            if is_skewed else f"more than max_sources ({self.max_sources}) sources"
+            for is_skewed, distance in zip(skewed, ahead.tolist(), strict=True)
+        ]  # fmt: skip
+        return StreamError(
+            take(collection.rows, which),
+            pa.array(np.where(skewed, TIME_NS, self.source or ""), pa.string()),
+            pa.array(collection.time_ns[which]).cast(pa.string()),
+            pa.array(reason, pa.string()),
+            collection.lane[which],
+        )
+
+    def _keep_suspects(self, state: State, collection: Collection, decided: Decisions) -> None:
+        which = np.flatnonzero(decided.verdict == Verdict.SUSPECT)
+        if len(which):
+            columns = {
+                LANE: collection.lane[which],
+                TIME: collection.time_ns[which],
+                AGAINST: decided.against[which],
+            }
+            state.tables["suspects"] = _beside(take(collection.rows, which), columns)
+        elif state.tables["suspects"] is not None:
+            state.tables["suspects"] = None
+
+    # -- rows that leave --------------------------------------------------------------------------
+
+    def _leaving(
+        self, state: State, collection: Collection | None, verdict: NDArray[np.int8]
+    ) -> _Leaving | None:
+        """The accepted rows that leave now; the others are held."""
+        if not self.hold:
+            return None if collection is None else _as_they_came(collection, verdict)
+        held = state.tables["held"]
+        lane, time, payload = _joined(held, collection)
+        waited = len(lane) - len(verdict)
+        verdict = np.concatenate([np.zeros(waited, np.int8), verdict])
+        passed = state["watermark"]
+        if self._rules.tie:
+            passed = np.where(passed == UNSET, UNSET, passed + 1)
+        # Lanes and times are sorted and decided first; the payload of what stays is then copied,
+        # and that of what leaves when the next stage asks for it.
+        leaving, staying = arrange(lane, time, verdict, passed, state.lanes)
+        if len(leaving.rows) or len(staying.rows) > waited:
+            kept = None
+            if len(staying.rows):
+                columns = {LANE: staying.lane, TIME: staying.time_ns}
+                kept = _beside(take(payload, staying.rows), columns)
+            state.tables["held"] = kept
+        if len(leaving.rows) == 0:
+            return None
+        wall_ns = 0 if collection is None else collection.wall_ns
+        rows = LazyRows(payload, *leaving, wall_ns)
+        few = _COPY_BELOW * len(rows) < payload.num_rows
+        return _Leaving(rows.copied() if few else rows, None)
+
+    def _in_sequence(
+        self,
+        state: State,
+        data: _Leaving | None,
+        late: _LateRows | None,
+        lanes: Int64s,
+        before: Int64s,
+    ) -> list[Outcome]:
+        """Data, late rows and the watermarks of `lanes` in the order in which they leave. `before`
+        are the watermarks that were handed on last."""
+        out: list[Outcome] = []
+        if late is not None and self.late_in_order:
+            before = before.copy()
+            out = _between(data, late, before, self._rules.tie)
+        elif data is not None:
+            out = [data.rows]
+        watermark = state["watermark"]
+        moved = lanes[watermark[lanes] > before[lanes]]
+        if len(moved):
+            state["watermark_count"][moved] += 1
+            out.append(Watermark(watermark[moved], moved.astype(np.int32)))
+        if late is not None and not self.late_in_order:
+            out.append(late.rows)
+        return out
+
+    # -- wall time, the end, metrics --------------------------------------------------------------
 
     def wake_at(self, state: State) -> int | None:
         if self.idle_timeout is None:
@@ -172,20 +415,22 @@ class EventtimeWatermark(Operator):
         waiting = (state["wall"] != UNSET) & (state["idle"] == 0)
         if not waiting.any():
             return None
-        return int(state["wall"][waiting].min()) + parse_duration(self.idle_timeout) + 1
+        return int(state["wall"][waiting].min()) + self._rules.timeout + 1
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
         if self.idle_timeout is None:
             return []
         seen = state["wall"]
-        cutoff = wall_ns - parse_duration(self.idle_timeout)
-        due = (seen != UNSET) & (state["idle"] == 0) & (seen < cutoff)
+        due = (seen != UNSET) & (state["idle"] == 0) & (seen < wall_ns - self._rules.timeout)
         lanes = np.flatnonzero(due.any(axis=1))
         if len(lanes) == 0:
             return []
         state["idle"][due] = 1
         state.touch(lanes)
-        return self._release(state, None, _NO_CODES, lanes, state["watermark"].copy())
+        before = state["watermark"].copy()
+        settle_all(lanes, self._rules, _lanes(state))
+        data = self._leaving(state, None, np.zeros(0, np.int8))
+        return self._in_sequence(state, data, None, lanes, before)
 
     def resume(self, state: State, wall_ns: int) -> None:
         if self.idle_timeout is not None:
@@ -194,169 +439,134 @@ class EventtimeWatermark(Operator):
             state.touch(np.flatnonzero(waiting.any(axis=1)))
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
-        held = state.tables["held"]
-        if held is None or held.num_rows == 0:
-            return []
-        lane = held.column(LANE).to_numpy()
-        leaving = np.ones(len(lane), np.bool_) if lanes is None else np.isin(lane, lanes)
-        if not leaving.any():
-            return []
-        state.touch(np.unique(lane[leaving]))
-        state.tables["held"] = held.filter(pa.array(~leaving))
-        return [_unheld(held.filter(pa.array(leaving)))]
+        out: list[Outcome] = []
+        held = _cut_out(state, "held", lanes)
+        if held is not None:
+            lane, time, payload = _joined(held, None)
+            out.append(Collection(payload, time, lane))
+        suspects = _cut_out(state, "suspects", lanes)
+        if suspects is not None:
+            against = suspects.column(AGAINST).to_numpy()
+            lane, time, payload = _joined(suspects.drop_columns([AGAINST]), None)
+            np.add.at(state["skewed_count"], lane, 1)
+            state["suspect_count"][lane] = 0
+            rows, which = Collection(payload, time, lane), np.arange(len(lane))
+            skewed = np.ones(len(lane), np.bool_)
+            out.append(self._error_rows(rows, which, skewed, _distance(time, against)))
+        return out
 
     def discard(self, state: State) -> dict[str, int]:
-        held = state.tables["held"]
-        if held is None:
-            return {"discarded_count": 0}
-        lane = held.column(LANE).to_numpy()
-        np.add.at(state["counters"][:, _DISCARDED], lane, 1)
-        state.touch(np.unique(lane))
-        state.tables["held"] = held.slice(0, 0)
-        return {"discarded_count": int(held.num_rows)}
+        gone = 0
+        for name in state.tables:
+            table = _cut_out(state, name, None)
+            if table is not None:
+                lane = table.column(LANE).to_numpy()
+                np.add.at(state["discarded_count"], lane, 1)
+                state["suspect_count"][lane] = 0
+                gone += len(lane)
+        return {"discarded_count": gone}
 
     def metrics(self, state: State) -> dict[str, int | float]:
-        totals = state["counters"].sum(axis=0)
+        known = state["watermark"][state["watermark"] != UNSET]
+        middle = np.sort(known)[(len(known) - 1) // 2] if len(known) else UNSET
         return {
-            "buffer_size": state.rows("held"),
-            "late_dropped_count": int(totals[_LATE]),
-            "watermark_emitted_count": int(totals[_EMITTED]),
+            "rows_held": state.rows("held") + state.rows("suspects"),
+            "late_dropped_count": int(state["late_count"].sum()),
+            "watermark_emitted_count": int(state["watermark_count"].sum()),
             "max_timestamp_seen": int(state["newest"].max(initial=UNSET)),
-            "current_watermark": int(state["watermark"].max(initial=UNSET)),
-            "max_lateness": int(state["counters"][:, _MAX_LATENESS].max(initial=0)),
-            "future_skew_count": int(totals[_SKEWED]),
-            "refused_source_count": int(totals[_NO_SLOT]),
-            "discarded_count": int(totals[_DISCARDED]),
+            "watermark_lowest": int(known.min(initial=MAX_NS)) if len(known) else UNSET,
+            "watermark_median": int(middle),
+            "current_watermark": int(known.max(initial=UNSET)),
+            "max_lateness": int(state["max_lateness"].max(initial=0)),
+            "future_skew_count": int(state["skewed_count"].sum()),
+            "refused_source_count": int(state["no_slot_count"].sum()),
+            "discarded_count": int(state["discarded_count"].sum()),
         }
 
-    # -- the parts of process -------------------------------------------------------------------
-
-    @property
-    def _kernel_settings(self) -> tuple[int, int, int, int, int, int]:
-        skew = 0 if self.max_future_skew is None else parse_duration(self.max_future_skew)
-        mode = kernel.SKEW_OFF
-        if self.max_future_skew is not None:
-            mode = kernel.SKEW_CLOCK if self.skew_against == "clock" else kernel.SKEW_BULK
-        timeout = -1 if self.idle_timeout is None else parse_duration(self.idle_timeout)
-        tolerance = parse_duration(self.late_tolerance)
-        per_tuple = int(self.watermark_per == "tuple")
-        return tolerance, per_tuple, mode, skew, self.skew_confirm, timeout
-
-    def _sources(self, rows: pa.RecordBatch) -> Int64s:
-        if self.source is None or rows.schema.get_field_index(self.source) < 0:
-            return np.zeros(rows.num_rows, np.int64)
-        column = rows.column(rows.schema.get_field_index(self.source))
-        if pa.types.is_integer(column.type):
-            return np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy(), np.int64)
-        names = column.dictionary_encode()
-        digests = [_digest(name) for name in names.dictionary.to_pylist()] or [0]
-        places = names.indices.fill_null(0).to_numpy()
-        return np.asarray(np.array(digests, np.int64)[places], np.int64)
-
-    def _refused(
-        self, state: State, collection: Collection, codes: NDArray[np.int8], behind: Int64s
-    ) -> list[Outcome]:
-        out: list[Outcome] = []
-        counters = state["counters"]
-        late = np.flatnonzero(codes == kernel.LATE)
-        if len(late):
-            lane = collection.lane[late]
-            np.add.at(counters[:, _LATE], lane, 1)
-            np.maximum.at(counters[:, _MAX_LATENESS], lane, behind[late])
-            if self.late == "side_output":
-                rows = collection.rows.take(pa.array(late))
-                out.append(Late(rows, collection.time_ns[late], lane, behind[late]))
-        wrong = np.flatnonzero((codes == kernel.SKEWED) | (codes == kernel.NO_SLOT))
-        if len(wrong):
-            lane = collection.lane[wrong]
-            skewed = codes[wrong] == kernel.SKEWED
-            np.add.at(counters[:, _SKEWED], lane[skewed], 1)
-            np.add.at(counters[:, _NO_SLOT], lane[~skewed], 1)
-            limit = format_duration(self._kernel_settings[3])
-            column = pa.array(np.where(skewed, "time_ns", self.source or ""), pa.string())
-            reason = [
-                f"{ahead} ns ahead, more than max_future_skew ({limit})"
-                if bad else f"more than max_sources ({self.max_sources}) sources"
-                for bad, ahead in zip(skewed, behind[wrong].tolist(), strict=True)
-            ]  # fmt: skip
-            value = pa.array(collection.time_ns[wrong]).cast(pa.string())
-            rows = collection.rows.take(pa.array(wrong))
-            out.append(StreamError(rows, column, value, pa.array(reason, pa.string()), lane))
-        return out
-
-    def _release(
-        self,
-        state: State,
-        collection: Collection | None,
-        codes: NDArray[np.int8],
-        lanes: NDArray[Any],
-        before: Int64s,
-    ) -> list[Outcome]:
-        """Move the watermark of `lanes`, hand on what may leave, then the watermark."""
-        watermark = state["watermark"]
-        tolerance = self._kernel_settings[0]
-        kernel.settle_all(
-            lanes, tolerance, watermark, state["newest"], state["wall"], state["idle"]
-        )
-        moved = lanes[watermark[lanes] > before[lanes]]
-        out = self._in_order(state, collection, codes) if self.hold else _in_time(collection, codes)
-        if len(moved):
-            state["counters"][moved, _EMITTED] += 1
-            out.append(Watermark(watermark[moved], moved.astype(np.int32)))
-        return out
-
-    def _in_order(
-        self, state: State, collection: Collection | None, codes: NDArray[np.int8]
-    ) -> list[Outcome]:
-        """What the watermark has passed, in order; the rest is held.
-
-        Lanes and times are joined as numbers and decided first; the payload of what stays is then
-        copied, and that of what leaves when the next stage wants it.
-        """
-        watermark = state["watermark"]
-        held = state.tables["held"]
-        lane, time, payload = _joined(held, collection)
-        waiting = len(lane) - len(codes)
-        codes = np.concatenate([np.zeros(waiting, np.int8), codes])
-        leaving, staying = arrange(lane, time, codes, watermark, state.lanes)
-        out: list[Outcome] = []
-        if len(leaving.rows) or len(staying.rows) > waiting:
-            kept = None
-            if len(staying.rows):
-                columns = {LANE: staying.lane, TIME: staying.time_ns}
-                kept = with_columns(payload.take(pa.array(staying.rows)), columns)
-            state.tables["held"] = kept
-        if len(leaving.rows):
-            wall_ns = 0 if collection is None else collection.wall_ns
-            picked = LazyRows(payload, *leaving, wall_ns)
-            few = _FEW * len(picked) < payload.num_rows
-            out.append(picked.copied() if few else picked)
-        return out
+    def watermarks(self, state: State) -> Int64s:
+        return state["watermark"]
 
 
-_NO_CODES = np.zeros(0, np.int8)
-
-_FEW = 4
-"""Where less than one row of so many leaves, it is copied at once: the next stage shall not have to
-go through all that is held."""
+# -- parts of a call -------------------------------------------------------------------------------
 
 
-def _in_time(collection: Collection | None, codes: NDArray[np.int8]) -> list[Outcome]:
-    """The accepted rows as they came."""
-    if collection is None:
-        return []
-    if not codes.any():
-        return [collection]
-    kept = codes == kernel.ACCEPTED
+class _Leaving(NamedTuple):
+    """Data that leaves. `arrival` are the positions of the rows in the collection, where they leave
+    as they came; None where they leave in order of time."""
+
+    rows: Collection
+    arrival: Int64s | None
+
+
+class _LateRows(NamedTuple):
+    """Late rows, and their positions in the collection."""
+
+    rows: Late
+    arrival: Int64s
+
+
+def _between(data: _Leaving | None, late: _LateRows, handed: Int64s, tie: int) -> list[Outcome]:
+    """Late rows between the data, each group behind its watermark. `handed` are the watermarks
+    handed on so far, by lane, and are moved.
+
+    Per lane, late rows come in groups, numbered from 0. Data of segment k leaves before group k:
+    rows in order of time belong to the first group whose watermark (and `tie`) has passed them,
+    rows as they came to the first group that arrived behind them.
+    """
+    rows = late.rows
+    group = np.zeros(len(rows), np.int64)
+    segment = np.zeros(0 if data is None else len(data.rows), np.int64)
+    for lane in np.unique(rows.lane):
+        mine = np.flatnonzero(rows.lane == lane)
+        watermark, arrival = rows.watermark_ns[mine], late.arrival[mine]
+        own = np.zeros(0, np.int64)
+        if data is not None:
+            own = np.flatnonzero(data.rows.lane == lane)
+        new = np.diff(watermark) > 0
+        if data is not None and data.arrival is not None:
+            came_before = np.searchsorted(data.arrival[own], arrival)
+            new |= np.diff(came_before) > 0
+        group[mine] = np.concatenate([[0], np.cumsum(new)])
+        first = np.concatenate([[0], np.flatnonzero(new) + 1])
+        if data is None:
+            continue
+        if data.arrival is None:
+            limits, values = watermark[first] + tie, data.rows.time_ns[own]
+        else:
+            limits, values = arrival[first], data.arrival[own]
+        segment[own] = np.searchsorted(limits, values, side="left")
+    out: list[Outcome] = []
+    last = max(int(group.max()), int(segment.max(initial=0)))
+    for number in range(last + 1):
+        if data is not None and len(which := np.flatnonzero(segment == number)):
+            out.append(data.rows if len(which) == len(segment) else data.rows.take(which))
+        which = np.flatnonzero(group == number)
+        if len(which) == 0:
+            continue
+        lane, first = np.unique(rows.lane[which], return_index=True)
+        time = rows.watermark_ns[which[first]]
+        moved = time > handed[lane]
+        if moved.any():
+            handed[lane[moved]] = time[moved]
+            out.append(Watermark(time[moved], lane[moved]))
+        out.append(rows if len(which) == len(rows) else rows.take(which))
+    return out
+
+
+def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _Leaving | None:
+    """The accepted rows in order of arrival."""
+    if not verdict.any():
+        return _Leaving(collection, np.arange(len(collection)))
+    kept = verdict == Verdict.ACCEPTED
     if not kept.any():
-        return []
-    return [some_rows(collection, kept)]
+        return None
+    return _Leaving(some_rows(collection, kept), np.flatnonzero(kept))
 
 
 def _joined(
     held: pa.RecordBatch | None, collection: Collection | None
 ) -> tuple[Int32s, Int64s, pa.RecordBatch]:
-    """Lanes, times and payload of what is held and, behind it, of what came."""
+    """Lanes, times and payload of the rows held and, behind them, of the new ones."""
     if held is None or held.num_rows == 0:
         if collection is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64), pa.record_batch({})
@@ -372,16 +582,41 @@ def _joined(
     )
 
 
-def _unheld(rows: pa.RecordBatch, wall_ns: int = 0) -> Collection:
-    lane, time = rows.column(LANE).to_numpy(), rows.column(TIME).to_numpy()
-    return Collection(rows.drop_columns([LANE, TIME]), time, lane, wall_ns)
+def _beside(rows: pa.RecordBatch, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """`rows` with internal columns behind them: a state table."""
+    arrays = [*rows.columns, *(pa.array(values) for values in columns.values())]
+    return pa.RecordBatch.from_arrays(arrays, names=[*rows.schema.names, *columns])
+
+
+def _cut_out(state: State, name: str, lanes: Int32s | None) -> pa.RecordBatch | None:
+    """Take the rows of these lanes (None: all) out of a state table; None if there are none."""
+    table = state.tables[name]
+    if table is None or table.num_rows == 0:
+        return None
+    lane = table.column(LANE).to_numpy()
+    leaving = np.ones(len(lane), np.bool_) if lanes is None else np.isin(lane, lanes)
+    if not leaving.any():
+        return None
+    state.touch(np.unique(lane[leaving]))
+    state.tables[name] = None if leaving.all() else table.filter(pa.array(~leaving))
+    return table if leaving.all() else table.filter(pa.array(leaving))
+
+
+def _lanes(state: State) -> Lanes:
+    return Lanes(*(state[name] for name in Lanes._fields))
+
+
+def _all_accepted(collection: Collection) -> NDArray[np.int8]:
+    return np.zeros(len(collection), np.int8)
+
+
+def _distance(later: Int64s, earlier: Int64s) -> Int64s:
+    """later - earlier where later >= earlier, at most the largest span (292 years)."""
+    with np.errstate(over="ignore"):
+        distance = later - earlier
+    return np.where(distance < 0, MAX_NS, distance)
 
 
 def _digest(name: object) -> int:
     """The same number for the same name in every process, which Python's own hash is not."""
     return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest(), signed=True)
-
-
-def _choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(name, value, f"must be one of {', '.join(map(str, allowed))}")

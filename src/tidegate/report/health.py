@@ -100,7 +100,7 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
                 "watermark_ns": None if not marks else str(max(marks)),
                 "slowest_ns": None if not marks else str(min(marks)),
                 "lag_ns": max(newest) - min(marks) if marks and newest else None,
-                "held": sum(_named(m, "buffer_size") or 0 for m in standing.values()),
+                "held": sum(_named(m, "rows_held") or 0 for m in standing.values()),
                 "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
                 "rows": commit["rows"],
                 "chains": _chain_levels(list(standing.values())),

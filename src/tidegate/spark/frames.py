@@ -232,7 +232,12 @@ class Frames:
         time_ns = pa.field("time_ns", pa.int64())
         return {
             "data": _with(inputs[-1], time_ns),
-            "late": _with(refused, time_ns, pa.field("lateness_ns", pa.int64())),
+            "late": _with(
+                refused,
+                time_ns,
+                pa.field("lateness_ns", pa.int64()),
+                pa.field("watermark_ns", pa.int64()),
+            ),
             "error": _with(refused, *_ERROR_FIELDS),
             "dropped": _with(refused, time_ns, pa.field("reason", pa.string())),
             **chain.side_schemas(rows),

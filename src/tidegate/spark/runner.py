@@ -80,7 +80,7 @@ class Summary:
 
     @property
     def held(self) -> int:
-        return self.total("eventtime_watermark.buffer_size")
+        return self.total("eventtime_watermark.rows_held")
 
     @property
     def in_order(self) -> int:

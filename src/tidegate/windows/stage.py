@@ -343,7 +343,7 @@ class Window(Operator):
         totals = state["counters"].sum(axis=0)
         out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
         out["open_windows"] = state.rows("open")
-        out["buffer_size"] = state.rows("rows")
+        out["rows_held"] = state.rows("rows")
         used = self.stepping.buffered_bytes(state)
         out["buffered_bytes"] = used
         tables = (state.tables[name] for name in ("open", "slots"))
