@@ -53,12 +53,12 @@ class Flow:
     >>> import pyarrow as pa
     >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
     >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
-    >>> flow = Flow([EventtimeWatermark("1 s")], key="car", decoder=decoder)
-    >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [2, 9, 1, 3]})
+    >>> flow = Flow([EventtimeWatermark("10 s")], key="car", decoder=decoder)
+    >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [20, 90, 15, 40]})
     >>> [o.rows.column("t").to_pylist() for o in flow.process(rows) if o.kind == "data"]
-    [[1, 2]]
+    [[15, 20]]
     >>> [o.rows.column("t").to_pylist() for o in flow.end()]
-    [[3, 9]]
+    [[40, 90]]
     """
 
     def __init__(

@@ -107,6 +107,8 @@ class PhysicalEventtimeWatermark(Node):
             del settings["max_sources"]
         if self.watermark.hold:
             del settings["hold"]
+        if not self.watermark.late_in_order:
+            del settings["late_in_order"]
         return {
             "mode": "event_time",
             "late_tolerance_ms": milliseconds(settings["late_tolerance"]),
