@@ -9,10 +9,9 @@ import pytest
 
 from cases import load
 from tidegate.batching import PulseGrid, StreamPeriodEstimator
-from tidegate.batching import layout as c
 from tidegate.batching.grid import refresh
-from tidegate.batching.period import RING
-from tidegate.batching.rows import anchor_of, sort_rows
+from tidegate.batching.kernel import anchor_of, sort_rows
+from tidegate.batching.layout import RING, ROW, STREAM
 
 
 def grid_of(row: dict[str, int]) -> PulseGrid:
@@ -43,27 +42,25 @@ def estimator(row: dict[str, Any]) -> int | None:
 
 def plausible_anchor(row: dict[str, Any]) -> int:
     times = row["timestamps_ns"]
-    rows = np.zeros((len(times), c.ROW_COLUMNS), np.int64)
-    rows[:, c.TIME] = times
+    rows = np.zeros(len(times), ROW)
+    rows["time"] = times
     numbers = np.arange(len(times))
     sort_rows(rows, numbers, 0, len(times), numbers.copy(), True)
     return int(anchor_of(rows, numbers, 0, len(times), row["batch_length_ns"]))
 
 
 def refresh_grid(row: dict[str, Any]) -> list[int] | None:
-    streams = np.zeros((1, 1, c.STREAM_COLUMNS), np.int64)
-    rings = np.zeros((1, 1, RING), np.int64)
+    streams = np.zeros(1, STREAM)
+    stream = streams[0]
     diffs = row["diffs_ns"][-RING:]
-    rings[0, 0, : len(diffs)] = diffs
-    stream = streams[0, 0]
-    stream[[c.TRACKED, c.DIFFS, c.LAST]] = 1, len(diffs), row["last_ts_ns"]
+    stream["ring"][: len(diffs)] = diffs
+    stream["tracked"], stream["diffs"], stream["last"] = 1, len(diffs), row["last_ts_ns"]
     if row["grid_before"]:
-        stream[[c.ORIGIN, c.PERIOD, c.SLOTS]] = row["grid_before"]
+        stream["origin"], stream["period"], stream["slots"] = row["grid_before"]
     start, bucket = row["batch_start_ns"], row["bucket_ts_ns"] or [row["last_ts_ns"]]
     after = next((t for t in bucket if t >= start), bucket[0])
-    scratch = np.zeros(RING)
-    refresh(streams, rings, 0, 0, start, row["batch_length_ns"], bucket[0], after, scratch)
-    return [int(stream[at]) for at in (c.ORIGIN, c.PERIOD, c.SLOTS)] if stream[c.PERIOD] else None
+    refresh(stream, start, row["batch_length_ns"], bucket[0], after, np.zeros(RING))
+    return [int(stream[at]) for at in ("origin", "period", "slots")] if stream["period"] else None
 
 
 FUNCTIONS = {

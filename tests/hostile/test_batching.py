@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.batching import AdaptiveLength, Batch, Message, PulseGrid, RateAwareBatcher
-from tidegate.batching import layout as c
+from tidegate.batching.layout import lane_records
 from tidegate.core.outcomes import Collection, ControlSignal, Side, StreamError
 from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import ConfigError, ContractError, StateError
@@ -128,14 +128,14 @@ def test_rows_without_a_stream_are_errors_and_move_nothing() -> None:
             "error_reason": "no stream: the column is null",
         }
     ]
-    assert state["lane"][0, c.HWM] < 10**9
+    assert lane_records(state)["hwm"][0] < 10**9
     assert len(stage.process(state, rows_at([5], [None]))) == 1
 
 
 def test_columns_that_are_missing_or_taken() -> None:
     schema = pa.schema([("topic", pa.string())])
-    with pytest.raises(ConfigError, match="stream"):
-        Batch(stream="sensor").schema(schema)
+    with pytest.raises(ConfigError, match="topic"):
+        Batch(topic="sensor").schema(schema)
     with pytest.raises(ConfigError, match="keys"):
         Batch(keys=("vehicle",)).side_schemas(schema)
     with pytest.raises(ConfigError, match="slot"):
@@ -145,8 +145,8 @@ def test_columns_that_are_missing_or_taken() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"stream": ""},
-        {"stream": 3},
+        {"topic": ""},
+        {"topic": 3},
         {"gated": "det"},
         {"gated": (1,)},
         {"keys": "vehicle"},
@@ -181,7 +181,7 @@ def test_a_control_with_an_absurd_length_changes_nothing() -> None:
     state = stage.open()
     with pytest.raises(ConfigError, match="batch_length"):
         stage.control(state, ControlSignal("batch_length", "0 s"))
-    assert state["lane"][0, c.LENGTH] == 0
+    assert lane_records(state)["length"][0] == 0
     assert stage.control(state, ControlSignal("somebody_elses", 1)) == []
 
 

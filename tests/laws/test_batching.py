@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.batching import Batch, Message, MessageBatch, RateAwareBatcher, SimpleBatcher
-from tidegate.batching import layout as c
+from tidegate.batching.layout import lane_records
 from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, Outcome, Side, Watermark
 from tidegate.core.state import State
@@ -213,8 +213,8 @@ def test_bound(seed: int, limit: int) -> None:
     state, out = stage.open(KEYS), []
     for piece in cut(whole, range(0, len(whole), 7)):
         out += stage.process(state, piece)
-        assert (state["lane"][:, c.ROWS] <= limit).all()
-        assert state.rows("held") == state["lane"][:, c.ROWS].sum()
+        assert (lane_records(state)["rows"] <= limit).all()
+        assert state.rows("held") == lane_records(state)["rows"].sum()
     out += stage.flush(state)
     assert sum(len(o) for o in out if isinstance(o, Collection)) == len(whole)
     assert state.rows("held") == 0

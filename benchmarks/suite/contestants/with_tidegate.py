@@ -74,7 +74,7 @@ def sets(given: Given) -> pa.Table:
 
 
 def batches(given: Given) -> pa.Table:
-    stage = Batch("1 s", stream="name", gated=("lidar", "imu"), keys=("key",))
+    stage = Batch("1 s", topic="name", gated=("lidar", "imu"), keys=("key",))
     return _data(_run(given.rows, stage))
 
 

@@ -1,8 +1,11 @@
 """Batches that close when the last expected pulse of every gated stream is in.
 
-period     how fast a stream beats               adaptive   a length that follows the load
-grid       where its messages are expected       simple     fixed windows, without rates
-batcher    in process: poll, process, flush      operator   the same as a stage of a pipeline
+stage        Batch: the stage of a pipeline          fixed      windows of one length, no rates
+in_process   RateAwareBatcher: plain messages        adaptive   a length that follows the load
+kernel       the decision itself: routing, windows, closing, from top to bottom
+period       how fast a stream beats                 grid       where its messages are expected
+report       what a batch says of itself             held       rows that wait, kept in place
+layout       the records the kernel works on         settings, message
 """
 
 from __future__ import annotations

@@ -15,14 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.batching.layout import (
-    DIFFS,
-    LAST,
-    MEASURED,
-    ORIGIN,
-    PERIOD,
-    SLOTS,
-)
 from tidegate.batching.period import measured_period, whole_rate
 from tidegate.core.numba import lean_kernel
 from tidegate.core.time import Duration, parse_duration
@@ -63,41 +55,34 @@ def first_pulse(origin, period, start):
 
 
 @lean_kernel
-def refresh(streams, rings, n, s, start, length, any_time, after_time, scratch):
+def refresh(stream, start, length, any_time, after_time, scratch):
     """Make, keep, change or drop the grid of a stream.
 
     `after_time` is the first bucketed time at or after `start`, `any_time` the first bucketed one;
     both are the newest seen where nothing was bucketed.
     """
-    period = measured_period(rings, n, s, streams[n, s, DIFFS], scratch)
-    streams[n, s, MEASURED] = int(np.rint(period))
+    period = measured_period(stream, scratch)
+    stream.measured = int(np.rint(period))
     rate = whole_rate(period)
     if rate == 0:
         if period > 1e9:
             # Slower than 1 Hz now: a grid of its old rate would gate for ever.
-            streams[n, s, PERIOD] = 0
+            stream.period = 0
         return
     if rate * (length + 1.0) < 1e9:
         # No whole pulse per batch: rides along. The +1 is the nanosecond that a length such as
         # 1/7 s loses when it is written in whole ones.
-        streams[n, s, PERIOD] = 0
+        stream.period = 0
         return
-    origin = streams[n, s, ORIGIN]
-    if streams[n, s, PERIOD] == 0 or abs(origin - start) > FAR_LENGTHS * length:
+    origin = stream.origin
+    if stream.period == 0 or abs(origin - start) > FAR_LENGTHS * length:
         origin = after_time if after_time >= start else any_time
         if abs(origin - start) > FAR_LENGTHS * length:
-            streams[n, s, PERIOD] = 0
+            stream.period = 0
             return
-    streams[n, s, ORIGIN] = origin
-    streams[n, s, PERIOD] = int(np.rint(1e9 / rate))
-    streams[n, s, SLOTS] = max(1, int(np.rint(rate * (length / 1e9))))
-
-
-@lean_kernel
-def refresh_from_last(streams, rings, n, s, start, length, scratch):
-    """`refresh` of a stream that has nothing in the window."""
-    last = streams[n, s, LAST]
-    refresh(streams, rings, n, s, start, length, last, last, scratch)
+    stream.origin = origin
+    stream.period = int(np.rint(1e9 / rate))
+    stream.slots = max(1, int(np.rint(rate * (length / 1e9))))
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.batching import layout as c
-from tidegate.batching.call import Deciding, Decision, Waiting, batch_arrays
+from tidegate.batching.held import HeldRows, kernel_call
+from tidegate.batching.layout import NEVER, ROW, KernelCall, Records, lane_records, state_columns
 from tidegate.batching.message import Message, MessageBatch, StreamReport
+from tidegate.batching.report import REASONS, Decision
 from tidegate.batching.settings import checked_count, checked_length, checked_timeout, digest
 from tidegate.core import snapshot
-from tidegate.core.outcomes import Int64s
 from tidegate.core.state import Layout, State
 from tidegate.core.time import Duration
 from tidegate.errors import ContractError, StateError
@@ -39,17 +39,19 @@ _LANE = np.zeros(1, np.int64)
 
 
 class _Names(dict[str, int]):
-    """Numbers of stream names as they come up, and their digests in the same order."""
+    """Codes of stream names as they come up: an even one, and the next for a gated message."""
 
     def __init__(self) -> None:
-        self.digests = np.empty(8, np.int64)
+        self.digests = np.empty(16, np.int64)
+        self.gated = np.tile(np.array([False, True]), 8)
         self.by_digest: dict[int, str] = {}
 
     def __missing__(self, name: str) -> int:
-        code = len(self)
+        code = 2 * len(self)
         if code == len(self.digests):
             self.digests = np.concatenate([self.digests, np.empty(code, np.int64)])
-        self.digests[code] = digest(name)
+            self.gated = np.tile(self.gated, 2)
+        self.digests[code : code + 2] = digest(name)
         self.by_digest[int(self.digests[code])] = name
         self[name] = code
         return code
@@ -96,36 +98,25 @@ class RateAwareBatcher:
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
         """Look at these messages together: one batch, or None. A further one that is due already
         comes out of the next call, which may be empty."""
-        codes = self._add(messages)
-        decision = self._deciding().as_one_call(
-            self._state, self._waiting, codes, self._names.digests, self._wall()
-        )
-        batches = self._take(decision)
+        call = self._call(messages, patient=False)
+        batches = self._take(self._held.add_as_one_call(self._state, call))
         return batches[0] if batches else None
 
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
         """Every batch that is due after these messages, looked at one at a time."""
-        codes = self._add(messages)
-        decision = self._deciding().one_at_a_time(
-            self._state, self._waiting, codes, self._names.digests, self._wall()
-        )
-        return self._take(decision)
+        return self._take(self._held.add_and_run(self._state, self._call(messages)))
 
     def wake(self) -> list[MessageBatch]:
         """What is due without a new message: nothing closed for ten batch lengths of wall time."""
-        decision = self._deciding().lanes(
-            self._state, self._waiting, _LANE, self._wall(), everything=False
-        )
-        return self._take(decision)
+        call = self._call(())
+        return self._take(self._held.settle(self._state, call, _LANE, everything=False))
 
     def flush(self) -> list[MessageBatch]:
         """Everything that still waits, window by window. The next message starts anew."""
-        decision = self._deciding().lanes(
-            self._state, self._waiting, _LANE, self._wall(), everything=True
-        )
-        batches = self._take(decision)
-        lane = self._state["lane"][0]
-        self._start_anew(int(lane[c.LENGTH]), int(lane[c.BATCHES]))
+        call = self._call(())
+        batches = self._take(self._held.settle(self._state, call, _LANE, everything=True))
+        lane = self._lane
+        self._start_anew(int(lane["length"]), int(lane["batches"]))
         return batches
 
     # -- settings -------------------------------------------------------------------------------
@@ -133,33 +124,33 @@ class RateAwareBatcher:
     @property
     def batch_length_ns(self) -> int:
         """The length of the window that stands now."""
-        return int(self._state["lane"][0, c.LENGTH])
+        return int(self._lane["length"])
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
         """Start and end of the window, or None before the first message."""
-        lane = self._state["lane"][0]
-        if not lane[c.OPEN]:
+        lane = self._lane
+        if not lane["open"]:
             return None
-        return int(lane[c.START]), int(lane[c.START] + lane[c.LENGTH])
+        return int(lane["start"]), int(lane["start"] + lane["length"])
 
     @property
     def waiting(self) -> int:
         """Messages that have come and not left."""
-        return int(self._state["lane"][0, c.ROWS])
+        return int(self._lane["rows"])
 
     def set_batch_length(self, batch_length: Duration) -> None:
         """Applies at the next close; the last value set before it wins. Grids keep their origin."""
         length = checked_length(batch_length)
-        lane = self._state["lane"][0]
-        lane[c.PENDING if lane[c.OPEN] else c.LENGTH] = length
+        lane = self._lane
+        lane["pending" if lane["open"] else "length"] = length
 
     def set_timeout(self, timeout: float) -> None:
         """In batch lengths from the window's start; applies at once."""
         self._timeout = checked_timeout(timeout)
-        lane = self._state["lane"][0]
+        lane = self._lane
         infinite = np.isinf(self._timeout)
-        lane[c.TIMEOUT] = c.NEVER if infinite else round(self._timeout * int(lane[c.LENGTH]))
+        lane["timeout"] = NEVER if infinite else round(self._timeout * int(lane["length"]))
 
     # -- snapshot -------------------------------------------------------------------------------
 
@@ -174,7 +165,7 @@ class RateAwareBatcher:
             "timeout": repr(self._timeout),
             "names": list(self._names),
             "held": held,
-            "rows": b64encode(np.ascontiguousarray(self._waiting.rows).tobytes()).decode(),
+            "rows": b64encode(np.ascontiguousarray(self._held.rows).tobytes()).decode(),
         }
         return snapshot.encode([(self._identity(), self._state)], extra)
 
@@ -197,14 +188,13 @@ class RateAwareBatcher:
             max_streams=config["max_streams"],
             max_rows=config["max_rows"],
         )
-        layout = Layout(batch_arrays(batcher._max_streams))
+        layout = Layout(state_columns(batcher._max_streams))
         (batcher._state,), extra = snapshot.decode(blob, [(batcher._identity(), layout)])
         batcher._timeout = float(extra["timeout"])
         for name in extra["names"]:
             batcher._names[name]
-        rows = np.frombuffer(b64decode(extra["rows"]), np.int64)
-        held = rows.reshape(-1, c.ROW_COLUMNS).copy()
-        batcher._waiting = Waiting(batcher._state, held)
+        rows: Records = np.frombuffer(b64decode(extra["rows"]), ROW).copy()
+        batcher._held = HeldRows(batcher._state, rows)
         for stream, time_ns, gated, payload in extra["held"]:
             value = _unplain(payload)
             batcher._messages.append(
@@ -222,30 +212,39 @@ class RateAwareBatcher:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _wall(self) -> int:
-        return 0 if self._clock is None else int(self._clock())
-
-    def _deciding(self) -> Deciding:
-        return Deciding(self._length, self._timeout, self._max_rows)
+    @property
+    def _lane(self) -> Any:
+        return lane_records(self._state)[0]
 
     def _start_anew(self, length_ns: int, batches: int) -> None:
-        self._state = State(Layout(batch_arrays(self._max_streams)))
-        self._state["lane"][0, [c.LENGTH, c.BATCHES]] = length_ns, batches
-        self._waiting = Waiting(self._state)
+        self._state = State(Layout(state_columns(self._max_streams)))
+        lane = self._lane
+        lane["length"], lane["batches"] = length_ns, batches
+        self._held = HeldRows(self._state)
         self._messages: list[Message] = []  # by row number; rows that left stay until compacted
 
-    def _add(self, messages: Sequence[Message]) -> Int64s:
+    def _call(self, messages: Sequence[Message], *, patient: bool = True) -> KernelCall:
+        """The messages as columns. Each gets the next row number."""
         n = len(messages)
-        codes = np.fromiter(map(self._names.__getitem__, map(_stream, messages)), np.int64, n)
-        time_ns = np.fromiter(map(_time, messages), np.int64, n)
-        gated = np.fromiter(map(_gated, messages), np.bool_, n)
-        self._waiting.add(0, time_ns, gated)
+        codes = np.fromiter(map(self._names.__getitem__, map(_stream, messages)), np.int32, n)
+        codes += np.fromiter(map(_gated, messages), np.bool_, n)
         self._messages += messages
-        return codes
+        return kernel_call(
+            length_ns=self._length,
+            timeout=self._timeout,
+            max_rows=self._max_rows,
+            wall_ns=0 if self._clock is None else int(self._clock()),
+            lane=np.zeros(n, np.int32),
+            time_ns=np.fromiter(map(_time, messages), np.int64, n),
+            code=codes,
+            digests=self._names.digests,
+            gated=self._names.gated,
+            patient=patient,
+        )
 
     def _compact(self) -> None:
         messages = self._messages
-        self._messages = [messages[i] for i in self._waiting.compact().tolist()]
+        self._messages = [messages[i] for i in self._held.compact().tolist()]
 
     def _take(self, decision: Decision) -> list[MessageBatch]:
         """Batches from row numbers."""
@@ -253,43 +252,42 @@ class RateAwareBatcher:
             return []
         messages = self._messages
         leaving = [messages[i] for i in decision.order.tolist()]
-        if 2 * self.waiting <= self._waiting.used:
+        if self._held.is_sparse(self.waiting):
             self._compact()
         return [
             MessageBatch(
-                id=batch[c.B_ID],
-                start_ns=batch[c.B_START],
-                end_ns=batch[c.B_END],
-                reason=c.REASONS[batch[c.B_REASON]],
-                messages=leaving[batch[c.B_FIRST] : batch[c.B_FIRST] + batch[c.B_ROWS]],
-                late=batch[c.B_LATE],
-                early=batch[c.B_EARLY],
-                moved_ns=batch[c.B_MOVED],
-                complete=bool(batch[c.B_COMPLETE]),
+                id=int(batch["id"]),
+                start_ns=int(batch["start"]),
+                end_ns=int(batch["end"]),
+                reason=REASONS[batch["reason"]],
+                messages=leaving[batch["first"] : batch["first"] + batch["rows"]],
+                late=int(batch["late"]),
+                early=int(batch["early"]),
+                moved_ns=int(batch["moved"]),
+                complete=bool(batch["complete"]),
                 _report=partial(
-                    _reports, self._names.by_digest, decision, batch[c.B_PART], batch[c.B_PARTS]
+                    _reports,
+                    self._names.by_digest,
+                    decision.parts[batch["part"] : batch["part"] + batch["parts"]],
                 ),
             )
-            for batch in decision.batches.tolist()
+            for batch in decision.batches
         ]
 
 
-def _reports(
-    names: dict[int, str], decision: Decision, first: int, count: int
-) -> dict[str, StreamReport]:
+def _reports(names: dict[int, str], parts: Records) -> dict[str, StreamReport]:
     out = {}
-    parts = decision.parts[first : first + count].tolist()
-    floats = decision.part_floats[first : first + count].tolist()
-    for part, (rate, jitter) in zip(parts, floats, strict=True):
-        out[names[part[c.P_NAME]]] = StreamReport(
-            messages=part[c.P_ROWS],
-            expected=part[c.P_EXPECTED] if part[c.P_EXPECTED] >= 0 else None,
-            missing=part[c.P_MISSING] if part[c.P_EXPECTED] >= 0 else None,
-            late=part[c.P_LATE],
-            early=part[c.P_EARLY],
-            rate_hz=None if np.isnan(rate) else rate,
-            jitter_ns=None if np.isnan(jitter) else jitter,
-            skew_ns=part[c.P_SKEW] if part[c.P_KNOWN] else None,
+    for part in parts:
+        has_grid = part["expected"] >= 0
+        out[names[int(part["name"])]] = StreamReport(
+            messages=int(part["rows"]),
+            expected=int(part["expected"]) if has_grid else None,
+            missing=int(part["missing"]) if has_grid else None,
+            late=int(part["late"]),
+            early=int(part["early"]),
+            rate_hz=None if np.isnan(part["rate"]) else float(part["rate"]),
+            jitter_ns=None if np.isnan(part["jitter"]) else float(part["jitter"]),
+            skew_ns=int(part["skew"]) if part["skew_known"] else None,
         )
     return out
 

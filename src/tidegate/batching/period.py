@@ -14,45 +14,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidegate.batching.layout import (
-    ABSENT,
-    DIFFS,
-    HEAD,
-    LAST,
-    PERIOD,
-    STREAM_COLUMNS,
-    TRACKED,
-)
+from tidegate.batching.layout import RING, STREAM
 from tidegate.core.numba import lean_kernel
 
-__all__ = ["MIN_DIFFS", "RING", "StreamPeriodEstimator"]
-
-RING = 32
-"""Diffs remembered: long enough for a steady median, short enough to follow a new rate."""
+__all__ = ["MIN_DIFFS", "StreamPeriodEstimator"]
 
 MIN_DIFFS = 4
-"""Diffs needed before a rate is believed: fewer, and one missed pulse would be half of it."""
+"""Distances needed before a rate is believed. With fewer, one missed pulse is a large share of the
+evidence; with more, a new stream gates later than it need."""
 
-_SNAP_SHARE = 0.1
-_SNAP_HZ = 0.1
-"""A rate is whole if it lies within 10 %, or 0.1 Hz, of a whole number of Hz."""
+SNAP_SHARE = 0.1
+"""A rate counts as whole within this share of the whole rate. Below, jitter of a fast stream keeps
+it from gating; above, neighbouring whole rates would overlap from 5 Hz on."""
+
+SNAP_HZ = 0.1
+"""The same for slow rates, in Hz: 10 % of 1 Hz would already be this."""
 
 
 @lean_kernel
-def observe(streams, rings, n, s, t):
-    if streams[n, s, TRACKED] == 0:
-        streams[n, s, TRACKED] = 1
-        streams[n, s, LAST] = t
-        streams[n, s, DIFFS] = 0
-        streams[n, s, HEAD] = 0
-        streams[n, s, ABSENT] = 0
-        streams[n, s, PERIOD] = 0
+def observe(stream, t):
+    """A message of the stream came at `t`. One at or before the newest seen teaches nothing."""
+    if stream.tracked == 0:
+        stream.tracked = 1
+        stream.last = t
+        stream.diffs = 0
+        stream.head = 0
+        stream.absent = 0
+        stream.period = 0
         return
-    if t > streams[n, s, LAST]:
-        rings[n, s, streams[n, s, HEAD]] = t - streams[n, s, LAST]
-        streams[n, s, HEAD] = (streams[n, s, HEAD] + 1) % RING
-        streams[n, s, DIFFS] = min(streams[n, s, DIFFS] + 1, RING)
-        streams[n, s, LAST] = t
+    if t > stream.last:
+        head = stream.head
+        stream.ring[head] = t - stream.last
+        stream.head = 0 if head == RING - 1 else head + 1
+        if stream.diffs < RING:
+            stream.diffs += 1
+        stream.last = t
 
 
 @lean_kernel
@@ -71,20 +67,22 @@ def median(values, n):
 
 
 @lean_kernel
-def measured_period(rings, n, s, count, scratch):
+def measured_period(stream, scratch):
     """The period in ns, as a float; 0.0 while there is too little evidence."""
+    count = stream.diffs
     if count < MIN_DIFFS:
         return 0.0
+    ring = stream.ring
     for i in range(count):
-        scratch[i] = rings[n, s, i]
+        scratch[i] = ring[i]
     seed = median(scratch, count)
     if np.rint(scratch[0] / seed) == 1.0 and np.rint(scratch[count - 1] / seed) == 1.0:
         return seed  # every distance is one pulse: the second median would be the first
     kept = 0
     for i in range(count):
-        pulses = np.rint(rings[n, s, i] / seed)
+        pulses = np.rint(ring[i] / seed)
         if pulses >= 1.0:
-            scratch[kept] = rings[n, s, i] / pulses
+            scratch[kept] = ring[i] / pulses
             kept += 1
     return median(scratch, kept)
 
@@ -96,7 +94,7 @@ def whole_rate(period):
         return 0
     rate = 1e9 / period
     whole = np.rint(rate)
-    if whole < 1.0 or abs(rate - whole) > max(_SNAP_SHARE * rate, _SNAP_HZ):
+    if whole < 1.0 or abs(rate - whole) > max(SNAP_SHARE * rate, SNAP_HZ):
         return 0
     return int(whole)
 
@@ -112,19 +110,17 @@ class StreamPeriodEstimator:
     """
 
     def __init__(self) -> None:
-        self._stream = np.zeros((1, 1, STREAM_COLUMNS), np.int64)
-        self._ring = np.zeros((1, 1, RING), np.int64)
+        self._stream = np.zeros(1, STREAM)
         self._scratch = np.zeros(RING, np.float64)
 
     def observe(self, time_ns: int) -> None:
-        """A message came. One at or before the newest seen teaches nothing."""
-        observe(self._stream, self._ring, 0, 0, time_ns)
+        """A message came at `time_ns`. One at or before the newest seen teaches nothing."""
+        observe(self._stream[0], time_ns)
 
     @property
     def period_ns(self) -> float | None:
         """The measured period, or None before four distances were seen."""
-        period = float(measured_period(self._ring, 0, 0, self._stream[0, 0, DIFFS], self._scratch))
-        return period or None
+        return float(measured_period(self._stream[0], self._scratch)) or None
 
     @property
     def rate_hz(self) -> int | None:

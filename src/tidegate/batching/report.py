@@ -1,152 +1,262 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
-"""What a batch says about its streams: what was expected, what is missing, how steady, how skewed.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, assignment"
+"""What a batch says about itself and its streams: what was expected, what is missing, how steady.
 
 Late is a row from before the batch, early one from behind its end (it rode along). Rate is what the
 distances between messages say; jitter is how far rows lie from their slots, as a standard deviation
 around their common offset. Skew compares the newest time of each stream at the moment of closing
 with the median over all: a stream whose clock runs two seconds ahead shows two seconds.
+
+The first half is the kernel that measures while a batch is written; the second half makes Arrow
+columns of it.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from tidegate.batching.layout import (
-    B_EARLY,
-    B_LATE,
-    B_PART,
-    B_PARTS,
-    F_JITTER,
-    F_RATE,
-    LAST,
-    MEASURED,
-    N_PARTS,
-    NAME,
-    NO_SLOT,
-    P_EARLY,
-    P_EXPECTED,
-    P_KNOWN,
-    P_LATE,
-    P_MISSING,
-    P_NAME,
-    P_ROWS,
-    P_SKEW,
-    P_STREAM,
-    SLOT,
-    STREAM,
-    STREAMS,
-    TIME,
-    TRACKED,
-    WAS_FIRST,
-    WAS_PERIOD,
-    WAS_SLOTS,
-)
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.batching.layout import NO_SLOT, Place, Reason, Records
 from tidegate.batching.period import median
 from tidegate.core.numba import lean_kernel
+from tidegate.core.outcomes import Int32s, Int64s
 
-# The tally of one stream, in its row of `work`, beside the grid the window had.
-_ROWS, _DISTINCT, _LATE, _EARLY, _SLOT, _ON_GRID = range(6)
+__all__ = [
+    "DATA_FIELDS",
+    "REASONS",
+    "SUMMARY_FIELDS",
+    "Decision",
+    "data_columns",
+    "summaries",
+]
+
+MAX_CLOCKS = 64
+"""Clocks the median of a skew is taken over; of more, the last ones stand for all. Below about 8 a
+few wrong clocks would be the majority; above, the insertion sort of `median` costs more than the
+batch."""
 
 
 @lean_kernel
-def explain(w, first, last, start, end, n, b):
-    """Write one part per stream that had rows, or should have had."""
-    rows, lanes, streams, numbers, batches, parts, floats, work, scratch = (
-        w.rows,
-        w.lanes,
-        w.streams,
-        w.numbers,
-        w.batches,
-        w.parts,
-        w.floats,
-        w.work,
-        w.scratch,
-    )
-    known = lanes[n, STREAMS]
+def report(a, n, batch):
+    """Look at the rows of a batch once: they leave, and one part per stream that had rows, or
+    should have had, is written down."""
+    known = a.lanes[n].streams
     for s in range(known):
-        work[1 + s, _ROWS] = 0
-        work[1 + s, _DISTINCT] = 0
-        work[1 + s, _LATE] = 0
-        work[1 + s, _EARLY] = 0
-        work[1 + s, _SLOT] = -1
-        work[1 + s, _ON_GRID] = 0
-        scratch[64 + 2 * s] = 0.0
-        scratch[65 + 2 * s] = 0.0
+        tally = a.tally[s]
+        tally.rows = 0
+        tally.late = 0
+        tally.early = 0
+        tally.slot = -1
+        tally.distinct = 0
+        tally.on_grid = 0
+        tally.off_sum = 0.0
+        tally.off_square = 0.0
     late = 0
     early = 0
-    for i in range(first, last):
-        row = numbers[i]
-        t = rows[row, TIME]
-        slot = rows[row, SLOT]
-        s = rows[row, STREAM]
+    start, end = batch.start, batch.end
+    for i in range(batch.first, batch.first + batch.rows):
+        row = a.rows[a.numbers[i]]
+        row.place = Place.GONE.value
+        t, slot, s = row.time, np.int64(row.slot), np.int64(row.stream)
         is_late = t < start or (slot < 0 and slot != NO_SLOT)
         is_early = t > end
+        a.out_slot[i] = slot
+        a.out_late[i] = is_late
+        a.out_stamp[i] = row.stamp
         late += is_late
         early += is_early
         if s < 0:
             continue
-        work[1 + s, _ROWS] += 1
-        work[1 + s, _LATE] += is_late
-        work[1 + s, _EARLY] += is_early
-        if slot != NO_SLOT and slot >= 0:
-            if slot != work[1 + s, _SLOT]:
-                work[1 + s, _DISTINCT] += 1
-                work[1 + s, _SLOT] = slot
-            off = float(t - work[1 + s, WAS_FIRST] - slot * work[1 + s, WAS_PERIOD])
-            work[1 + s, _ON_GRID] += 1
-            scratch[64 + 2 * s] += off
-            scratch[65 + 2 * s] += off * off
-    batches[b, B_LATE] = late
-    batches[b, B_EARLY] = early
-    batches[b, B_PART] = work[0, N_PARTS]
-    at = work[0, N_PARTS]
-    clocks = 0
-    for s in range(known):
-        expected = work[1 + s, WAS_SLOTS]
-        if work[1 + s, _ROWS] == 0 and expected < 0:
-            continue
-        parts[at, P_STREAM] = s
-        parts[at, P_NAME] = streams[n, s, NAME]
-        parts[at, P_ROWS] = work[1 + s, _ROWS]
-        parts[at, P_EXPECTED] = expected
-        parts[at, P_MISSING] = max(0, expected - work[1 + s, _DISTINCT]) if expected >= 0 else -1
-        parts[at, P_LATE] = work[1 + s, _LATE]
-        parts[at, P_EARLY] = work[1 + s, _EARLY]
-        parts[at, P_SKEW] = 0
-        parts[at, P_KNOWN] = 1 if streams[n, s, TRACKED] != 0 and work[1 + s, _ROWS] > 0 else 0
-        clocks += parts[at, P_KNOWN]
-        hits = work[1 + s, _ON_GRID]
-        floats[at, F_JITTER] = np.nan
-        if hits >= 2:
-            mean = scratch[64 + 2 * s] / hits
-            floats[at, F_JITTER] = np.sqrt(max(0.0, scratch[65 + 2 * s] / hits - mean * mean))
-        at += 1
-    _measure(parts, floats, work[0, N_PARTS], at, clocks, streams, n, scratch)
-    batches[b, B_PARTS] = at - work[0, N_PARTS]
-    work[0, N_PARTS] = at
+        tally = a.tally[s]
+        tally.rows += 1
+        tally.late += is_late
+        tally.early += is_early
+        if slot >= 0:
+            if slot != tally.slot:
+                tally.distinct += 1
+                tally.slot = slot
+            off = float(t - tally.had_first - slot * tally.had_period)
+            tally.on_grid += 1
+            tally.off_sum += off
+            tally.off_square += off * off
+    batch.late = late
+    batch.early = early
+    batch.part = a.counts[0].parts
+    _write_parts(a, n, known)
+    batch.parts = a.counts[0].parts - batch.part
 
 
 @lean_kernel
-def _measure(parts, floats, first, last, clocks, streams, n, scratch):
-    """Rate of each part, and skew against the median clock."""
-    middle = 0
+def _write_parts(a, n, known):
+    """One part per stream, and its skew against the median clock."""
+    counts = a.counts[0]
+    first = counts.parts
+    clocks = 0
+    base = 0
+    for s in range(known):
+        tally, stream = a.tally[s], a.streams[n, s]
+        if tally.rows == 0 and tally.had_slots < 0:
+            continue
+        part = a.parts[counts.parts]
+        counts.parts += 1
+        part.stream = s
+        part.name = stream.name
+        part.rows = tally.rows
+        part.expected = tally.had_slots
+        part.missing = max(0, tally.had_slots - tally.distinct) if tally.had_slots >= 0 else -1
+        part.late = tally.late
+        part.early = tally.early
+        part.skew = 0
+        part.skew_known = 0
+        part.rate = np.nan
+        part.jitter = np.nan
+        if tally.on_grid >= 2:
+            mean = tally.off_sum / tally.on_grid
+            part.jitter = np.sqrt(max(0.0, tally.off_square / tally.on_grid - mean * mean))
+        if stream.tracked == 0:
+            continue
+        if stream.measured > 0:
+            part.rate = 1e9 / stream.measured
+        if tally.rows > 0:
+            # Times of day as float64 are only exact to 256 ns; distances to the first clock are
+            # exact.
+            if clocks == 0:
+                base = stream.last
+            a.scratch[clocks % MAX_CLOCKS] = stream.last - base
+            clocks += 1
+            part.skew_known = 1
+    middle = base
     if clocks >= 2:
-        # Times of day as float64 are only exact to 256 ns; distances to the first clock are exact.
-        base = 0
-        k = 0
-        for at in range(first, last):
-            if parts[at, P_KNOWN] != 0:
-                newest = streams[n, parts[at, P_STREAM], LAST]
-                if k == 0:
-                    base = newest
-                scratch[k % 64] = newest - base  # more than 64 clocks: the last 64 stand for all
-                k += 1
-        middle = base + int(median(scratch, min(k, 64)))
-    for at in range(first, last):
-        s = parts[at, P_STREAM]
-        if clocks >= 2 and parts[at, P_KNOWN] != 0:
-            parts[at, P_SKEW] = streams[n, s, LAST] - middle
-        else:
-            parts[at, P_KNOWN] = 0
-        measured = streams[n, s, MEASURED] if streams[n, s, TRACKED] != 0 else 0
-        floats[at, F_RATE] = 1e9 / measured if measured > 0 else np.nan
+        middle += int(median(a.scratch, min(clocks, MAX_CLOCKS)))
+    for at in range(first, counts.parts):
+        part = a.parts[at]
+        if part.skew_known != 0:
+            if clocks >= 2:
+                part.skew = a.streams[n, part.stream].last - middle
+            else:
+                part.skew_known = 0
+
+
+class Decision(NamedTuple):
+    """What one call decided, row by row and batch by batch."""
+
+    order: Int64s
+    """Numbers of the rows that leave, batch by batch, by time, then arrival."""
+    slot: Int32s
+    late: NDArray[np.bool_]
+    stamp: Int64s
+    batches: Records
+    parts: Records
+    named: Int64s
+    """Rows of the call that brought a name for the first time."""
+
+
+REASONS = tuple(reason.name.lower() for reason in Reason)
+"""What users read for each Reason, by number."""
+
+_REASONS = pa.array(REASONS)
+_REASON = pa.string()
+
+DATA_FIELDS = (
+    pa.field("batch_id", pa.int64()),
+    pa.field("batch_start_ns", pa.int64()),
+    pa.field("batch_end_ns", pa.int64()),
+    pa.field("batch_reason", _REASON),
+    pa.field("slot", pa.int32()),
+    pa.field("batch_late", pa.bool_()),
+)
+"""What every row of a batch carries behind its own columns."""
+
+_STREAM = pa.struct(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("expected", pa.int64()),
+        pa.field("missing", pa.int64()),
+        pa.field("late", pa.int64()),
+        pa.field("early", pa.int64()),
+        pa.field("rate_hz", pa.float64()),
+        pa.field("jitter_ns", pa.float64()),
+        pa.field("skew_ns", pa.int64()),
+    ]
+)
+
+SUMMARY_FIELDS = (
+    pa.field("batch_id", pa.int64()),
+    pa.field("batch_start_ns", pa.int64()),
+    pa.field("batch_end_ns", pa.int64()),
+    pa.field("batch_reason", _REASON),
+    pa.field("rows", pa.int64()),
+    pa.field("late", pa.int64()),
+    pa.field("early", pa.int64()),
+    pa.field("moved_ns", pa.int64()),
+    pa.field("complete", pa.bool_()),
+    pa.field("streams", pa.list_(_STREAM)),
+)
+"""One row per batch, behind the carried key columns."""
+
+
+def data_columns(decision: Decision) -> list[pa.Array]:
+    """The columns of DATA_FIELDS for the rows that leave, in order."""
+    batches = decision.batches
+    rows = batches["rows"]
+    slot = decision.slot
+    return [
+        pa.array(np.repeat(batches["id"], rows)),
+        pa.array(np.repeat(batches["start"], rows)),
+        pa.array(np.repeat(batches["end"], rows)),
+        _reason(np.repeat(batches["reason"].astype(np.int8), rows)),
+        pa.array(slot, mask=slot == NO_SLOT),
+        pa.array(decision.late),
+    ]
+
+
+def summaries(decision: Decision, names: Mapping[int, str]) -> list[pa.Array]:
+    """The columns of SUMMARY_FIELDS, one row per batch; `names` are those of the digests."""
+    batches = decision.batches
+    offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
+    return [
+        _column(batches["id"]),
+        _column(batches["start"]),
+        _column(batches["end"]),
+        _reason(batches["reason"].astype(np.int8)),
+        _column(batches["rows"]),
+        _column(batches["late"]),
+        _column(batches["early"]),
+        _column(batches["moved"]),
+        pa.array(batches["complete"] != 0),
+        pa.ListArray.from_arrays(
+            pa.array(offsets), _streams(decision.parts, names), type=SUMMARY_FIELDS[-1].type
+        ),
+    ]
+
+
+def _column(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.Array:
+    return pa.array(np.ascontiguousarray(values), mask=mask)
+
+
+def _reason(numbers: NDArray[np.int8]) -> pa.Array:
+    coded = pa.DictionaryArray.from_arrays(pa.array(numbers), _REASONS)
+    return coded.dictionary_decode()
+
+
+def _streams(parts: Records, names: Mapping[int, str]) -> pa.StructArray:
+    digests, which = np.unique(parts["name"], return_inverse=True)
+    labels = pa.array([names.get(name) for name in digests.tolist()], pa.string())
+    no_grid = parts["expected"] < 0
+    rate, jitter = parts["rate"], parts["jitter"]
+    columns = [
+        labels.take(pa.array(which)),
+        _column(parts["rows"]),
+        _column(parts["expected"], no_grid),
+        _column(parts["missing"], no_grid),
+        _column(parts["late"]),
+        _column(parts["early"]),
+        _column(rate, np.isnan(rate)),
+        _column(jitter, np.isnan(jitter)),
+        _column(parts["skew"], parts["skew_known"] == 0),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(_STREAM))

@@ -169,7 +169,7 @@ class Frames:
         `batch_length` changes the length while the stream runs.
         """
         streams = gated if isinstance(gated, bool) else tuple(gated)
-        stage = Batch(length, self._topic(), streams, keys=self.keys, **options)
+        stage = Batch(length, topic=self._topic(), gated=streams, keys=self.keys, **options)
         return self.then(stage)
 
     def window(self, window: WindowKind | None = None, **options: Any) -> Frames:

@@ -16,11 +16,12 @@ from tidegate.batching import (
     RateAwareBatcher,
     SimpleBatcher,
 )
-from tidegate.batching import layout as c
-from tidegate.batching.rows import append, empty_heap, pop_heap, push_heap, sort_rows
+from tidegate.batching.held import HeldRows, OutputBuffers
+from tidegate.batching.kernel import append, empty_heap, pop_heap, push_heap, sort_rows
+from tidegate.batching.layout import ROW, Place, state_columns
 from tidegate.core.chain import Chain
 from tidegate.core.outcomes import Collection, ControlSignal, End, Outcome, Side, Watermark
-from tidegate.core.state import State
+from tidegate.core.state import Layout, State
 
 SECOND = 10**9
 
@@ -305,28 +306,31 @@ def test_adaptive_drives_its_batcher() -> None:
 def test_heap_and_sorting(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 200))
-    rows = np.zeros((n, c.ROW_COLUMNS), np.int64)
-    rows[:, c.TIME] = rng.integers(0, 50, n)
-    want = sorted(range(n), key=lambda i: (rows[i, c.TIME], i))
-    lists = np.full((1, c.LIST_COLUMNS), -1, np.int64)
+    rows = np.zeros(n, ROW)
+    rows["time"] = rng.integers(0, 50, n)
+    want = sorted(range(n), key=lambda i: (rows["time"][i], i))
+    state = State(Layout(state_columns(1)))
+    held = HeldRows(state, rows[:0])
+    arrays = OutputBuffers(state, rows, held._lists, 0).arrays
+    lists, over = arrays.lists[0], int(Place.OVER)
     for row in rng.permutation(n):
-        push_heap(rows, lists, 0, c.OVER, row)
-    assert [pop_heap(rows, lists, 0) for _ in range(n)] == want
+        push_heap(rows, lists, over, row)
+    assert [pop_heap(rows, lists) for _ in range(n)] == want
     numbers = rng.permutation(n)
     sort_rows(rows, numbers, 0, n, numbers.copy(), True)
     assert numbers.tolist() == want
     half = n // 2
     for row in range(half):
-        append(rows, lists, 0, c.OVER, row)
+        append(rows, lists, over, row)
     for row in range(half, n):
-        push_heap(rows, lists, 0, c.OVER, row)
-    empty_heap(rows, lists, 0, numbers, numbers.copy(), 0)
-    order, row = [], lists[0, 2 * c.OVER]
+        push_heap(rows, lists, over, row)
+    empty_heap(arrays, 0, 0)
+    order, row = [], int(lists["head"][over])
     while row >= 0:
-        order.append(int(row))
-        row = rows[row, c.NEXT]
+        order.append(row)
+        row = int(rows["next"][row])
     assert order == list(range(n))
-    assert lists[0, c.HEAP] == -1
+    assert lists["heap"] == -1
 
 
 def test_state_is_plain_arrays_and_tables() -> None:

@@ -1,0 +1,362 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Rows that wait, kept where they are, and calls of the kernel on them.
+
+`HeldRows` is the working memory of a batcher: one record per row that came and has not left, the
+lists that link them, and (for the stage) the columns of the rows in the chunks they arrived in. A
+row keeps its number until more rows have left than wait; then `compact` renumbers. So a call costs
+what it brings and what leaves, not what waits, and memory stays within twice what waits.
+
+The one way into the kernel, for the in-process class and for the stage alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.batching.kernel import earliest_times, load_rows, run, run_call, settle_lanes
+from tidegate.batching.layout import (
+    BATCH,
+    COUNTS,
+    LISTS,
+    PART,
+    ROW,
+    TALLY,
+    KernelArrays,
+    KernelCall,
+    Place,
+    Records,
+    lane_records,
+    stream_records,
+)
+from tidegate.batching.report import MAX_CLOCKS, Decision
+from tidegate.core.lazy_rows import take_rows
+from tidegate.core.numba import frozen
+from tidegate.core.outcomes import Int32s, Int64s
+from tidegate.core.state import LANE as LANE_COLUMN
+from tidegate.core.state import State, concat
+
+__all__ = ["HeldRows", "HeldTable", "held_table", "kernel_call"]
+
+SLACK_ROWS = 4096
+"""Rows that have left and whose memory is kept, beyond as many as wait. Below about a thousand,
+small calls renumber every few rows; above, an idle batcher holds on to memory for nothing."""
+
+_NO_LANES = frozen(np.empty(0, np.int32))
+_NO_TIMES = frozen(np.empty(0, np.int64))
+_NO_GATES = frozen(np.empty(0, np.bool_))
+
+
+def kernel_call(
+    *,
+    length_ns: int,
+    timeout: float,
+    max_rows: int,
+    wall_ns: int,
+    lane: Int32s = _NO_LANES,
+    time_ns: Int64s = _NO_TIMES,
+    code: Int32s = _NO_LANES,
+    digests: Int64s = _NO_TIMES,
+    gated: NDArray[np.bool_] = _NO_GATES,
+    patient: bool = True,
+) -> KernelCall:
+    """A call with exactly the types the kernel is compiled for."""
+    return KernelCall(
+        lane=frozen(lane),
+        time_ns=frozen(time_ns),
+        code=frozen(code),
+        digests=frozen(digests),
+        gated=frozen(gated),
+        length=int(length_ns),
+        timeout=float(timeout),
+        limit=int(max_rows),
+        wall=int(wall_ns),
+        patient=bool(patient),
+    )
+
+
+class HeldRows:
+    """The rows of a batcher that wait, by number, in order of arrival.
+
+    `rows` are records of rows that waited when the state was written; without them nothing waits.
+    """
+
+    def __init__(self, state: State, rows: Records | None = None) -> None:
+        self._rows = np.zeros(256, ROW) if rows is None else rows
+        self.used = 0 if rows is None else len(rows)
+        self._lists = _lists(state.lanes)
+        load_rows(self._rows, self.used, self._lists)
+
+    @property
+    def rows(self) -> Records:
+        """The records of all rows that have a number, whether they still wait or not."""
+        return self._rows[: self.used]
+
+    def add_and_run(self, state: State, call: KernelCall) -> Decision:
+        """Add the rows of the call; every batch that they imply, one row at a time."""
+        base = self._grow(state, len(call.time_ns))
+        buffers = OutputBuffers(state, self.rows, self._lists, len(call.time_ns))
+        done, again = 0, False
+        while True:
+            done, again = run(buffers.arrays, call, base, done, again)
+            if done == len(call.time_ns):
+                return buffers.decision()
+            buffers.grow()
+
+    def add_as_one_call(self, state: State, call: KernelCall) -> Decision:
+        """Add the rows of the call and look at them together: at most one batch."""
+        base = self._grow(state, len(call.time_ns))
+        buffers = OutputBuffers(state, self.rows, self._lists, len(call.time_ns))
+        run_call(buffers.arrays, call, base)
+        return buffers.decision()
+
+    def settle(
+        self, state: State, call: KernelCall, lanes: Int64s, *, everything: bool
+    ) -> Decision:
+        """What is due in these lanes now, or everything they hold."""
+        self._grow(state, 0)
+        buffers = OutputBuffers(state, self.rows, self._lists, 0)
+        done = 0
+        while True:
+            done = settle_lanes(buffers.arrays, call, lanes, done, everything)
+            if done == len(lanes):
+                return buffers.decision()
+            buffers.grow()
+
+    def kept(self) -> Int64s:
+        """The numbers of the rows that still wait, in order of arrival."""
+        return np.flatnonzero(self.rows["place"] != Place.GONE)
+
+    def hold_back(self, reach: Int64s) -> None:
+        """Lower `reach` (a time per lane) to just before the earliest row that waits there."""
+        earliest_times(self.rows, reach)
+
+    def is_sparse(self, waiting: int) -> bool:
+        """Whether more rows have left than wait, so that it is worth renumbering."""
+        return self.used > 2 * waiting + SLACK_ROWS
+
+    def compact(self) -> Int64s:
+        """Forget rows that have left and renumber the others. Returns their old numbers."""
+        kept = self.kept()
+        self._rows = self._rows[kept]
+        self.used = len(kept)
+        self._lists = _lists(len(self._lists))
+        load_rows(self._rows, self.used, self._lists)
+        return kept
+
+    def _grow(self, state: State, count: int) -> int:
+        """Make room for `count` more rows and for lanes that are new. Returns the first number."""
+        if len(self._lists) < state.lanes:
+            self._lists = np.concatenate([self._lists, _lists(state.lanes - len(self._lists))])
+        first, self.used = self.used, self.used + count
+        if self.used > len(self._rows):
+            rows = np.empty(max(self.used, 2 * first), ROW)
+            rows[:first] = self._rows[:first]
+            self._rows = rows
+        return first
+
+
+class OutputBuffers:
+    """Memory for what one call decides; grows when the kernel asks for more."""
+
+    def __init__(self, state: State, rows: Records, lists: Records, count: int) -> None:
+        streams = state["stream"].shape[1]
+        batches = count // 4 + 8
+        used = len(rows)
+        self.arrays = KernelArrays(
+            rows=rows,
+            lists=lists,
+            lanes=lane_records(state),
+            streams=stream_records(state),
+            find=state["find"],
+            numbers=np.empty(used, np.int64),
+            spare=np.empty(used, np.int64),
+            out_slot=np.empty(used, np.int32),
+            out_late=np.empty(used, np.bool_),
+            out_stamp=np.empty(used, np.int64),
+            batches=np.empty(batches, BATCH),
+            parts=np.empty(batches * min(streams, 4) + streams, PART),
+            named=np.empty(count, np.int64),
+            tally=np.empty(streams, TALLY),
+            counts=np.zeros(1, COUNTS),
+            scratch=np.empty(MAX_CLOCKS, np.float64),
+        )
+
+    def grow(self) -> None:
+        """Double the buffers for batches and parts, keeping what is written."""
+        a = self.arrays
+        self.arrays = a._replace(batches=_doubled(a.batches), parts=_doubled(a.parts))
+
+    def decision(self) -> Decision:
+        """What was written."""
+        a = self.arrays
+        counts = a.counts[0]
+        rows = slice(0, counts.rows)
+        return Decision(
+            order=a.numbers[rows],
+            slot=a.out_slot[rows],
+            late=a.out_late[rows],
+            stamp=a.out_stamp[rows],
+            batches=a.batches[: counts.batches],
+            parts=a.parts[: counts.parts],
+            named=a.named[: counts.named],
+        )
+
+
+def _lists(lanes: int) -> Records:
+    lists = np.empty(lanes, LISTS)
+    lists["head"] = -1
+    lists["tail"] = -1
+    lists["heap"] = -1
+    return lists
+
+
+def _doubled(array: NDArray[Any]) -> NDArray[Any]:
+    out = np.empty(2 * len(array), array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+class HeldTable(HeldRows):
+    """`HeldRows` with the columns of the rows, in the chunks they arrived in.
+
+    Row `n` of the records is row `n` of all chunks in order. Chunks are merged so that each is at
+    least twice as long as the one behind it: there are few of them, and a row is copied by merging
+    no more than log2(rows) times. A change of schema makes one chunk of all.
+    """
+
+    def __init__(self, state: State, table: pa.RecordBatch | None) -> None:
+        rows = None
+        self._chunks: list[pa.RecordBatch] = []
+        if table is not None and table.num_rows:
+            rows = _records(table)
+            self._chunks = [table.drop_columns(list(_HELD_COLUMNS))]
+        super().__init__(state, rows)
+
+    def append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the columns of rows whose records are added by the next call. Returns a batch with
+        the schema that everything held has from now on."""
+        if self._chunks and not self._chunks[-1].schema.equals(rows.schema):
+            self.compact()
+            whole = concat([*self._chunks, rows])
+            assert whole is not None
+            self._chunks = [whole]
+            return whole
+        self._chunks.append(rows)
+        while len(self._chunks) > 1 and 2 * self._chunks[-1].num_rows > self._chunks[-2].num_rows:
+            self._chunks[-2:] = [pa.concat_batches(self._chunks[-2:])]
+        return rows
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of all rows that are held; None before the first."""
+        return self._chunks[0].schema if self._chunks else None
+
+    def take(self, numbers: Int64s) -> pa.RecordBatch:
+        """The rows with these numbers, in this order. Nothing is copied if they are one run."""
+        n = len(numbers)
+        if n == 0:
+            return self._chunks[0].slice(0, 0)
+        first, last = int(numbers[0]), int(numbers[-1])
+        if last - first == n - 1 and bool((numbers[1:] > numbers[:-1]).all()):
+            return self._slice(first, n)
+        if len(self._chunks) == 1:
+            return take_rows(self._chunks[0], numbers)
+        edges = np.cumsum([0, *(chunk.num_rows for chunk in self._chunks)])
+        which = np.searchsorted(edges, numbers, side="right") - 1
+        parts, order, at = [], np.empty(n, np.int64), 0
+        for number, chunk in enumerate(self._chunks):
+            of = np.flatnonzero(which == number)
+            if len(of):
+                parts.append(take_rows(chunk, numbers[of] - edges[number]))
+                order[of] = np.arange(at, at + len(of))
+                at += len(of)
+        return parts[0] if len(parts) == 1 else take_rows(pa.concat_batches(parts), order)
+
+    def compact(self) -> Int64s:
+        kept = super().compact()
+        if self._chunks:
+            self._chunks = [self.take(kept)] if len(kept) else []
+        return kept
+
+    def table(self) -> pa.RecordBatch | None:
+        """The rows that wait as one table: what a snapshot keeps of them."""
+        if self.used == 0 or not self._chunks:
+            return None
+        kept = self.kept()
+        rows, records = self.take(kept), self.rows[kept]
+        columns = [pa.array(np.ascontiguousarray(records[f])) for f in _HELD_COLUMNS.values()]
+        return pa.RecordBatch.from_arrays(
+            [*rows.columns, *columns], names=[*rows.schema.names, *_HELD_COLUMNS]
+        )
+
+    def _slice(self, first: int, n: int) -> pa.RecordBatch:
+        parts = []
+        for chunk in self._chunks:
+            if first < chunk.num_rows and n > 0:
+                parts.append(chunk.slice(first, n))
+                n -= parts[-1].num_rows
+                first = 0
+            else:
+                first -= min(first, chunk.num_rows)
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+_HELD_COLUMNS = {
+    LANE_COLUMN: "lane",
+    "__time_ns": "stamp",
+    "__decided_ns": "time",
+    "__stream": "stream",
+    "__gated": "gated",
+    "__slot": "slot",
+    "__place": "place",
+}
+"""What the state keeps beside the columns of a row that waits, and the field of ROW it is."""
+
+
+def _records(table: pa.RecordBatch) -> Records:
+    rows = np.zeros(table.num_rows, ROW)
+    for name, field in _HELD_COLUMNS.items():
+        rows[field] = table.column(name).to_numpy(zero_copy_only=False)
+    return rows
+
+
+class LiveTables(dict[str, pa.RecordBatch | None]):
+    """The tables of a state whose table `held` lives in a `HeldTable` while the stage runs.
+
+    Whoever reads `held` (a snapshot, a page, a test) gets a table made at that moment; whoever
+    writes it ends the live one, and the next call starts from what was written.
+    """
+
+    def __init__(self, tables: dict[str, pa.RecordBatch | None]) -> None:
+        super().__init__(tables)
+        self.live: HeldTable | None = None
+
+    def __getitem__(self, name: str) -> pa.RecordBatch | None:
+        if name == "held" and self.live is not None:
+            return self.live.table()
+        return super().__getitem__(name)
+
+    def __setitem__(self, name: str, table: pa.RecordBatch | None) -> None:
+        if name == "held":
+            self.live = None
+        super().__setitem__(name, table)
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in self]
+
+    def values(self) -> Any:
+        return [self[name] for name in self]
+
+
+def held_table(state: State) -> HeldTable:
+    """The rows of a state that wait, in working memory: made of its table `held` if need be."""
+    if not isinstance(state.tables, LiveTables):
+        state.tables = LiveTables(state.tables)
+    tables = state.tables
+    if tables.live is None:
+        tables.live = HeldTable(state, tables["held"])
+    return tables.live

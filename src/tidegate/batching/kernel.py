@@ -1,0 +1,969 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+"""The batching decision for many rows of many lanes in one call. Read it from top to bottom.
+
+Clock policy
+------------
+Event time decides what belongs together and when a batch is complete. Wall time comes in as
+`call.wall` and serves the stall check alone. No clock is read here.
+
+Rules
+-----
+    ... start ............. end ........... + 3 L ................ + 1000 L ........
+        on a grid: a slot    | overflow: waits for its window         | another epoch
+        others:    window    | held back        | rides along         | rides along
+
+1.  The first row of a lane leaves at once as a batch of its own; the window opens at its time.
+2.  Every further row may raise the high-water mark (`lift`) and goes to one of three lists
+    (`route`): the window (ACTIVE), overflow (OVER), held back (HELD).
+3.  The window is complete when every stream with a grid has reached its last slot, or when the
+    high-water mark has passed the timeout (`due`).
+4.  A close (`close`) writes the rows of the window down as a batch, lets every stream refresh its
+    grid, opens the next window at the end of this one and routes what waited again.
+5.  Recovery moves the window instead of closing it: over a silence (`skip_gap`), or when nothing
+    closed for ten batch lengths of wall time (`replace_window`).
+6.  Without a gating stream nothing is worth waiting for: a close takes everything that waits, and
+    ends at the anchor, the newest time of the largest group of rows.
+
+Theory of operation
+-------------------
+`run` takes rows one at a time and lets out every batch they imply, so cuts do not matter.
+`run_call` takes all rows of one lane as a single call and lets out at most one batch, which is how
+the recorded batcher worked. Both use the same routing and closing; only the moment at which the
+window is looked at differs (docs/adr/0003-batching-per-message.md). `call.patient` says which of
+the two it is; it is data, never a literal, because numba would compile everything once per literal.
+
+Rows stay where they are: a row number is good until the caller compacts, lists are links between
+rows, and what leaves is a list of row numbers in `numbers`. Overflow far ahead of the window goes
+to a heap, so that a long backlog of one stream is not looked at again at every close. Buffers for
+batches are made by the caller; a kernel that runs out of them returns early, is given larger ones
+and goes on.
+
+Nothing here allocates, so all of it is compiled without reference counts (`lean_kernel`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.batching.grid import AHEAD_LENGTHS, FAR_LENGTHS, first_pulse, pulse_index, refresh
+from tidegate.batching.layout import NEVER, NO_SLOT, Place, Reason
+from tidegate.batching.period import observe
+from tidegate.batching.report import report
+from tidegate.core.numba import lean_kernel
+from tidegate.core.time import UNSET
+
+__all__ = ["earliest_times", "load_rows", "run", "run_call", "settle_lanes"]
+
+EVICT_CLOSES = 5
+"""Closes in a row without a message after which a stream no longer counts. Fewer, and a stream with
+a short break must be learned again; more, and a dead stream makes that many batches wait for their
+timeout."""
+
+STALL_LENGTHS = 10
+"""Batch lengths of wall time without a close, while rows wait, after which the window is taken to
+be in the wrong place. Below about 3 (the furthest a believed stamp may lie ahead) ordinary
+lateness would move it; above, one stamp a little in the future holds up real traffic longer."""
+
+REACH_NS = 2**62 - 2**58
+"""Decisions are made as if times lay within about 137 years of 1970, so that the distance between
+any two of them, and a thousand batch lengths more, fits into int64. Rows keep the time they came
+with."""
+
+_ACTIVE, _OVER, _HELD = Place.ACTIVE.value, Place.OVER.value, Place.HELD.value
+
+
+# -- entry points ---------------------------------------------------------------------------------
+
+
+@lean_kernel
+def run(a, call, base, first, again):
+    """Rows of the call from `first` on, one at a time; their row numbers start at `base`.
+
+    Returns the row at which the buffers ran out, and whether it has been routed already: the caller
+    makes larger ones and goes on from there. Else the number of rows.
+    """
+    rows, lanes, streams = a.rows, a.lanes, a.streams
+    for i in range(first, len(call.time_ns)):
+        n = np.int64(call.lane[i])
+        lane = lanes[n]
+        if not (again and i == first):
+            if not has_room(a):
+                return i, False
+            row = base + i
+            s = admit(a, call, i, row, n)
+            if lane.open == 0:
+                if lane.length == 0:
+                    lane.length = call.length
+                append(rows, a.lists[n], _ACTIVE, row)
+                begin(a, call, n)
+                continue
+            # A stream without a record rides along: it is never gated, so any record will do.
+            stream = streams[n, max(s, 0)]
+            lift(rows[row], lane, stream, call.patient)
+            route(rows, row, a.lists[n], lane, stream, False)
+        # Nothing is due after most rows: say so here, without a call.
+        if (
+            (lane.waiting > 0 or lane.gating == 0)
+            and lane.hwm < lane.start + lane.timeout
+            and (lane.over_min == NEVER or lane.pulses > 0)
+            and call.wall - lane.closed_at < STALL_LENGTHS * lane.length
+            and lane.rows <= call.limit
+        ):
+            continue
+        if not settle(a, call, n):
+            return i, True
+    return len(call.time_ns), False
+
+
+@lean_kernel
+def run_call(a, call, base):
+    """All rows of lane 0 as one call, from which at most one batch comes."""
+    rows, lane, lists = a.rows, a.lanes[0], a.lists[0]
+    if lane.length == 0:
+        lane.length = call.length
+    for i in range(len(call.time_ns)):
+        row = base + i
+        s = admit(a, call, i, row, np.int64(0))
+        if lane.open == 0:
+            append(rows, lists, _ACTIVE, row)
+        else:
+            stream = a.streams[0, max(s, 0)]
+            lift(rows[row], lane, stream, call.patient)
+            route(rows, row, lists, lane, stream, False)
+    if lane.open == 0:
+        if lane.rows > 0:
+            begin(a, call, np.int64(0))
+        return
+    skip_gap(a, call, np.int64(0))
+    reason = due(lane)
+    if reason >= 0:
+        close(a, call, np.int64(0), reason)
+    elif stall_due(lane, call.wall):
+        lane.closed_at = call.wall
+        replace_window(a, call, np.int64(0))
+
+
+@lean_kernel
+def settle_lanes(a, call, which, first, everything):
+    """Let out what is due in these lanes, or everything. Returns how many of them are done: fewer
+    than all if the buffers ran out."""
+    for i in range(first, len(which)):
+        n = which[i]
+        if a.lanes[n].open == 0:
+            continue
+        done = drain(a, call, n) if everything else settle(a, call, n)
+        if not done:
+            return i
+    return len(which)
+
+
+@lean_kernel
+def load_rows(rows, used, lists):
+    """Link rows that were restored or renumbered into the lists of their lanes again."""
+    for row in range(used):
+        append(rows, lists[rows[row].lane], np.int64(rows[row].place), row)
+
+
+@lean_kernel
+def earliest_times(rows, reach):
+    """Lower `reach` of each lane to just before the earliest of its rows that wait."""
+    for row in range(len(rows)):
+        if rows[row].place >= 0:
+            lane, t = rows[row].lane, rows[row].stamp
+            before = t - 1 if t > UNSET + 1 else t
+            reach[lane] = min(reach[lane], before)
+
+
+# -- a row comes ----------------------------------------------------------------------------------
+
+
+@lean_kernel
+def admit(a, call, i, row, n):
+    """Write row `i` of the call down and find the record of its stream; -1 if there is none."""
+    code = call.code[i]
+    lane = a.lanes[n]
+    s = find_stream(a, call.digests[code], n)
+    if s >= 0:
+        stream = a.streams[n, s]
+        if stream.seen == 0:
+            a.named[a.counts[0].named] = i
+            a.counts[0].named += 1
+            stream.seen = 1
+        stream.held_rows += 1
+    t = call.time_ns[i]
+    record = a.rows[row]
+    record.stamp = t
+    record.time = min(max(t, -REACH_NS), REACH_NS)
+    record.lane = n
+    record.stream = s
+    record.gated = 1 if call.gated[code] and s >= 0 else 0
+    record.slot = NO_SLOT
+    lane.rows += 1
+    return s
+
+
+@lean_kernel
+def find_stream(a, name, n):
+    """The record of a stream by the digest of its name, made if there is one free; -1 if not."""
+    find, streams = a.find, a.streams
+    mask = find.shape[1] - 1
+    at = name & mask
+    while find[n, at] >= 0:
+        if streams[n, find[n, at]].name == name:
+            return np.int64(find[n, at])
+        at = (at + 1) & mask
+    return make_stream(a, name, n, at)
+
+
+@lean_kernel
+def make_stream(a, name, n, at):
+    """A record for a new stream, whose free place in the hash table is `at`."""
+    find, streams, lane = a.find, a.streams, a.lanes[n]
+    mask = find.shape[1] - 1
+    s = np.int64(-1)
+    if lane.streams < streams.shape[1]:
+        s = lane.streams
+        lane.streams += 1
+        find[n, at] = s
+    else:  # full: take the record of a stream that is neither measured nor waiting
+        for other in range(lane.streams):
+            if streams[n, other].tracked == 0 and streams[n, other].held_rows == 0:
+                s = np.int64(other)
+                break
+        if s < 0:
+            return s
+    forget_stream(streams[n, s])
+    streams[n, s].name = name
+    if lane.streams == streams.shape[1]:
+        for place in range(mask + 1):
+            find[n, place] = -1
+        for other in range(lane.streams):
+            at = streams[n, other].name & mask
+            while find[n, at] >= 0:
+                at = (at + 1) & mask
+            find[n, at] = other
+    return s
+
+
+@lean_kernel
+def forget_stream(stream):
+    """As a new record. What has no line here is written before it is read."""
+    stream.last = 0
+    stream.diffs = 0
+    stream.head = 0
+    stream.absent = 0
+    stream.tracked = 0
+    stream.origin = 0
+    stream.period = 0
+    stream.slots = 0
+    stream.first = 0
+    stream.reached = 0
+    stream.count = 0
+    stream.first_any = 0
+    stream.first_after = 0
+    stream.held_rows = 0
+    stream.measured = 0
+    stream.seen = 0
+
+
+@lean_kernel
+def on_grid(record, stream):
+    """Whether a row belongs to a gated stream that has a grid."""
+    return record.gated != 0 and stream.tracked != 0 and stream.period != 0
+
+
+@lean_kernel
+def lift(record, lane, stream, patient):
+    """Move the high-water mark, before the row is routed.
+
+    While streams gate, a row that lies implausibly far ahead is a suspect. One at a time
+    (`patient`), suspects move the mark only when they have spanned a whole batch length with no
+    row of a gating stream between them: then time has really passed. Call by call, they close the
+    window they came in, as the recorded batcher does, but never the next one: `mark` stays behind.
+    """
+    t, length = record.time, lane.length
+    cap = lane.start + AHEAD_LENGTHS * length
+    end = lane.start + length
+    reach = min(t, cap)
+    if lane.gating == 0:
+        lane.hwm = max(lane.hwm, reach)
+        lane.mark = lane.hwm
+        return
+    gridded = on_grid(record, stream)
+    if gridded and t > end + FAR_LENGTHS * length:
+        if lane.far == 0:
+            lane.far_min = t
+            lane.far_max = t
+        lane.far += 1
+        lane.far_min = min(lane.far_min, t)
+        lane.far_max = max(lane.far_max, t)
+        if not patient:
+            lane.hwm = max(lane.hwm, cap)
+            lane.mark = max(lane.mark, cap)
+        elif lane.far_max - lane.far_min >= length:
+            lane.hwm = max(lane.hwm, cap)
+        return
+    if gridded:
+        lane.streak = 0
+        lane.far = 0
+    if gridded or t <= end + AHEAD_LENGTHS * length:
+        lane.hwm = max(lane.hwm, reach)
+        lane.mark = max(lane.mark, reach)
+        return
+    if lane.streak == 0:
+        lane.streak_min = t
+        lane.streak_max = t
+    lane.streak += 1
+    lane.streak_min = min(lane.streak_min, t)
+    lane.streak_max = max(lane.streak_max, t)
+    if not patient or lane.streak_max - lane.streak_min >= length:
+        lane.hwm = max(lane.hwm, cap)
+
+
+@lean_kernel
+def route(rows, row, lists, lane, stream, stalled):
+    """Put a row where it belongs. `stalled`: the window was just re-placed among these rows, and
+    what still lies ahead of it is an outlier that must not drag it away again."""
+    record = rows[row]
+    t, length = record.time, lane.length
+    end = lane.start + length
+    record.slot = NO_SLOT
+    if t > end + FAR_LENGTHS * length or (stalled and t > end + AHEAD_LENGTHS * length):
+        append(rows, lists, _ACTIVE, row)
+        return
+    if not on_grid(record, stream):
+        if end < t <= end + AHEAD_LENGTHS * length:
+            append(rows, lists, _HELD, row)
+            return
+        if record.gated != 0:
+            observe(stream, t)
+            count_in(stream, t, lane.start)
+        append(rows, lists, _ACTIVE, row)
+        return
+    observe(stream, t)
+    slot = pulse_index(stream.origin, stream.period, t) - stream.first
+    slots = stream.slots
+    if slot >= slots:
+        append(rows, lists, _OVER, row)
+        lane.over_min = min(lane.over_min, t)
+        if slot < (1 + AHEAD_LENGTHS) * slots and stream.reached < slots - 1:
+            stream.reached = slots - 1
+            lane.waiting -= 1
+        return
+    record.slot = min(max(slot, NO_SLOT + 1), -NO_SLOT - 1)  # an int32
+    if slot > stream.reached:
+        if slot == slots - 1:
+            lane.waiting -= 1
+        stream.reached = slot
+    lane.pulses += 1
+    count_in(stream, t, lane.start)
+    append(rows, lists, _ACTIVE, row)
+
+
+@lean_kernel
+def count_in(stream, t, start):
+    """A row of a gated stream is in the window; the first ones can become the grid's origin."""
+    if stream.count == 0:
+        stream.first_any = t
+        stream.first_after = t
+    elif stream.first_after < start:
+        stream.first_after = t
+    stream.count += 1
+
+
+# -- is the window complete? ----------------------------------------------------------------------
+
+
+@lean_kernel
+def due(lane):
+    """The Reason for which the window is complete, or -1."""
+    timed_out = lane.timeout != NEVER and lane.hwm >= lane.start + lane.timeout
+    gated = lane.gating > 0 and lane.waiting == 0
+    if not (timed_out or gated):
+        return np.int64(-1)
+    if lane.move != 0:
+        return lane.move
+    return np.int64(Reason.GATE.value) if gated else np.int64(Reason.TIMEOUT.value)
+
+
+@lean_kernel
+def stall_due(lane, wall):
+    """Whether nothing closed for too long while rows wait."""
+    return wall - lane.closed_at >= STALL_LENGTHS * lane.length and lane.rows > 0
+
+
+@lean_kernel
+def has_room(a):
+    """Whether one more batch can be written down."""
+    counts = a.counts[0]
+    return counts.batches < len(a.batches) and counts.parts + a.streams.shape[1] <= len(a.parts)
+
+
+@lean_kernel
+def settle(a, call, n):
+    """Let out every batch that is due. False: the buffers ran out before the end."""
+    lane = a.lanes[n]
+    moved = False
+    while True:
+        if not has_room(a):
+            return False
+        skip_gap(a, call, n)
+        reason = due(lane)
+        if reason < 0 and stall_due(lane, call.wall):
+            lane.closed_at = call.wall
+            if replace_window(a, call, n):
+                continue
+        if reason < 0 and lane.rows > call.limit:
+            # Once: `skip_gap` may have moved it on from there, and the two would never agree.
+            if not moved and replace_window(a, call, n):
+                moved = True
+                continue
+            reason = np.int64(Reason.LIMIT.value) if lane.move == 0 else lane.move
+        if reason < 0:
+            return True
+        close(a, call, n, reason)
+        moved = False
+
+
+@lean_kernel
+def drain(a, call, n):
+    """Let everything out, window by window. False: the buffers ran out before the end."""
+    rows, lists, lane = a.rows, a.lists[n], a.lanes[n]
+    while lane.rows > 0:
+        if not has_room(a):
+            return False
+        skip_gap(a, call, n)
+        if lists.head[_ACTIVE] < 0:
+            earliest = lane.over_min
+            row = np.int64(lists.head[_HELD])
+            while row >= 0:
+                earliest = min(earliest, rows[row].time)
+                row = np.int64(rows[row].next)
+            steps = (earliest - lane.start) // lane.length
+            if steps > 0:
+                move_window(a, call, n, lane.start + steps * lane.length, False)
+        close(a, call, n, np.int64(Reason.FLUSH.value))
+    return True
+
+
+# -- opening and moving the window ----------------------------------------------------------------
+
+
+@lean_kernel
+def open_window(a, call, n, start):
+    """An empty window at `start`. Whatever waits must be routed again."""
+    lane, streams = a.lanes[n], a.streams
+    lane.start = start
+    lane.timeout = NEVER if np.isinf(call.timeout) else int(np.rint(call.timeout * lane.length))
+    lane.over_min = NEVER
+    lane.pulses = 0
+    lane.gating = 0
+    for s in range(lane.streams):
+        stream = streams[n, s]
+        stream.count = 0
+        stream.reached = -1
+        if stream.tracked != 0 and stream.period != 0:
+            stream.first = first_pulse(stream.origin, stream.period, start)
+            lane.gating += 1
+    lane.waiting = lane.gating
+
+
+@lean_kernel
+def skip_gap(a, call, n):
+    """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
+    lane = a.lanes[n]
+    if lane.over_min == NEVER or lane.pulses > 0:
+        return
+    steps = (lane.over_min - lane.start) // lane.length
+    if steps > 0:
+        move_window(a, call, n, lane.start + steps * lane.length, False)
+
+
+@lean_kernel
+def replace_window(a, call, n):
+    """Put the window at the anchor of what waits, unless it stands there already."""
+    lists, lane, numbers = a.lists[n], a.lanes[n], a.numbers
+    first = a.counts[0].rows
+    empty_heap(a, n, first)
+    last = collect(a.rows, lists.head[_ACTIVE], numbers, first)
+    last = collect(a.rows, lists.head[_OVER], numbers, last)
+    last = collect(a.rows, lists.head[_HELD], numbers, last)
+    sort_rows(a.rows, numbers, first, last, a.spare, True)
+    anchor = anchor_of(a.rows, numbers, first, last, lane.length)
+    if lane.start <= anchor < lane.start + lane.length:
+        return False
+    lane.hwm = anchor
+    lane.mark = anchor
+    lane.streak = 0
+    lane.far = 0
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        # Measured in another epoch: nothing that comes now would ever be newer.
+        if stream.last > anchor + FAR_LENGTHS * lane.length:
+            stream.tracked = 0
+            stream.period = 0
+            stream.diffs = 0
+    move_window(a, call, n, anchor, True)
+    return True
+
+
+@lean_kernel
+def move_window(a, call, n, start, stalled):
+    """Move the window and route everything again."""
+    lists, lane = a.lists[n], a.lanes[n]
+    lane.moved += start - lane.start
+    if stalled:
+        lane.move = Reason.STALL.value
+        empty_heap(a, n, a.counts[0].rows)
+    else:
+        lane.move = max(lane.move, Reason.GAP.value)
+    active = take_list(lists, _ACTIVE)
+    over = take_list(lists, _OVER)
+    held = take_list(lists, _HELD)
+    open_window(a, call, n, start)
+    route_list(a, active, n, stalled)
+    if stalled:
+        route_list(a, over, n, True)
+    else:
+        route_overflow(a, over, n, a.counts[0].rows)
+    route_list(a, held, n, stalled)
+
+
+@lean_kernel
+def route_list(a, row, n, stalled):
+    """Route a row and all that follow it in the list it was in."""
+    rows, streams, lists, lane = a.rows, a.streams, a.lists[n], a.lanes[n]
+    while row >= 0:
+        following = np.int64(rows[row].next)
+        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], stalled)
+        row = following
+
+
+@lean_kernel
+def route_overflow(a, row, n, at):
+    """Overflow meets the new window, in order of arrival. What is still too far ahead to matter
+    goes to the heap. `numbers` from `at` on is scratch."""
+    rows, streams, numbers, lists, lane = a.rows, a.streams, a.numbers, a.lists[n], a.lanes[n]
+    near = lane.start + 2 * AHEAD_LENGTHS * lane.length
+    beyond = lane.start + (1 + FAR_LENGTHS) * lane.length
+    last = at
+    while row >= 0:
+        record = rows[row]
+        following = np.int64(record.next)
+        if near < record.time <= beyond and on_grid(record, streams[n, max(record.stream, 0)]):
+            push_heap(rows, lists, _OVER, row)
+        else:
+            numbers[last] = row
+            last += 1
+        row = following
+    listed = last
+    while lists.heap >= 0 and rows[lists.heap].time <= near:
+        numbers[last] = pop_heap(rows, lists)
+        last += 1
+    if last > listed:
+        sort_rows(rows, numbers, at, last, a.spare, False)
+    for i in range(at, last):
+        row = numbers[i]
+        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], False)
+    if lists.heap >= 0:
+        lane.over_min = min(lane.over_min, rows[lists.heap].time)
+
+
+# -- closing --------------------------------------------------------------------------------------
+
+
+@lean_kernel
+def begin(a, call, n):
+    """Everything there is becomes one batch, and the window opens at its anchor."""
+    rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
+    reason = np.int64(Reason.FIRST.value) if lane.open == 0 else np.int64(Reason.GAP.value)
+    first = a.counts[0].rows
+    empty_heap(a, n, first)
+    last = first
+    for place in range(3):
+        last = collect(rows, lists.head[place], numbers, last)
+    sort_rows(rows, numbers, first, last, a.spare, True)
+    if lane.open != 0 and lane.pending != 0:
+        lane.length = lane.pending
+        lane.pending = 0
+    anchor = anchor_of(rows, numbers, first, last, lane.length)
+    for s in range(lane.streams):
+        a.streams[n, s].period = 0
+        a.tally[s].had_slots = -1
+    for place in range(3):
+        row = take_list(lists, place)
+        while row >= 0:
+            record = rows[row]
+            if record.gated != 0 and record.time <= anchor:
+                observe(a.streams[n, record.stream], record.time)
+            row = np.int64(record.next)
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked != 0:
+            refresh(stream, anchor, lane.length, stream.last, stream.last, a.scratch)
+    start = plausible_start(rows, numbers, first, last, anchor, lane.length)
+    write_batch(a, n, last, start, anchor, reason, np.int64(0))
+    lane.open = 1
+    lane.hwm = anchor
+    lane.mark = anchor
+    lane.streak = 0
+    lane.far = 0
+    lane.closed_at = call.wall
+    open_window(a, call, n, anchor)
+
+
+@lean_kernel
+def close(a, call, n, reason):
+    """Write the window down as a batch and open the next."""
+    rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
+    length = lane.length
+    start = lane.start
+    end = start + length
+    first = a.counts[0].rows
+    last = first
+    epoch = np.int64(-1)
+    if epoch_changed(a, n, call.patient):
+        # The old window keeps what is its own; the new epoch begins for itself.
+        beyond = end + FAR_LENGTHS * length
+        row = take_list(lists, _ACTIVE)
+        while row >= 0:
+            following = np.int64(rows[row].next)
+            if rows[row].time > beyond:
+                append(rows, lists, _ACTIVE, row)
+            else:
+                numbers[last] = row
+                last += 1
+            row = following
+        if last == first and lists.head[_ACTIVE] >= 0:
+            begin(a, call, n)
+            return
+        epoch = take_list(lists, _ACTIVE)
+    else:
+        last = collect(rows, take_list(lists, _ACTIVE), numbers, first)
+    complete = np.int64(1) if lane.gating > 0 and lane.waiting == 0 else np.int64(0)
+    remember_grids(a, n)
+    if refresh_grids(a, n) == 0:
+        observe_held(a, n)
+        last = collect(rows, take_list(lists, _OVER), numbers, last)
+        while lists.heap >= 0:
+            numbers[last] = pop_heap(rows, lists)
+            last += 1
+        last = collect(rows, take_list(lists, _HELD), numbers, last)
+        sort_rows(rows, numbers, first, last, a.spare, True)
+        if last > first:
+            end = max(end, anchor_of(rows, numbers, first, last, lane.length))
+            if end - start > FAR_LENGTHS * lane.length:
+                start = plausible_start(rows, numbers, first, last, end, lane.length)
+    else:
+        sort_rows(rows, numbers, first, last, a.spare, True)
+    write_batch(a, n, last, start, end, reason, complete)
+    look_at_all = lane.length != length  # what is far ahead is measured in lengths
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked != 0 and stream.absent >= EVICT_CLOSES:
+            stream.tracked = 0
+            stream.diffs = 0
+        if a.tally[s].had_slots > 0 and stream.period == 0:
+            look_at_all = True  # a grid is gone, and with it the reason for its overflow
+    if look_at_all:
+        empty_heap(a, n, last)
+    over = take_list(lists, _OVER)
+    held = take_list(lists, _HELD)
+    open_window(a, call, n, end)
+    lane.hwm = lane.mark
+    lane.closed_at = call.wall
+    while epoch >= 0:
+        following = np.int64(rows[epoch].next)
+        stream = a.streams[n, max(rows[epoch].stream, 0)]
+        lift(rows[epoch], lane, stream, call.patient)
+        route(rows, epoch, lists, lane, stream, False)
+        epoch = following
+    route_overflow(a, over, n, last)
+    route_list(a, held, n, False)
+
+
+@lean_kernel
+def epoch_changed(a, n, patient):
+    """Gating streams themselves have moved to times beyond reach: not one outlier, but a silence or
+    a clock that was set. One at a time: for a whole batch length. Call by call: more than once, and
+    nothing else came."""
+    rows, lane = a.rows, a.lanes[n]
+    if lane.far < 2:
+        return False
+    if patient:
+        return lane.far_max - lane.far_min >= lane.length
+    beyond = lane.start + (1 + FAR_LENGTHS) * lane.length
+    row = np.int64(a.lists[n].head[_ACTIVE])
+    found = row >= 0
+    while row >= 0:
+        if rows[row].time <= beyond:
+            return False
+        row = np.int64(rows[row].next)
+    return found
+
+
+@lean_kernel
+def remember_grids(a, n):
+    """The grids that the closing window had, for the report."""
+    for s in range(a.lanes[n].streams):
+        stream, tally = a.streams[n, s], a.tally[s]
+        tally.had_slots = stream.slots if stream.tracked != 0 and stream.period != 0 else -1
+        tally.had_first = stream.origin + stream.first * stream.period
+        tally.had_period = stream.period
+
+
+@lean_kernel
+def refresh_grids(a, n):
+    """Every stream refreshes its grid or counts an absence; a pending length applies. Returns how
+    many streams gate now."""
+    lane = a.lanes[n]
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked == 0:
+            continue
+        if stream.count > 0:
+            stream.absent = 0
+            any_time, after_time = stream.first_any, stream.first_after
+            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch)
+        else:
+            stream.absent += 1
+            if stream.absent >= EVICT_CLOSES:
+                stream.period = 0
+    if lane.pending != 0:
+        lane.length = lane.pending
+        lane.pending = 0
+        for s in range(lane.streams):
+            stream = a.streams[n, s]
+            if stream.tracked != 0 and stream.absent < EVICT_CLOSES:
+                refresh(stream, lane.start, lane.length, stream.last, stream.last, a.scratch)
+    gating = 0
+    for s in range(lane.streams):
+        if a.streams[n, s].tracked != 0 and a.streams[n, s].period != 0:
+            gating += 1
+    return gating
+
+
+@lean_kernel
+def observe_held(a, n):
+    """Held rows of gated streams leave with this batch: they are evidence like any other. Without
+    it a lone stream of one pulse per batch would lose every second pulse and never gate."""
+    rows, lane = a.rows, a.lanes[n]
+    row = np.int64(a.lists[n].head[_HELD])
+    while row >= 0:
+        record = rows[row]
+        if record.gated != 0:
+            stream = a.streams[n, record.stream]
+            observe(stream, record.time)
+            count_in(stream, record.time, lane.start)
+            stream.absent = -1  # marked: refreshed once below
+        row = np.int64(record.next)
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked != 0 and stream.absent == -1:
+            stream.absent = 0
+            any_time, after_time = stream.first_any, stream.first_after
+            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch)
+
+
+@lean_kernel
+def write_batch(a, n, last, start, end, reason, complete):
+    """Write the batch of the sorted rows from `counts.rows` to `last` down, with its report."""
+    lane, counts = a.lanes[n], a.counts[0]
+    first = counts.rows
+    batch = a.batches[counts.batches]
+    batch.lane = n
+    batch.id = lane.batches
+    batch.start = start
+    batch.end = end
+    batch.reason = reason
+    batch.first = first
+    batch.rows = last - first
+    batch.moved = lane.moved
+    batch.complete = complete
+    report(a, n, batch)
+    for s in range(lane.streams):
+        a.streams[n, s].held_rows -= a.tally[s].rows
+    lane.rows -= last - first
+    lane.batches += 1
+    lane.moved = 0
+    lane.move = 0
+    counts.rows = last
+    counts.batches += 1
+
+
+@lean_kernel
+def plausible_start(rows, numbers, first, last, end, length):
+    """The earliest time that is of the same epoch as `end`."""
+    for i in range(first, last):
+        if rows[numbers[i]].time >= end - FAR_LENGTHS * length:
+            return rows[numbers[i]].time
+    return end
+
+
+@lean_kernel
+def anchor_of(rows, numbers, first, last, length):
+    """The newest time of the largest group of sorted rows, groups being cut at gaps of more than
+    three batch lengths; of two equally large ones, the later."""
+    best = 0
+    anchor = rows[numbers[last - 1]].time
+    begun = first
+    for i in range(first, last):
+        here = rows[numbers[i]].time
+        if i + 1 == last or rows[numbers[i + 1]].time - here > AHEAD_LENGTHS * length:
+            if i + 1 - begun >= best:
+                best = i + 1 - begun
+                anchor = here
+            begun = i + 1
+    return anchor
+
+
+# -- lists, heap and sorting: by row number; nothing below knows what a batch is ------------------
+
+
+@lean_kernel
+def append(rows, lists, place, row):
+    """Put a row at the end of a list of its lane."""
+    rows[row].next = -1
+    rows[row].place = place
+    tail = lists.tail[place]
+    if tail < 0:
+        lists.head[place] = row
+    else:
+        rows[tail].next = row
+    lists.tail[place] = row
+
+
+@lean_kernel
+def take_list(lists, place):
+    """Empty a list. Returns its first row, from which `next` leads on, or -1."""
+    head = np.int64(lists.head[place])
+    lists.head[place] = -1
+    lists.tail[place] = -1
+    return head
+
+
+@lean_kernel
+def collect(rows, row, numbers, at):
+    """Write a list of rows into `numbers` from `at` on. Returns where it ended."""
+    while row >= 0:
+        numbers[at] = row
+        at += 1
+        row = rows[row].next
+    return at
+
+
+@lean_kernel
+def meld(rows, one, other):
+    """Two leftist heaps (earliest time, then arrival, on top) become one. Returns its root.
+
+    Written as a walk down the right spines and back up: the spine is at most log2(n) long, and
+    numba compiles loops better than recursion. While walking down, `right` of a spine row is
+    borrowed to find the way up.
+    """
+    if one < 0:
+        return other
+    if other < 0:
+        return one
+    up = np.int64(-1)
+    while one >= 0 and other >= 0:
+        if rows[other].time < rows[one].time or (
+            rows[other].time == rows[one].time and other < one
+        ):
+            one, other = other, one
+        below = np.int64(rows[one].right)
+        rows[one].right = up
+        up = one
+        one = below
+    root = one if one >= 0 else other
+    while up >= 0:
+        above = np.int64(rows[up].right)
+        left = np.int64(rows[up].left)
+        left_rank = np.int64(rows[left].rank) if left >= 0 else np.int64(0)
+        root_rank = np.int64(rows[root].rank) if root >= 0 else np.int64(0)
+        if left_rank >= root_rank:
+            rows[up].right = root
+            rows[up].rank = root_rank + 1
+        else:
+            rows[up].left = root
+            rows[up].right = left
+            rows[up].rank = left_rank + 1
+        root = up
+        up = above
+    return root
+
+
+@lean_kernel
+def push_heap(rows, lists, place, row):
+    """Put a row on the heap; for the outside it is in the list `place`."""
+    rows[row].left = -1
+    rows[row].right = -1
+    rows[row].rank = 1
+    rows[row].place = place
+    lists.heap = meld(rows, np.int64(lists.heap), np.int64(row))
+
+
+@lean_kernel
+def pop_heap(rows, lists):
+    """Take the earliest row off the heap, which is not empty."""
+    top = np.int64(lists.heap)
+    lists.heap = meld(rows, np.int64(rows[top].left), np.int64(rows[top].right))
+    return top
+
+
+@lean_kernel
+def empty_heap(a, n, at):
+    """All overflow into its list, in order of arrival, so that it does not matter what had been in
+    the heap. `numbers` from `at` on is scratch."""
+    rows, lists, numbers = a.rows, a.lists[n], a.numbers
+    if lists.heap < 0:
+        return
+    last = collect(rows, take_list(lists, _OVER), numbers, at)
+    while lists.heap >= 0:
+        numbers[last] = pop_heap(rows, lists)
+        last += 1
+    sort_rows(rows, numbers, at, last, a.spare, False)
+    for i in range(at, last):
+        append(rows, lists, _OVER, numbers[i])
+
+
+@lean_kernel
+def comes_after(rows, one, other, by_time):
+    """Whether row `one` belongs behind row `other`: by time, then arrival, or by arrival alone."""
+    if by_time and rows[one].time != rows[other].time:
+        return rows[one].time > rows[other].time
+    return one > other
+
+
+@lean_kernel
+def sort_rows(rows, numbers, first, last, spare, by_time):
+    """Sort `numbers[first:last]`. Merges runs: linear if already sorted."""
+    while True:
+        runs = 0
+        at = first
+        while at < last:
+            middle = at + 1
+            while middle < last and not comes_after(
+                rows, numbers[middle - 1], numbers[middle], by_time
+            ):
+                middle += 1
+            if middle == last:
+                runs += 1
+                break
+            end = middle + 1
+            while end < last and not comes_after(rows, numbers[end - 1], numbers[end], by_time):
+                end += 1
+            for i in range(at, middle):
+                spare[i] = numbers[i]
+            i, j, k = at, middle, at
+            while i < middle:
+                if j < end and comes_after(rows, spare[i], numbers[j], by_time):
+                    numbers[k] = numbers[j]
+                    j += 1
+                else:
+                    numbers[k] = spare[i]
+                    i += 1
+                k += 1
+            runs += 1
+            at = end
+        if runs <= 1:
+            return
