@@ -147,9 +147,9 @@ def test_columns_that_are_missing_or_taken() -> None:
     [
         {"topic": ""},
         {"topic": 3},
-        {"gated": "det"},
+        {"gated": ""},
         {"gated": (1,)},
-        {"keys": "vehicle"},
+        {"keys": ("vehicle", "vehicle")},
         {"max_streams": 0},
         {"max_streams": 5000},
         {"max_rows": 0},

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidegate.batching.message import Message, MessageBatch
-from tidegate.batching.settings import MAX_LENGTH_NS, checked_count, checked_length
+from tidegate.batching.settings import MAX_LENGTH_NS, checked_length
+from tidegate.core import checks
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
 
@@ -52,8 +53,8 @@ class AdaptiveLength:
         pulse_rate_hz: int = 14,
     ) -> None:
         base = checked_length(base_length, "base_length")
-        doublings = checked_count(max_doublings, "max_doublings", 16)
-        rate = checked_count(pulse_rate_hz, "pulse_rate_hz", 10**9)
+        doublings = checks.int_in("max_doublings", max_doublings, 1, 16)
+        rate = checks.int_in("pulse_rate_hz", pulse_rate_hz, 1, 10**9)
         if base << doublings > MAX_LENGTH_NS:
             raise ConfigError("max_doublings", max_doublings, "must keep batches within one day")
         self._lengths = [

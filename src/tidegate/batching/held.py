@@ -33,21 +33,21 @@ from tidegate.batching.layout import (
     stream_records,
 )
 from tidegate.batching.report import MAX_CLOCKS, Decision
-from tidegate.core.lazy_rows import take_rows
-from tidegate.core.numba import frozen
+from tidegate.core.arrow import concat, take
+from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
+from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
-from tidegate.core.state import LANE as LANE_COLUMN
-from tidegate.core.state import State, concat
+from tidegate.core.state import State
 
-__all__ = ["HeldRows", "HeldTable", "held_table", "kernel_call"]
+__all__ = ["HeldRows", "HeldTable", "held_table", "kernel_call", "live_tables"]
 
-SLACK_ROWS = 4096
-"""Rows that have left and whose memory is kept, beyond as many as wait. Below about a thousand,
-small calls renumber every few rows; above, an idle batcher holds on to memory for nothing."""
+SLACK_ROWS = 1 << 15
+"""Rows that have left and whose memory is kept, beyond as many as wait. Below the rows of a usual
+call (10,000), every call renumbers; above, a batcher holds on to megabytes for nothing."""
 
-_NO_LANES = frozen(np.empty(0, np.int32))
-_NO_TIMES = frozen(np.empty(0, np.int64))
-_NO_GATES = frozen(np.empty(0, np.bool_))
+_NO_LANES = as_readonly(np.empty(0, np.int32))
+_NO_TIMES = as_readonly(np.empty(0, np.int64))
+_NO_GATES = as_readonly(np.empty(0, np.bool_))
 
 
 def kernel_call(
@@ -65,11 +65,11 @@ def kernel_call(
 ) -> KernelCall:
     """A call with exactly the types the kernel is compiled for."""
     return KernelCall(
-        lane=frozen(lane),
-        time_ns=frozen(time_ns),
-        code=frozen(code),
-        digests=frozen(digests),
-        gated=frozen(gated),
+        lane=as_readonly(lane),
+        time_ns=as_readonly(time_ns),
+        code=as_readonly(code),
+        digests=as_readonly(digests),
+        gated=as_readonly(gated),
         length=int(length_ns),
         timeout=float(timeout),
         limit=int(max_rows),
@@ -141,7 +141,7 @@ class HeldRows:
     def compact(self) -> Int64s:
         """Forget rows that have left and renumber the others. Returns their old numbers."""
         kept = self.kept()
-        self._rows = self._rows[kept]
+        self._rows[: len(kept)] = self._rows[kept]  # in place: memory stays for the next calls
         self.used = len(kept)
         self._lists = _lists(len(self._lists))
         load_rows(self._rows, self.used, self._lists)
@@ -258,23 +258,21 @@ class HeldTable(HeldRows):
     def take(self, numbers: Int64s) -> pa.RecordBatch:
         """The rows with these numbers, in this order. Nothing is copied if they are one run."""
         n = len(numbers)
-        if n == 0:
-            return self._chunks[0].slice(0, 0)
+        if len(self._chunks) == 1 or n == 0:
+            return take(self._chunks[0], numbers)
         first, last = int(numbers[0]), int(numbers[-1])
         if last - first == n - 1 and bool((numbers[1:] > numbers[:-1]).all()):
             return self._slice(first, n)
-        if len(self._chunks) == 1:
-            return take_rows(self._chunks[0], numbers)
         edges = np.cumsum([0, *(chunk.num_rows for chunk in self._chunks)])
         which = np.searchsorted(edges, numbers, side="right") - 1
         parts, order, at = [], np.empty(n, np.int64), 0
         for number, chunk in enumerate(self._chunks):
             of = np.flatnonzero(which == number)
             if len(of):
-                parts.append(take_rows(chunk, numbers[of] - edges[number]))
+                parts.append(take(chunk, numbers[of] - edges[number]))
                 order[of] = np.arange(at, at + len(of))
                 at += len(of)
-        return parts[0] if len(parts) == 1 else take_rows(pa.concat_batches(parts), order)
+        return parts[0] if len(parts) == 1 else take(pa.concat_batches(parts), order)
 
     def compact(self) -> Int64s:
         kept = super().compact()
@@ -306,13 +304,13 @@ class HeldTable(HeldRows):
 
 
 _HELD_COLUMNS = {
-    LANE_COLUMN: "lane",
-    "__time_ns": "stamp",
-    "__decided_ns": "time",
-    "__stream": "stream",
-    "__gated": "gated",
-    "__slot": "slot",
-    "__place": "place",
+    LANE: "lane",
+    TIME: "stamp",
+    DECIDED: "time",
+    STREAM: "stream",
+    GATED: "gated",
+    SLOT: "slot",
+    WHERE: "place",
 }
 """What the state keeps beside the columns of a row that waits, and the field of ROW it is."""
 
@@ -334,6 +332,8 @@ class LiveTables(dict[str, pa.RecordBatch | None]):
     def __init__(self, tables: dict[str, pa.RecordBatch | None]) -> None:
         super().__init__(tables)
         self.live: HeldTable | None = None
+        self.names = StreamNames(tables["names"])
+        self.schemas: tuple[pa.Schema, pa.Schema, pa.Schema] | None = None
 
     def __getitem__(self, name: str) -> pa.RecordBatch | None:
         if name == "held" and self.live is not None:
@@ -352,11 +352,36 @@ class LiveTables(dict[str, pa.RecordBatch | None]):
         return [self[name] for name in self]
 
 
-def held_table(state: State) -> HeldTable:
-    """The rows of a state that wait, in working memory: made of its table `held` if need be."""
+def live_tables(state: State) -> LiveTables:
+    """The tables of a state, from now on live ones."""
     if not isinstance(state.tables, LiveTables):
         state.tables = LiveTables(state.tables)
-    tables = state.tables
+    return state.tables
+
+
+def held_table(state: State) -> HeldTable:
+    """The rows of a state that wait, in working memory: made of its table `held` if need be."""
+    tables = live_tables(state)
     if tables.live is None:
         tables.live = HeldTable(state, tables["held"])
     return tables.live
+
+
+class StreamNames:
+    """The text of every stream digest that the state knows."""
+
+    def __init__(self, table: pa.RecordBatch | None) -> None:
+        self._digests = np.empty(0, np.int64)
+        self._labels = pa.array([], pa.string())
+        if table is not None:
+            self.add(table.column("digest").to_numpy(), table.column("name"))
+
+    def add(self, digests: Int64s, labels: pa.Array) -> None:
+        """Learn names; ones that are known do no harm."""
+        every = np.concatenate([self._digests, digests])
+        self._digests, first = np.unique(every, return_index=True)
+        self._labels = pa.concat_arrays([self._labels, labels]).take(pa.array(first))
+
+    def of(self, digests: Int64s) -> pa.Array:
+        """The names of these digests."""
+        return self._labels.take(pa.array(np.searchsorted(self._digests, digests)))

@@ -24,8 +24,14 @@ from tidegate.batching.held import HeldRows, kernel_call
 from tidegate.batching.layout import NEVER, ROW, KernelCall, Records, lane_records, state_columns
 from tidegate.batching.message import Message, MessageBatch, StreamReport
 from tidegate.batching.report import REASONS, Decision
-from tidegate.batching.settings import checked_count, checked_length, checked_timeout, digest
-from tidegate.core import snapshot
+from tidegate.batching.settings import (
+    MAX_ROWS,
+    MAX_STREAMS,
+    checked_length,
+    checked_timeout,
+    digest,
+)
+from tidegate.core import checks, snapshot
 from tidegate.core.state import Layout, State
 from tidegate.core.time import Duration
 from tidegate.errors import ContractError, StateError
@@ -88,8 +94,8 @@ class RateAwareBatcher:
         self._length = checked_length(batch_length)
         self._timeout = checked_timeout(timeout)
         self._clock = clock
-        self._max_streams = checked_count(max_streams, "max_streams", 4096)
-        self._max_rows = checked_count(max_rows, "max_rows", 2**31)
+        self._max_streams = checks.int_in("max_streams", max_streams, 1, MAX_STREAMS)
+        self._max_rows = checks.int_in("max_rows", max_rows, 1, MAX_ROWS)
         self._names = _Names()
         self._start_anew(self._length, 0)
 

@@ -49,7 +49,7 @@ from tidegate.batching.grid import AHEAD_LENGTHS, FAR_LENGTHS, first_pulse, puls
 from tidegate.batching.layout import NEVER, NO_SLOT, Place, Reason
 from tidegate.batching.period import observe
 from tidegate.batching.report import report
-from tidegate.core.numba import lean_kernel
+from tidegate.core.numba import lean_inline, lean_kernel
 from tidegate.core.time import UNSET
 
 __all__ = ["earliest_times", "load_rows", "run", "run_call", "settle_lanes"]
@@ -82,30 +82,36 @@ def run(a, call, base, first, again):
     Returns the row at which the buffers ran out, and whether it has been routed already: the caller
     makes larger ones and goes on from there. Else the number of rows.
     """
-    rows, lanes, streams = a.rows, a.lanes, a.streams
-    for i in range(first, len(call.time_ns)):
+    rows, lanes, lists, streams, counts = a.rows, a.lanes, a.lists, a.streams, a.counts[0]
+    if again and not settle(a, call, np.int64(call.lane[first])):
+        return first, True
+    for i in range(first + again, len(call.time_ns)):
         n = np.int64(call.lane[i])
         lane = lanes[n]
-        if not (again and i == first):
-            if not has_room(a):
-                return i, False
-            row = base + i
-            s = admit(a, call, i, row, n)
-            if lane.open == 0:
-                if lane.length == 0:
-                    lane.length = call.length
-                append(rows, a.lists[n], _ACTIVE, row)
-                begin(a, call, n)
-                continue
-            # A stream without a record rides along: it is never gated, so any record will do.
-            stream = streams[n, max(s, 0)]
+        if lane.open == 0 and not has_room(a):
+            return i, False
+        row = base + i
+        code = call.code[i]
+        s = find_stream(call.digests[code], n, lane, streams, a.find)
+        # A stream without a record rides along: it is never gated, so any record will do.
+        stream = streams[n, max(s, 0)]
+        admit(rows, row, call.time_ns[i], lane, n, stream, s, call.gated[code])
+        if s >= 0 and stream.seen == 0:
+            note_name(stream, a.named, counts, i)
+        if lane.open == 0:
+            if lane.length == 0:
+                lane.length = call.length
+            append(rows, lists[n], _ACTIVE, row)
+            begin(a, call, n)
+            continue
+        if not route_next_pulse(rows, row, lists[n], lane, stream):
             lift(rows[row], lane, stream, call.patient)
-            route(rows, row, a.lists[n], lane, stream, False)
+            route(rows, row, lists[n], lane, stream, False)
         # Nothing is due after most rows: say so here, without a call.
         if (
             (lane.waiting > 0 or lane.gating == 0)
             and lane.hwm < lane.start + lane.timeout
-            and (lane.over_min == NEVER or lane.pulses > 0)
+            and not gap_ahead(lane)
             and call.wall - lane.closed_at < STALL_LENGTHS * lane.length
             and lane.rows <= call.limit
         ):
@@ -123,18 +129,23 @@ def run_call(a, call, base):
         lane.length = call.length
     for i in range(len(call.time_ns)):
         row = base + i
-        s = admit(a, call, i, row, np.int64(0))
+        code = call.code[i]
+        s = find_stream(call.digests[code], np.int64(0), lane, a.streams, a.find)
+        stream = a.streams[0, max(s, 0)]
+        admit(rows, row, call.time_ns[i], lane, np.int64(0), stream, s, call.gated[code])
+        if s >= 0 and stream.seen == 0:
+            note_name(stream, a.named, a.counts[0], i)
         if lane.open == 0:
             append(rows, lists, _ACTIVE, row)
         else:
-            stream = a.streams[0, max(s, 0)]
             lift(rows[row], lane, stream, call.patient)
             route(rows, row, lists, lane, stream, False)
     if lane.open == 0:
         if lane.rows > 0:
             begin(a, call, np.int64(0))
         return
-    skip_gap(a, call, np.int64(0))
+    if gap_ahead(lane):
+        skip_gap(a, call, np.int64(0))
     reason = due(lane)
     if reason >= 0:
         close(a, call, np.int64(0), reason)
@@ -178,47 +189,37 @@ def earliest_times(rows, reach):
 
 
 @lean_kernel
-def admit(a, call, i, row, n):
-    """Write row `i` of the call down and find the record of its stream; -1 if there is none."""
-    code = call.code[i]
-    lane = a.lanes[n]
-    s = find_stream(a, call.digests[code], n)
-    if s >= 0:
-        stream = a.streams[n, s]
-        if stream.seen == 0:
-            a.named[a.counts[0].named] = i
-            a.counts[0].named += 1
-            stream.seen = 1
-        stream.held_rows += 1
-    t = call.time_ns[i]
-    record = a.rows[row]
+def admit(rows, row, t, lane, n, stream, s, gated):
+    """Write a new row down. `s` is the number of its stream, -1 for none."""
+    record = rows[row]
     record.stamp = t
     record.time = min(max(t, -REACH_NS), REACH_NS)
     record.lane = n
     record.stream = s
-    record.gated = 1 if call.gated[code] and s >= 0 else 0
     record.slot = NO_SLOT
+    record.gated = 0
+    if s >= 0:
+        stream.held_rows += 1
+        if gated:
+            record.gated = 1
     lane.rows += 1
-    return s
 
 
 @lean_kernel
-def find_stream(a, name, n):
-    """The record of a stream by the digest of its name, made if there is one free; -1 if not."""
-    find, streams = a.find, a.streams
+def find_stream(name, n, lane, streams, find):
+    """The number of a stream by the digest of its name, made if a record is free; -1 if not."""
     mask = find.shape[1] - 1
     at = name & mask
     while find[n, at] >= 0:
         if streams[n, find[n, at]].name == name:
             return np.int64(find[n, at])
         at = (at + 1) & mask
-    return make_stream(a, name, n, at)
+    return make_stream(name, n, lane, streams, find, at)
 
 
 @lean_kernel
-def make_stream(a, name, n, at):
+def make_stream(name, n, lane, streams, find, at):
     """A record for a new stream, whose free place in the hash table is `at`."""
-    find, streams, lane = a.find, a.streams, a.lanes[n]
     mask = find.shape[1] - 1
     s = np.int64(-1)
     if lane.streams < streams.shape[1]:
@@ -243,6 +244,14 @@ def make_stream(a, name, n, at):
                 at = (at + 1) & mask
             find[n, at] = other
     return s
+
+
+@lean_kernel
+def note_name(stream, named, counts, i):
+    """Remember that row `i` of the call brought the name of this stream for the first time."""
+    named[counts.named] = i
+    counts.named += 1
+    stream.seen = 1
 
 
 @lean_kernel
@@ -360,6 +369,36 @@ def route(rows, row, lists, lane, stream, stalled):
     append(rows, lists, _ACTIVE, row)
 
 
+@lean_inline
+def route_next_pulse(rows, row, lists, lane, stream):
+    """`lift` and `route` for the row that is expected: the next slot of a stream with a grid.
+    False, with nothing done, for every other row. Most rows of steady streams end here, without a
+    division."""
+    record = rows[row]
+    period = stream.period
+    if record.gated == 0 or period == 0 or stream.tracked == 0:
+        return False
+    t = record.time
+    slot = stream.reached + 1
+    twice_off = 2 * (t - stream.origin - (stream.first + slot) * period)
+    if slot >= stream.slots or twice_off >= period or twice_off <= -period:
+        return False
+    reach = min(t, lane.start + AHEAD_LENGTHS * lane.length)
+    lane.hwm = max(lane.hwm, reach)
+    lane.mark = max(lane.mark, reach)
+    lane.streak = 0
+    lane.far = 0
+    lane.pulses += 1
+    record.slot = min(slot, -NO_SLOT - 1)
+    stream.reached = slot
+    if slot == stream.slots - 1:
+        lane.waiting -= 1
+    observe(stream, t)
+    count_in(stream, t, lane.start)
+    append(rows, lists, _ACTIVE, row)
+    return True
+
+
 @lean_kernel
 def count_in(stream, t, start):
     """A row of a gated stream is in the window; the first ones can become the grid's origin."""
@@ -374,7 +413,7 @@ def count_in(stream, t, start):
 # -- is the window complete? ----------------------------------------------------------------------
 
 
-@lean_kernel
+@lean_inline
 def due(lane):
     """The Reason for which the window is complete, or -1."""
     timed_out = lane.timeout != NEVER and lane.hwm >= lane.start + lane.timeout
@@ -386,13 +425,13 @@ def due(lane):
     return np.int64(Reason.GATE.value) if gated else np.int64(Reason.TIMEOUT.value)
 
 
-@lean_kernel
+@lean_inline
 def stall_due(lane, wall):
     """Whether nothing closed for too long while rows wait."""
     return wall - lane.closed_at >= STALL_LENGTHS * lane.length and lane.rows > 0
 
 
-@lean_kernel
+@lean_inline
 def has_room(a):
     """Whether one more batch can be written down."""
     counts = a.counts[0]
@@ -407,7 +446,8 @@ def settle(a, call, n):
     while True:
         if not has_room(a):
             return False
-        skip_gap(a, call, n)
+        if gap_ahead(lane):
+            skip_gap(a, call, n)
         reason = due(lane)
         if reason < 0 and stall_due(lane, call.wall):
             lane.closed_at = call.wall
@@ -432,7 +472,8 @@ def drain(a, call, n):
     while lane.rows > 0:
         if not has_room(a):
             return False
-        skip_gap(a, call, n)
+        if gap_ahead(lane):
+            skip_gap(a, call, n)
         if lists.head[_ACTIVE] < 0:
             earliest = lane.over_min
             row = np.int64(lists.head[_HELD])
@@ -450,11 +491,10 @@ def drain(a, call, n):
 
 
 @lean_kernel
-def open_window(a, call, n, start):
+def open_window(lane, streams, n, start, timeout):
     """An empty window at `start`. Whatever waits must be routed again."""
-    lane, streams = a.lanes[n], a.streams
     lane.start = start
-    lane.timeout = NEVER if np.isinf(call.timeout) else int(np.rint(call.timeout * lane.length))
+    lane.timeout = NEVER if np.isinf(timeout) else int(np.rint(timeout * lane.length))
     lane.over_min = NEVER
     lane.pulses = 0
     lane.gating = 0
@@ -468,12 +508,16 @@ def open_window(a, call, n, start):
     lane.waiting = lane.gating
 
 
+@lean_inline
+def gap_ahead(lane):
+    """Whether overflow waits while no stream with a grid has a row in the window."""
+    return lane.over_min != NEVER and lane.pulses == 0
+
+
 @lean_kernel
 def skip_gap(a, call, n):
     """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
     lane = a.lanes[n]
-    if lane.over_min == NEVER or lane.pulses > 0:
-        return
     steps = (lane.over_min - lane.start) // lane.length
     if steps > 0:
         move_window(a, call, n, lane.start + steps * lane.length, False)
@@ -520,19 +564,18 @@ def move_window(a, call, n, start, stalled):
     active = take_list(lists, _ACTIVE)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    open_window(a, call, n, start)
-    route_list(a, active, n, stalled)
+    open_window(lane, a.streams, n, start, call.timeout)
+    route_list(a.rows, active, lists, lane, a.streams, n, stalled)
     if stalled:
-        route_list(a, over, n, True)
+        route_list(a.rows, over, lists, lane, a.streams, n, True)
     else:
         route_overflow(a, over, n, a.counts[0].rows)
-    route_list(a, held, n, stalled)
+    route_list(a.rows, held, lists, lane, a.streams, n, stalled)
 
 
 @lean_kernel
-def route_list(a, row, n, stalled):
+def route_list(rows, row, lists, lane, streams, n, stalled):
     """Route a row and all that follow it in the list it was in."""
-    rows, streams, lists, lane = a.rows, a.streams, a.lists[n], a.lanes[n]
     while row >= 0:
         following = np.int64(rows[row].next)
         route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], stalled)
@@ -609,7 +652,7 @@ def begin(a, call, n):
     lane.streak = 0
     lane.far = 0
     lane.closed_at = call.wall
-    open_window(a, call, n, anchor)
+    open_window(lane, a.streams, n, anchor, call.timeout)
 
 
 @lean_kernel
@@ -665,11 +708,11 @@ def close(a, call, n, reason):
             stream.diffs = 0
         if a.tally[s].had_slots > 0 and stream.period == 0:
             look_at_all = True  # a grid is gone, and with it the reason for its overflow
-    if look_at_all:
+    if look_at_all and lists.heap >= 0:
         empty_heap(a, n, last)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    open_window(a, call, n, end)
+    open_window(lane, a.streams, n, end, call.timeout)
     lane.hwm = lane.mark
     lane.closed_at = call.wall
     while epoch >= 0:
@@ -678,11 +721,12 @@ def close(a, call, n, reason):
         lift(rows[epoch], lane, stream, call.patient)
         route(rows, epoch, lists, lane, stream, False)
         epoch = following
-    route_overflow(a, over, n, last)
-    route_list(a, held, n, False)
+    if over >= 0 or lists.heap >= 0:
+        route_overflow(a, over, n, last)
+    route_list(rows, held, lists, lane, a.streams, n, False)
 
 
-@lean_kernel
+@lean_inline
 def epoch_changed(a, n, patient):
     """Gating streams themselves have moved to times beyond reach: not one outlier, but a silence or
     a clock that was set. One at a time: for a whole batch length. Call by call: more than once, and
@@ -702,7 +746,7 @@ def epoch_changed(a, n, patient):
     return found
 
 
-@lean_kernel
+@lean_inline
 def remember_grids(a, n):
     """The grids that the closing window had, for the report."""
     for s in range(a.lanes[n].streams):
@@ -712,7 +756,7 @@ def remember_grids(a, n):
         tally.had_period = stream.period
 
 
-@lean_kernel
+@lean_inline
 def refresh_grids(a, n):
     """Every stream refreshes its grid or counts an absence; a pending length applies. Returns how
     many streams gate now."""
@@ -743,7 +787,7 @@ def refresh_grids(a, n):
     return gating
 
 
-@lean_kernel
+@lean_inline
 def observe_held(a, n):
     """Held rows of gated streams leave with this batch: they are evidence like any other. Without
     it a lone stream of one pulse per batch would lose every second pulse and never gate."""

@@ -12,7 +12,6 @@ columns of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from tidegate.batching.layout import NO_SLOT, Place, Reason, Records
 from tidegate.batching.period import median
-from tidegate.core.numba import lean_kernel
+from tidegate.core.numba import lean_inline
 from tidegate.core.outcomes import Int32s, Int64s
 
 __all__ = [
@@ -39,7 +38,7 @@ few wrong clocks would be the majority; above, the insertion sort of `median` co
 batch."""
 
 
-@lean_kernel
+@lean_inline
 def report(a, n, batch):
     """Look at the rows of a batch once: they leave, and one part per stream that had rows, or
     should have had, is written down."""
@@ -89,7 +88,7 @@ def report(a, n, batch):
     batch.parts = a.counts[0].parts - batch.part
 
 
-@lean_kernel
+@lean_inline
 def _write_parts(a, n, known):
     """One part per stream, and its skew against the median clock."""
     counts = a.counts[0]
@@ -157,14 +156,11 @@ class Decision(NamedTuple):
 REASONS = tuple(reason.name.lower() for reason in Reason)
 """What users read for each Reason, by number."""
 
-_REASONS = pa.array(REASONS)
-_REASON = pa.string()
-
 DATA_FIELDS = (
     pa.field("batch_id", pa.int64()),
     pa.field("batch_start_ns", pa.int64()),
     pa.field("batch_end_ns", pa.int64()),
-    pa.field("batch_reason", _REASON),
+    pa.field("batch_reason", pa.string()),
     pa.field("slot", pa.int32()),
     pa.field("batch_late", pa.bool_()),
 )
@@ -184,11 +180,13 @@ _STREAM = pa.struct(
     ]
 )
 
+_STREAM_FIELDS = list(_STREAM)
+
 SUMMARY_FIELDS = (
     pa.field("batch_id", pa.int64()),
     pa.field("batch_start_ns", pa.int64()),
     pa.field("batch_end_ns", pa.int64()),
-    pa.field("batch_reason", _REASON),
+    pa.field("batch_reason", pa.string()),
     pa.field("rows", pa.int64()),
     pa.field("late", pa.int64()),
     pa.field("early", pa.int64()),
@@ -205,58 +203,81 @@ def data_columns(decision: Decision) -> list[pa.Array]:
     rows = batches["rows"]
     slot = decision.slot
     return [
-        pa.array(np.repeat(batches["id"], rows)),
-        pa.array(np.repeat(batches["start"], rows)),
-        pa.array(np.repeat(batches["end"], rows)),
-        _reason(np.repeat(batches["reason"].astype(np.int8), rows)),
-        pa.array(slot, mask=slot == NO_SLOT),
+        _column(np.repeat(batches["id"], rows)),
+        _column(np.repeat(batches["start"], rows)),
+        _column(np.repeat(batches["end"], rows)),
+        _reasons(batches["reason"], rows),
+        _column(slot, slot == NO_SLOT),
         pa.array(decision.late),
     ]
 
 
-def summaries(decision: Decision, names: Mapping[int, str]) -> list[pa.Array]:
-    """The columns of SUMMARY_FIELDS, one row per batch; `names` are those of the digests."""
+def summaries(decision: Decision, labels: pa.Array) -> list[pa.Array]:
+    """The columns of SUMMARY_FIELDS, one row per batch; `labels` are the streams of the parts."""
     batches = decision.batches
     offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
     return [
         _column(batches["id"]),
         _column(batches["start"]),
         _column(batches["end"]),
-        _reason(batches["reason"].astype(np.int8)),
+        _reasons(batches["reason"], np.ones(len(batches), np.int64)),
         _column(batches["rows"]),
         _column(batches["late"]),
         _column(batches["early"]),
         _column(batches["moved"]),
         pa.array(batches["complete"] != 0),
         pa.ListArray.from_arrays(
-            pa.array(offsets), _streams(decision.parts, names), type=SUMMARY_FIELDS[-1].type
+            pa.array(offsets), _streams(decision.parts, labels), type=SUMMARY_FIELDS[-1].type
         ),
     ]
 
 
-def _column(values: NDArray[Any], mask: NDArray[np.bool_] | None = None) -> pa.Array:
-    return pa.array(np.ascontiguousarray(values), mask=mask)
+def _column(values: NDArray[Any], null: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as an Arrow column, without a copy of its own: `pa.array` takes ten times as long for
+    a short one, and these columns are as short as a call has batches."""
+    values = np.ascontiguousarray(values)
+    bits = None
+    if null is not None and null.any():
+        bits = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    buffers = [bits, pa.py_buffer(values)]
+    return pa.Array.from_buffers(_ARROW[values.dtype.char], len(values), buffers)
 
 
-def _reason(numbers: NDArray[np.int8]) -> pa.Array:
-    coded = pa.DictionaryArray.from_arrays(pa.array(numbers), _REASONS)
-    return coded.dictionary_decode()
+_ARROW = {
+    np.dtype(np.int64).char: pa.int64(),
+    np.dtype(np.int32).char: pa.int32(),
+    np.dtype(np.float64).char: pa.float64(),
+}
+
+_TEXT = [text.encode() for text in REASONS]
+_LENGTH = np.array([len(text) for text in _TEXT], np.int64)
 
 
-def _streams(parts: Records, names: Mapping[int, str]) -> pa.StructArray:
-    digests, which = np.unique(parts["name"], return_inverse=True)
-    labels = pa.array([names.get(name) for name in digests.tolist()], pa.string())
+def _reasons(numbers: Int64s, repeats: Int64s) -> pa.Array:
+    """Reasons as text, each as often as `repeats` says. Written run by run: neighbours mostly have
+    the same reason."""
+    edges = np.flatnonzero(np.diff(numbers, prepend=-1))
+    counts = np.add.reduceat(repeats, edges) if len(edges) else edges
+    text = b"".join(
+        _TEXT[number] * count
+        for number, count in zip(numbers[edges].tolist(), counts.tolist(), strict=True)
+    )
+    ends = np.zeros(int(counts.sum()) + 1, np.int32)
+    np.cumsum(np.repeat(_LENGTH[numbers[edges]], counts), out=ends[1:])
+    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
+
+
+def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
     no_grid = parts["expected"] < 0
-    rate, jitter = parts["rate"], parts["jitter"]
     columns = [
-        labels.take(pa.array(which)),
+        labels,
         _column(parts["rows"]),
         _column(parts["expected"], no_grid),
         _column(parts["missing"], no_grid),
         _column(parts["late"]),
         _column(parts["early"]),
-        _column(rate, np.isnan(rate)),
-        _column(jitter, np.isnan(jitter)),
+        _column(parts["rate"], np.isnan(parts["rate"])),
+        _column(parts["jitter"], np.isnan(parts["jitter"])),
         _column(parts["skew"], parts["skew_known"] == 0),
     ]
-    return pa.StructArray.from_arrays(columns, fields=list(_STREAM))
+    return pa.StructArray.from_arrays(columns, fields=_STREAM_FIELDS)

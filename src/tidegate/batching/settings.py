@@ -9,10 +9,25 @@ from tidegate.batching.grid import AHEAD_LENGTHS
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["checked_count", "checked_length", "checked_timeout", "digest"]
+__all__ = [
+    "MAX_LENGTH_NS",
+    "MAX_ROWS",
+    "MAX_STREAMS",
+    "checked_length",
+    "checked_timeout",
+    "digest",
+]
 
 MAX_LENGTH_NS = 86_400 * 10**9
 """One day: a thousand lengths must still fit into int64, and no one waits longer for a batch."""
+
+
+MAX_STREAMS = 4096
+"""Streams per lane that can be measured. Their numbers are int16 in the records of rows, and a
+record takes 400 bytes per lane."""
+
+MAX_ROWS = 2**31 - 1
+"""Rows that may wait per lane: row numbers are int32."""
 
 
 def checked_length(value: object, field: str = "batch_length") -> int:
@@ -34,13 +49,6 @@ def checked_timeout(value: object, field: str = "timeout") -> float:
             field, value, f"must be above 0 and at most {AHEAD_LENGTHS} batch lengths, or infinite"
         )
     return float(value)
-
-
-def checked_count(value: object, field: str, most: int) -> int:
-    """A whole number from 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(field, value, f"must be a whole number from 1 to {most}")
-    return value
 
 
 def digest(name: str) -> int:

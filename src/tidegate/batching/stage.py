@@ -9,17 +9,21 @@ side table `batch`. Watermarks wait: one is handed on only as far as no row befo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.batching.held import held_table, kernel_call
+from tidegate.batching.held import (
+    SLACK_ROWS,
+    LiveTables,
+    held_table,
+    kernel_call,
+    live_tables,
+)
 from tidegate.batching.kernel import STALL_LENGTHS
 from tidegate.batching.layout import KernelCall, lane_records, state_columns, stream_records
 from tidegate.batching.report import (
@@ -29,7 +33,16 @@ from tidegate.batching.report import (
     data_columns,
     summaries,
 )
-from tidegate.batching.settings import checked_count, checked_length, checked_timeout, digest
+from tidegate.batching.settings import (
+    MAX_ROWS,
+    MAX_STREAMS,
+    checked_length,
+    checked_timeout,
+    digest,
+)
+from tidegate.core import checks
+from tidegate.core.arrow import concat
+from tidegate.core.columns import LANE
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -41,7 +54,7 @@ from tidegate.core.outcomes import (
     StreamError,
     Watermark,
 )
-from tidegate.core.state import LANE, Column, Layout, State, concat
+from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration
 from tidegate.errors import ConfigError
 
@@ -83,13 +96,13 @@ class Batch(Operator):
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", checked_length(self.length, "length"))
         object.__setattr__(self, "timeout", checked_timeout(self.timeout))
-        checked_count(self.max_streams, "max_streams", 4096)
-        checked_count(self.max_rows, "max_rows", 2**31)
+        checks.int_in("max_streams", self.max_streams, 1, MAX_STREAMS)
+        checks.int_in("max_rows", self.max_rows, 1, MAX_ROWS)
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigError("topic", self.topic, "must be the name of a column")
         if not isinstance(self.gated, bool):
-            object.__setattr__(self, "gated", _names("gated", self.gated))
-        object.__setattr__(self, "keys", _names("keys", self.keys))
+            object.__setattr__(self, "gated", checks.names("gated", self.gated))
+        object.__setattr__(self, "keys", checks.names("keys", self.keys))
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "timeout": repr(self.timeout)}  # JSON has no infinity
@@ -113,7 +126,7 @@ class Batch(Operator):
     # -- transitions ----------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        self._check(collection.rows.schema)
+        self._schemas(live_tables(state), collection.rows.schema)
         out: list[Outcome] = []
         column = collection.rows.column(self.topic)
         if column.null_count:
@@ -138,14 +151,9 @@ class Batch(Operator):
         decision = held.add_and_run(state, call)
         if len(decision.named):
             named = codes[decision.named]
-            self._write_names(
-                state,
-                collection.lane[decision.named],
-                digests[named],
-                [labels[code] for code in named.tolist()],
-            )
-        known = dict(zip(digests.tolist(), labels, strict=True))
-        return out + self._let_out(state, decision, known, collection.wall_ns)
+            texts = pa.array([labels[code] for code in named.tolist()], pa.string())
+            self._write_names(state, collection.lane[decision.named], digests[named], texts)
+        return out + self._let_out(state, decision, collection.wall_ns)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         state.grow(int(watermark.lane.max()) + 1)
@@ -235,36 +243,39 @@ class Batch(Operator):
         state.touch(lanes)
         call = self._call(wall_ns)
         decision = held_table(state).settle(state, call, lanes, everything=everything)
-        return self._let_out(state, decision, {}, wall_ns)
+        return self._let_out(state, decision, wall_ns)
 
-    def _let_out(
-        self, state: State, decision: Decision, names: dict[int, str], wall_ns: int
-    ) -> list[Outcome]:
+    def _let_out(self, state: State, decision: Decision, wall_ns: int) -> list[Outcome]:
         """Rows and summaries of the batches that were decided."""
         out: list[Outcome] = []
-        batches, held = decision.batches, held_table(state)
+        batches, held, tables = decision.batches, held_table(state), live_tables(state)
         if len(batches):
             lanes = batches["lane"].astype(np.int32)
             rows = held.take(decision.order)
+            data_schema, side_schema = self._schemas(tables, rows.schema)
             if len(decision.order):
                 columns = [*rows.columns, *data_columns(decision)]
-                data = pa.RecordBatch.from_arrays(columns, schema=self.schema(rows.schema))
+                data = pa.RecordBatch.from_arrays(columns, schema=data_schema)
                 of = np.repeat(lanes, batches["rows"])
                 out.append(Collection(data, decision.stamp, of, wall_ns))
             carried = [_carried(rows, key, decision) for key in self.keys]
-            columns = [*carried, *summaries(decision, self._all_names(state, decision, names))]
-            schema = self.side_schemas(rows.schema)["batch"]
-            out.append(Side("batch", pa.RecordBatch.from_arrays(columns, schema=schema), lanes))
-        if held.is_sparse(int(lane_records(state)["rows"].sum())):
+            columns = [*carried, *summaries(decision, tables.names.of(decision.parts["name"]))]
+            side = pa.RecordBatch.from_arrays(columns, schema=side_schema)
+            out.append(Side("batch", side, lanes))
+        if held.used > SLACK_ROWS and held.is_sparse(int(lane_records(state)["rows"].sum())):
             held.compact()
         return out + self._hand_on(state)
 
-    def _write_names(
-        self, state: State, lane: Int32s, digests: Int64s, labels: Sequence[str]
-    ) -> None:
+    def _schemas(self, tables: LiveTables, rows: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
+        """The schemas of what leaves, made once per schema of what comes."""
+        if tables.schemas is None or not tables.schemas[0].equals(rows):
+            tables.schemas = (rows, self.schema(rows), self.side_schemas(rows)["batch"])
+        return tables.schemas[1:]
+
+    def _write_names(self, state: State, lane: Int32s, digests: Int64s, labels: pa.Array) -> None:
         """Write down the names of streams seen for the first time."""
-        names = pa.array(labels, pa.string())
-        new = pa.record_batch({LANE: lane, "digest": digests, "name": names})
+        live_tables(state).names.add(digests, labels)
+        new = pa.record_batch({LANE: lane, "digest": digests, "name": labels})
         table = concat([state.tables["names"], new])
         assert table is not None
         if table.num_rows > 4 * state.lanes * self.max_streams:  # names of streams long replaced
@@ -272,17 +283,6 @@ class Batch(Operator):
             have = stream_records(state)["name"][at] == table.column("digest").to_numpy()[:, None]
             table = table.filter(pa.array(have.any(axis=1)))
         state.tables["names"] = table
-
-    def _all_names(self, state: State, decision: Decision, names: dict[int, str]) -> dict[int, str]:
-        """`names`, and those of streams that sent nothing in this collection but were expected."""
-        unknown = set(np.unique(decision.parts["name"]).tolist()) - set(names)
-        table = state.tables["names"]
-        if unknown and table is not None:
-            wanted = pa.array(sorted(unknown), pa.int64())
-            found = table.filter(pc.is_in(table.column("digest"), wanted))
-            labels = found.column("name").to_pylist()
-            names = names | dict(zip(found.column("digest").to_pylist(), labels, strict=True))
-        return names
 
     def _hand_on(self, state: State) -> list[Outcome]:
         """Watermarks as far as they may go: not beyond a row that is still here."""
@@ -307,14 +307,6 @@ class Batch(Operator):
         lane_records(state)["batches"][lanes] = ids
         for name, values in kept.items():
             state[name][lanes] = values
-
-
-def _names(field: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ConfigError(field, value, "must be a list of names")
-    if not all(isinstance(item, str) for item in value):
-        raise ConfigError(field, value, "must be a list of names")
-    return tuple(value)
 
 
 def _encoded(column: pa.Array) -> tuple[Int32s, list[str]]:
