@@ -1,0 +1,352 @@
+"""The search for each topic's messages around each point in time: one linear pass per topic.
+
+Rows come in time order per lane. `group_rows` sorts their numbers by (lane, topic) by counting, so
+that the messages of one topic in one lane are a contiguous, time-ordered *segment*. `find_values`
+then walks each segment side by side with the points of its lane, like the merge step of a merge
+sort: the cost is linear in rows plus points, whatever the tolerance.
+
+Everything is decided by `known_ns`, per lane: no row at or before it will come any more. A decision
+that could still change is left open, and so are all later points of the lane, because rows leave in
+the order of their times.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.numba import kernel
+from tidegate.core.outcomes import Int64s
+from tidegate.core.time import UNSET
+
+__all__ = [
+    "AGGREGATE",
+    "BLEND",
+    "LATEST",
+    "NEAREST",
+    "NEXT",
+    "REFERENCE",
+    "GridRule",
+    "GridState",
+    "Points",
+    "Search",
+    "Segments",
+    "extend_grid",
+    "find_values",
+    "group_rows",
+    "keep_from",
+    "out_of_order",
+]
+
+LATEST, NEXT, NEAREST, BLEND, AGGREGATE, REFERENCE = range(6)
+"""Families of methods, as the kernels tell them apart."""
+
+FAR = 2**63 - 1
+"""The largest int64: no limit, the end of a stream, or a difference that does not fit."""
+
+
+class Segments(NamedTuple):
+    """Row numbers sorted by (lane, topic); rows of one segment are in time order."""
+
+    order: Int64s
+    """Row numbers."""
+    starts: Int64s
+    """Segment s = lane * topics + topic holds order[starts[s]:starts[s + 1]]."""
+    time_ns: Int64s
+    """Times in the order of `order`."""
+
+
+class Points(NamedTuple):
+    """The moments to align to, by lane, in time order within a lane."""
+
+    time_ns: Int64s
+    starts: Int64s
+    """The points of lane l are starts[l]:starts[l + 1]."""
+    position: Int64s
+    """Position of the reference message in `Segments.order`; -1 on a grid."""
+
+
+class Search(NamedTuple):
+    """The settings of a search, one entry per topic, and what is known, one entry per lane."""
+
+    family: Int64s
+    reach_ns: Int64s
+    known_ns: Int64s
+
+
+@kernel
+def _distance(later: int, earlier: int) -> int:
+    """later - earlier for later >= earlier, FAR where that does not fit into int64."""
+    if earlier < 0 and later > FAR + earlier:
+        return FAR
+    return later - earlier
+
+
+@kernel
+def _waited(known: int, time: int, wait: int) -> bool:
+    """Whether no message up to `wait` after `time` can still come."""
+    return bool(known == FAR or _distance(known, time) >= wait)
+
+
+@kernel
+def out_of_order(
+    lane: NDArray[np.int32], time_ns: Int64s, newest_ns: Int64s, late: NDArray[np.bool_]
+) -> int:
+    """Mark rows older than one that came before them in their lane; move `newest_ns` on.
+
+    Returns:
+        How many rows were marked.
+    """
+    count = 0
+    for row in range(len(lane)):
+        if time_ns[row] < newest_ns[lane[row]]:
+            late[row] = True
+            count += 1
+        else:
+            newest_ns[lane[row]] = time_ns[row]
+    return count
+
+
+@kernel
+def group_rows(
+    lane: NDArray[np.int32], topic: NDArray[np.int64], time_ns: Int64s, sizes: tuple[int, int]
+) -> tuple[Int64s, Int64s, Int64s]:
+    """Sort row numbers by (lane, topic), stable, by counting.
+
+    Args:
+        lane: The lane of each row.
+        topic: The number of each row's topic.
+        time_ns: The time of each row.
+        sizes: The number of lanes and of topics.
+
+    Returns:
+        The fields of `Segments`.
+    """
+    lanes, topics = sizes
+    starts = np.zeros(lanes * topics + 1, np.int64)
+    for row in range(len(lane)):
+        starts[lane[row] * topics + topic[row] + 1] += 1
+    for segment in range(lanes * topics):
+        starts[segment + 1] += starts[segment]
+    cursor = starts[:-1].copy()
+    order = np.empty(len(lane), np.int64)
+    sorted_ns = np.empty(len(lane), np.int64)
+    for row in range(len(lane)):
+        segment = lane[row] * topics + topic[row]
+        order[cursor[segment]] = row
+        sorted_ns[cursor[segment]] = time_ns[row]
+        cursor[segment] += 1
+    return order, starts, sorted_ns
+
+
+@kernel
+def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, ready: Any) -> None:
+    """Find the messages around every point and how many points of each lane are decided.
+
+    Args:
+        segments: `Segments`.
+        points: `Points`.
+        search: `Search`.
+        left: Filled, one row per topic, one column per point, with positions in `Segments.order`,
+            -1 where there is none: the message; for `BLEND` the message at or before the point;
+            for `AGGREGATE` the first message of the span.
+        right: Likewise: for `BLEND` the message after the point (or the same, if its time is that
+            of the point), for `AGGREGATE` the end of the span.
+        ready: Filled, one entry per lane: how many points at its head are decided.
+    """
+    topics = len(search.family)
+    for lane in range(len(points.starts) - 1):
+        first, last = points.starts[lane], points.starts[lane + 1]
+        known = search.known_ns[lane]
+        decided = last - first
+        for topic in range(topics):
+            begin = segments.starts[lane * topics + topic]
+            end = segments.starts[lane * topics + topic + 1]
+            family, reach = search.family[topic], search.reach_ns[topic]
+            if family == REFERENCE:
+                for point in range(first, last):
+                    left[topic, point] = points.position[point]
+                continue
+            after = begin  # the first message later than the point
+            at = begin  # the first message at or after the point
+            since = begin  # the first message within the span of an aggregate
+            for point in range(first, last):
+                time = points.time_ns[point]
+                while at < end and segments.time_ns[at] < time:
+                    at += 1
+                after = max(after, at)
+                while after < end and segments.time_ns[after] <= time:
+                    after += 1
+                back = FAR if after == begin else _distance(time, segments.time_ns[after - 1])
+                certain = known >= time  # no message at or before the point is still to come
+                if family == LATEST:
+                    left[topic, point] = after - 1 if after > begin and back <= reach else -1
+                elif family == AGGREGATE:
+                    while since < after and _distance(time, segments.time_ns[since]) >= reach:
+                        since += 1
+                    left[topic, point] = since
+                    right[topic, point] = after
+                elif family == NEXT:
+                    ahead = FAR if at == end else _distance(segments.time_ns[at], time)
+                    left[topic, point] = at if at < end and ahead <= reach else -1
+                    certain = at < end or (certain and _waited(known, time, reach))
+                elif family == NEAREST:
+                    ahead = FAR if after == end else _distance(segments.time_ns[after], time)
+                    if after > begin and back <= ahead:
+                        left[topic, point] = after - 1 if back <= reach else -1
+                    else:
+                        left[topic, point] = after if after < end and ahead <= reach else -1
+                    if certain and after == end:
+                        # A message still to come is later than `known`; it loses against one
+                        # that is no farther back than that.
+                        wait = reach if after == begin else min(reach, back - 1)
+                        certain = _waited(known, time, wait)
+                else:
+                    ahead = FAR if after == end else _distance(segments.time_ns[after], time)
+                    if after > begin and back == 0:
+                        left[topic, point] = right[topic, point] = after - 1
+                    elif after == begin or back > reach:
+                        left[topic, point] = right[topic, point] = -1
+                    else:
+                        close = after < end and ahead <= reach
+                        left[topic, point] = after - 1 if close else -1
+                        right[topic, point] = after if close else -1
+                        if certain and after == end:
+                            certain = _waited(known, time, reach)
+                if not certain:
+                    decided = min(decided, point - first)
+                    break
+        ready[lane] = decided
+
+
+@kernel
+def keep_from(segments: Any, search: Any, next_ns: Int64s, begin: Int64s) -> None:
+    """Find the first message of every segment that a later point may still need.
+
+    Args:
+        segments: `Segments`.
+        search: `Search`.
+        next_ns: Per lane, the earliest time that a point not yet delivered can have.
+        begin: Filled, one entry per segment: messages before it will not be needed any more.
+    """
+    topics = len(search.family)
+    for segment in range(len(begin)):
+        lane, topic = segment // topics, segment % topics
+        first, end = segments.starts[segment], segments.starts[segment + 1]
+        time, family, reach = next_ns[lane], search.family[topic], search.reach_ns[topic]
+        at = first
+        while at < end and segments.time_ns[at] < time:
+            at += 1
+        if family in (REFERENCE, NEXT):
+            begin[segment] = at
+            continue
+        if family == AGGREGATE:
+            while at > first and _distance(time, segments.time_ns[at - 1]) < reach:
+                at -= 1
+        else:
+            # Equal stamps at `time` stay as well: the newest of them is only known later.
+            if at > first and _distance(time, segments.time_ns[at - 1]) <= reach:
+                at -= 1
+        begin[segment] = at
+
+
+@kernel
+def point_time(number: int, origin: int, numerator: int, denominator: int) -> int:
+    """The time of point `number`: origin + number * numerator / denominator, rounded half up.
+
+    Whole multiples of the denominator are taken out first, so nothing overflows.
+    """
+    whole, rest = number // denominator, number % denominator
+    return origin + whole * numerator + (2 * rest * numerator + denominator) // (2 * denominator)
+
+
+@kernel
+def last_point(time: int, origin: int, numerator: int, denominator: int) -> int:
+    """The number of the last point at or before `time`."""
+    whole, rest = (time - origin) // numerator, (time - origin) % numerator
+    number = whole * denominator + rest * denominator // numerator
+    while point_time(number + 1, origin, numerator, denominator) <= time:
+        number += 1
+    while point_time(number, origin, numerator, denominator) > time:
+        number -= 1
+    return number
+
+
+class GridState(NamedTuple):
+    """What a grid remembers, one entry per lane."""
+
+    number: Int64s
+    """The number of the next point; UNSET before the first message."""
+    covered_ns: Int64s
+    """Points after this time wait for the next message: the lane may have fallen silent."""
+
+
+class GridRule(NamedTuple):
+    """Where the points of a grid are, and for how long a lane goes on without messages."""
+
+    origin: int
+    numerator: int
+    denominator: int
+    """The period is numerator / denominator nanoseconds."""
+    gap_ns: int
+
+
+@kernel
+def extend_grid(
+    lane: NDArray[np.int32],
+    time_ns: Int64s,
+    known_ns: Int64s,
+    state: Any,
+    rule: Any,
+    out: Any,
+) -> int:
+    """Make the points up to what is known, given rows in time order per lane.
+
+    Args:
+        lane: The lane of each new row.
+        time_ns: Its time.
+        known_ns: What is known, per lane.
+        state: `GridState`; moved on.
+        rule: `GridRule`.
+        out: Two arrays for the lanes and times of the points; empty ones only count.
+
+    Returns:
+        The number of points.
+    """
+    out_lane, out_time = out
+    origin, numerator, denominator = rule.origin, rule.numerator, rule.denominator
+    write = len(out_lane) > 0
+    count = 0
+    for row in range(len(lane) + len(state.number)):
+        if row < len(lane):
+            this = lane[row]
+            until = time_ns[row] - 1
+        else:
+            this = row - len(lane)
+            until = known_ns[this]
+        if state.number[this] == UNSET:
+            if row < len(lane):
+                state.number[this] = last_point(until, origin, numerator, denominator) + 1
+                state.covered_ns[this] = _later(time_ns[row], rule.gap_ns)
+            continue
+        last = last_point(min(until, state.covered_ns[this]), origin, numerator, denominator)
+        for number in range(state.number[this], last + 1):
+            if write:
+                out_lane[count] = this
+                out_time[count] = point_time(number, origin, numerator, denominator)
+            count += 1
+        state.number[this] = max(state.number[this], last + 1)
+        if row < len(lane):
+            if until > state.covered_ns[this]:
+                skipped = last_point(until, origin, numerator, denominator) + 1
+                state.number[this] = max(state.number[this], skipped)
+            state.covered_ns[this] = _later(time_ns[row], rule.gap_ns)
+    return count
+
+
+@kernel
+def _later(time: int, by: int) -> int:
+    """time + by, or the latest time there is."""
+    return FAR if time > 0 and by > FAR - time else time + by

@@ -1,0 +1,840 @@
+"""Align as a stage: every topic's value at the times of a reference topic, or on a grid.
+
+Theory of operation. A *point* is a moment to align to. The rows that may still be needed wait in
+the state: points not yet decided, and per topic the messages that a later point could use. Every
+call puts the waiting rows before the new ones, finds the messages around each point (`kernels`),
+and delivers the points that are decided, in order. A point is decided when nothing that could
+change one of its values can still come; `methods` says when that is.
+
+Clock policy: event time only. Per lane, `known_ns` is the larger of the watermark and the newest
+row's time minus 1 ns: rows come in time order (the event-time stage before this one sees to that),
+so nothing at or before it will come any more. Wall time decides nothing.
+
+A row of the output stands for one point: the keys; on a reference, a struct of its columns and its
+`time_ns`; per topic a struct of its columns with
+
+- `time_ns`: when the value was measured. For `linear` and `slerp` that of the closer message, for
+  aggregates that of the newest message;
+- `offset_ns`: that time minus the time of the row; negative means older;
+- `missing`: why there is no value; null where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.align import kernels as k
+from tidegate.align.methods import Method, parse_method
+from tidegate.align.values import aggregate, aggregate_type, blend, blend_type
+from tidegate.core.arrow import as_text, concat, ranges, take
+from tidegate.core.checks import boolean, duration, names, one_of
+from tidegate.core.columns import LANE, PREFIX, TIME, output_names
+from tidegate.core.numba import as_readonly
+from tidegate.core.operator import Operator
+from tidegate.core.outcomes import (
+    Collection,
+    Dropped,
+    Int32s,
+    Int64s,
+    Late,
+    Outcome,
+    Side,
+    StreamError,
+    Watermark,
+)
+from tidegate.core.state import Column, Layout, State
+from tidegate.core.time import MAX_NS, UNSET, Duration
+from tidegate.errors import ConfigError
+
+__all__ = ["Align"]
+
+USED = PREFIX + "used"
+"""bool: whether a waiting message has been a value of some row."""
+
+UNUSED = "not used by any aligned row"
+NOT_ALIGNED = "topic is not aligned"
+
+_UNKNOWN, _NULL = -1, -2
+"""Stand for the number of a topic that is not aligned, and of a row without a topic."""
+
+FEWEST_GAP_PERIODS = 10
+"""A lane of a grid goes on without messages for at least this many periods: fewer, and the jitter
+of a slow topic would tear holes into the grid; many more, and a clock that jumps ahead would fill
+memory with rows that repeat the last value."""
+
+
+@dataclass(frozen=True)
+class Align(Operator):
+    """What every stream was at the times of a reference topic, or on a grid, per key.
+
+    Example:
+        >>> from tidegate.align import latest
+        >>> Align({"joint": latest("50 ms")}, reference="camera").settings()["reference"]
+        'camera'
+    """
+
+    topics: Mapping[str, Any]
+    """Method per topic: `{"joint": latest("50 ms"), "pose": linear("100 ms")}`, or as a pipeline
+    file writes it: `{"joint": {"latest": "50 ms"}}`."""
+    reference: str | None = None
+    """The topic whose messages give the times of the rows. Either this or `grid`."""
+    grid: str | Duration | None = None
+    """Regular times instead: a rate (`"30 Hz"`, `"29.97 Hz"`) or a period (`"20 ms"`). Points are
+    at origin + n * period exactly, each rounded to a nanosecond by itself, so they never drift;
+    jitter of the messages does not move them. Points stand between the first and the last message
+    of a key; one after the newest message waits for the next. A point where no topic has a value
+    is not delivered."""
+    origin: Duration = 0
+    """Where the grid has a point, in nanoseconds since 1970 (or a duration after it)."""
+    max_gap: Duration | None = None
+    """For how long after a message a grid goes on without another one of any aligned topic.
+    Default: the largest finite tolerance, at least ten periods. Points in a longer gap are left
+    out."""
+    missing: str = "null"
+    """What happens to a row where a topic has no value: `null` delivers it with null and the
+    reason, `drop` drops the row whole and says why."""
+    unused: bool = True
+    """Deliver messages that no row used as dropped. They are counted in any case."""
+    topic: str = "topic"
+    """The column that holds the topic."""
+    keys: tuple[str, ...] = ()
+    """Columns carried over to every row: the key."""
+
+    name: ClassVar[str] = "align"
+    version: ClassVar[int] = 1
+
+    _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _methods: tuple[Method | None, ...] = field(init=False, repr=False, compare=False)
+    _rule: k.GridRule | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        if not isinstance(self.topics, Mapping) or not self.topics:
+            raise ConfigError(
+                "topics", self.topics, 'must map topics to methods: {"imu": "latest"}'
+            )
+        topics = {str(n): parse_method(str(n), given) for n, given in self.topics.items()}
+        put("topics", topics)
+        put("keys", names("keys", self.keys))
+        one_of("missing", self.missing, ("null", "drop"))
+        boolean("unused", self.unused)
+        names("topic", self.topic, empty=False)
+        if (self.reference is None) == (self.grid is None):
+            raise ConfigError("reference", self.reference, "give either `reference` or `grid`")
+        if self.reference is not None:
+            names("reference", self.reference, empty=False)
+            if self.reference in topics:
+                raise ConfigError("topics", self.reference, "is the reference: leave it out here")
+        taken = {"time_ns", *self.keys}
+        for name in (*topics, *([self.reference] if self.reference else [])):
+            if name in taken:
+                raise ConfigError("topics", name, "is also the name of another output column")
+        put("origin", duration("origin", self.origin, None))
+        put("_rule", None if self.grid is None else self._grid_rule(topics))
+        if self.max_gap is not None:
+            if self.grid is None:
+                raise ConfigError("max_gap", self.max_gap, "needs `grid`")
+            put("max_gap", duration("max_gap", self.max_gap, 1))
+        first = () if self.reference is None else (self.reference,)
+        put("_names", (*first, *topics))
+        put("_methods", (*(None for _ in first), *topics.values()))
+
+    def _grid_rule(self, topics: Mapping[str, Method]) -> k.GridRule:
+        period = grid_period(self.grid)
+        finite = [m.reach_ns for m in topics.values() if m.tolerance is not None]
+        gap = max([*finite, int(FEWEST_GAP_PERIODS * period)])
+        if self.max_gap is not None:
+            gap = duration("max_gap", self.max_gap, 1)
+        origin = duration("origin", self.origin, None)
+        return k.GridRule(origin, period.numerator, period.denominator, gap)
+
+    def settings(self) -> dict[str, Any]:
+        topics = {n: {"method": m.name, **m.settings()} for n, m in self.topics.items()}
+        return {**super().settings(), "topics": topics}
+
+    def unbounded(self) -> str | None:
+        """Why this stage may not run in a stream: a method that could wait for ever."""
+        for name, method in self.topics.items():
+            if method.after and method.tolerance is None:
+                return f"topics[{name!r}]: {method.name} needs a tolerance in a stream"
+        return None
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def layout(self) -> Layout:
+        n = len(self._names)
+        arrays = {
+            "watermark": Column(np.int64, (), UNSET),
+            "newest": Column(np.int64, (), UNSET),
+            "last": Column(np.int64, (), UNSET),  # the newest message of an aligned topic
+            "named": Column(np.int8),
+            "handed": Column(np.int64, (), UNSET),
+            "rows": Column(np.int64, ()),
+            "values": Column(np.int64, (n,)),
+            "missing": Column(np.int64, (n,)),
+            "unused": Column(np.int64, (n,)),
+            "unusable": Column(np.int64, (2,)),
+            "offset_sum": Column(np.int64, (n,)),
+            "offset_min": Column(np.int64, (n,), MAX_NS),
+            "offset_max": Column(np.int64, (n,), UNSET),
+        }
+        tables: tuple[str, ...] = ("held", "keys")
+        if self._rule is not None:
+            arrays["number"] = Column(np.int64, (), UNSET)
+            arrays["covered"] = Column(np.int64, (), UNSET)
+            tables = ("held", "keys", "points")
+        return Layout(arrays, tables)
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        self._check(rows)
+        fields = [rows.field(key) for key in self.keys]
+        for name, method in zip(self._names, self._methods, strict=True):
+            fields.append(pa.field(name, pa.struct(self._struct(rows, method))))
+        return pa.schema(fields)
+
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        keys = [rows.field(key) for key in self.keys]
+        out = {"offsets": pa.schema([*keys, *list(_STATISTICS)])}
+        if self._rule is not None and self.missing == "drop":
+            told = [pa.field("time_ns", pa.int64()), pa.field("reason", pa.string())]
+            out["dropped_points"] = pa.schema([*keys, *told])
+        return out
+
+    def _check(self, rows: pa.Schema) -> None:
+        for name, column in [("topic", self.topic), *(("keys", key) for key in self.keys)]:
+            if rows.get_field_index(column) < 0:
+                have = ", ".join(rows.names)
+                raise ConfigError(name, column, f"must be a column of the rows: {have}")
+        for name, method in self.topics.items():
+            for column in method.columns or ():
+                if rows.get_field_index(column) < 0:
+                    have = ", ".join(rows.names)
+                    raise ConfigError(f"topics[{name!r}].columns", column, f"must be one of {have}")
+
+    def _payload(self, rows: pa.Schema, method: Method | None) -> list[pa.Field]:
+        """The columns of a topic: those chosen, else all but topic, keys and internal ones."""
+        if method is not None and method.columns is not None:
+            return [rows.field(name) for name in method.columns]
+        hidden = {self.topic, *self.keys}
+        return [f for f in rows if f.name not in hidden and not f.name.startswith(PREFIX)]
+
+    def _struct(self, rows: pa.Schema, method: Method | None) -> list[pa.Field]:
+        """The fields of a topic's struct. Ours step aside where the user has a column so named."""
+        payload = self._payload(rows, method)
+        fields = []
+        for column in payload:
+            kind = column.type
+            if method is not None and method.blends:
+                kind = blend_type(kind)
+            elif method is not None and method.aggregates:
+                kind = aggregate_type(kind)
+            fields.append(pa.field(column.name, kind))
+        ours = {"time_ns": pa.int64()}
+        if method is not None:
+            ours |= {"offset_ns": pa.int64(), "missing": pa.string()}
+        called = output_names([column.name for column in payload], list(ours))
+        return [*fields, *(pa.field(called[name], kind) for name, kind in ours.items())]
+
+    def input_columns(self) -> frozenset[str] | None:
+        if any(m is None or m.columns is None for m in self._methods):
+            return None
+        columns = {c for m in self._methods if m is not None for c in m.columns or ()}
+        return frozenset({self.topic, *self.keys, *columns})
+
+    # -- transitions ------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        rows = pa.record_batch(
+            {self.topic: [self._names[0]] * 2} | {key: [0, 0] for key in self.keys}
+        )
+        stage = Align(
+            {n: type(m)(m.tolerance) for n, m in self.topics.items()}, self.reference,
+            self.grid, topic=self.topic, keys=self.keys,
+        )  # fmt: skip
+        state = stage.open()
+        stage.process(state, Collection.of(rows, np.array([1, 2], np.int64)))
+        stage.advance(state, Watermark.at(2))
+        stage.flush(state)
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        self._check(collection.schema)
+        state.grow(int(collection.lane.max()) + 1)
+        number = collection.read(self.topic, self._topic_numbers)
+        late = np.zeros(len(number), np.bool_)
+        newest = state["newest"].copy()
+        if k.out_of_order(
+            as_readonly(collection.lane), as_readonly(collection.time_ns), newest, late
+        ):
+            number = np.where(late, _UNKNOWN - 2, number)
+        state["newest"][:] = newest
+        out = self._set_aside(state, collection, number, late)
+        usable = np.flatnonzero(number >= 0)
+        new = collection if len(usable) == len(number) else collection.take(usable)
+        if not len(new):
+            return out
+        np.maximum.at(state["last"], new.lane, new.time_ns)
+        self._note_keys(state, new)
+        rows = _Rows.join(self._waiting(state), new, number[usable])
+        return out + self._decide(state, rows, new.lane, new.time_ns)
+
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        state.grow(int(watermark.lane.max()) + 1)
+        lanes = watermark.lane
+        state["watermark"][lanes] = np.maximum(state["watermark"][lanes], watermark.time_ns)
+        out: list[Outcome] = []
+        held = self._waiting(state)
+        if len(held) or self._rule is not None:
+            none = np.empty(0, np.int64)
+            out = self._decide(state, held, none.astype(np.int32), none)
+        # Rows still to come are later than the watermark, and so are their points.
+        safe = np.minimum(state["watermark"][lanes], self._first_waiting(state)[lanes] - 1)
+        newer = safe > state["handed"][lanes]
+        state["handed"][lanes[newer]] = safe[newer]
+        return [*out, *([Watermark(safe[newer], lanes[newer])] if newer.any() else [])]
+
+    def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        which = np.arange(state.lanes) if lanes is None else np.asarray(lanes)
+        which = which[state["newest"][which] != UNSET].astype(np.int32)
+        if not len(which):
+            return []
+        watermark = state["watermark"].copy()
+        state["watermark"][which] = MAX_NS
+        held = self._waiting(state)
+        none = np.empty(0, np.int64)
+        out = self._decide(state, held, none.astype(np.int32), none)
+        out += self._offset_statistics(state, which)
+        state["watermark"][:] = watermark
+        state.touch(which)
+        return out
+
+    def discard(self, state: State) -> dict[str, int]:
+        waiting = state.rows("held")
+        state.free(np.arange(state.lanes))
+        return {"rows_held": waiting}
+
+    def metrics(self, state: State) -> dict[str, int | float]:
+        return {
+            "aligned_rows": int(state["rows"].sum()),
+            "values": int(state["values"].sum()),
+            "missing_values": int(state["missing"].sum()),
+            "unused": int(state["unused"].sum()),
+            "rows_held": state.rows("held"),
+            "unknown_topic": int(state["unusable"][:, 0].sum()),
+            "null_topic": int(state["unusable"][:, 1].sum()),
+        }
+
+    # -- rows that are not aligned ----------------------------------------------------------------
+
+    def _topic_numbers(self, column: pa.Array) -> Int64s:
+        column = as_text(column)
+        found = pc.index_in(column, pa.array(self._names, column.type))
+        number = np.asarray(pc.fill_null(found, _UNKNOWN).to_numpy(), np.int64)
+        if column.null_count:
+            number = number.copy()
+            number[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+        return number
+
+    def _set_aside(
+        self, state: State, rows: Collection, number: Int64s, late: NDArray[np.bool_]
+    ) -> list[Outcome]:
+        """Rows that cannot be aligned, each with its reason."""
+        out: list[Outcome] = []
+        if late.any():
+            which = np.flatnonzero(late)
+            gone = rows.take(which)
+            by = state["newest"][gone.lane] - gone.time_ns
+            out.append(Late(gone.rows, gone.time_ns, gone.lane, by))
+        null = np.flatnonzero(number == _NULL)
+        if len(null):
+            gone = rows.take(null)
+            np.add.at(state["unusable"][:, 1], gone.lane, 1)
+            text = pa.array([self.topic] * len(gone), pa.string())
+            why = pa.array(["topic is null"] * len(gone), pa.string())
+            none = pa.nulls(len(gone), pa.string())
+            out.append(StreamError(gone.rows, text, none, why, gone.lane))
+        unknown = np.flatnonzero(number == _UNKNOWN)
+        if len(unknown):
+            gone = rows.take(unknown)
+            np.add.at(state["unusable"][:, 0], gone.lane, 1)
+            if self.unused:
+                why = pa.array([NOT_ALIGNED] * len(gone), pa.string())
+                out.append(Dropped(gone.rows, gone.time_ns, gone.lane, why))
+        return out
+
+    # -- decisions --------------------------------------------------------------------------------
+
+    def _known(self, state: State) -> Int64s:
+        newest = state["newest"]
+        newest = np.where(newest == UNSET, UNSET, newest - 1)
+        return np.asarray(np.maximum(state["watermark"], newest), np.int64)
+
+    def _decide(
+        self, state: State, rows: _Rows, new_lane: Int32s, new_time: Int64s
+    ) -> list[Outcome]:
+        """Deliver the decided points, let go of what no later point needs, keep the rest."""
+        known = self._known(state)
+        families = [k.REFERENCE if m is None else _family(m) for m in self._methods]
+        reach = [MAX_NS if m is None else m.reach_ns for m in self._methods]
+        search = k.Search(np.array(families), np.array(reach, np.int64), known)
+        sizes = (state.lanes, len(self._names))
+        segments = k.Segments(*k.group_rows(rows.lane, rows.number, rows.time_ns, sizes))
+        points = self._points(state, segments, known, new_lane, new_time)
+        left = np.full((len(self._names), len(points.time_ns)), -1, np.int64)
+        right = left.copy()
+        ready = np.zeros(state.lanes, np.int64)
+        k.find_values(segments, points, search, left, right, ready)
+        lane_of = np.repeat(np.arange(state.lanes, dtype=np.int32), np.diff(points.starts))
+        place = np.arange(len(lane_of)) - points.starts[lane_of]
+        decided = np.flatnonzero(place < ready[lane_of])
+        made = _Decided(
+            segments, points.time_ns[decided], lane_of[decided], left[:, decided], right[:, decided]
+        )
+        out, used = self._deliver(state, rows, made)
+        next_ns = self._next_points(state, points, ready, known)
+        if self._rule is not None:
+            waits = np.flatnonzero(place >= ready[lane_of])
+            _keep_points(state, lane_of[waits], points.time_ns[waits])
+        begin = np.zeros(state.lanes * len(self._names), np.int64)
+        k.keep_from(segments, search, next_ns, begin)
+        out += self._let_go(state, rows, segments, begin, used)
+        state.touch(lane_of[decided])
+        return out
+
+    def _points(
+        self,
+        state: State,
+        segments: k.Segments,
+        known: Int64s,
+        new_lane: Int32s,
+        new_time: Int64s,
+    ) -> k.Points:
+        lanes, n = state.lanes, len(self._names)
+        if self._rule is None:
+            begin, end = segments.starts[0:-1:n], segments.starts[1::n]
+            position, lane = ranges(begin, end)
+            starts = np.concatenate([[0], np.cumsum(end - begin)])
+            return k.Points(segments.time_ns[position], starts, position)
+        known = np.minimum(known, state["last"])  # points stand between messages
+        grid = k.GridState(state["number"], state["covered"])
+        trial = k.GridState(grid.number.copy(), grid.covered_ns.copy())
+        none = np.empty(0, np.int64)
+        count = k.extend_grid(new_lane, new_time, known, trial, self._rule, (none, none))
+        out = (np.empty(max(count, 1), np.int64), np.empty(max(count, 1), np.int64))
+        k.extend_grid(new_lane, new_time, known, grid, self._rule, out)
+        lane, time_ns = out[0][:count], out[1][:count]
+        waiting = state.tables["points"]
+        if waiting is not None and waiting.num_rows:
+            lane = np.concatenate([waiting.column(LANE).to_numpy(), lane])
+            time_ns = np.concatenate([waiting.column(TIME).to_numpy(), time_ns])
+        order = np.argsort(lane, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(lane, minlength=lanes))])
+        return k.Points(time_ns[order], starts, np.full(len(lane), -1, np.int64))
+
+    def _next_points(self, state: State, points: k.Points, ready: Int64s, known: Int64s) -> Int64s:
+        """Per lane, the earliest time of a point not yet delivered, now or later."""
+        out = np.where(known == MAX_NS, MAX_NS, known + 1)
+        out = np.where(known == UNSET, UNSET, out)
+        if self._rule is not None:
+            for lane in np.flatnonzero(state["number"] != UNSET):
+                if known[lane] != MAX_NS:
+                    out[lane] = k.point_time(int(state["number"][lane]), *self._rule[:3])
+        first = points.starts[:-1] + ready
+        waits = np.flatnonzero(first < points.starts[1:])
+        out[waits] = np.minimum(out[waits], points.time_ns[first[waits]])
+        return out
+
+    def _first_waiting(self, state: State) -> Int64s:
+        """Per lane, the earliest point that waits for a decision; the latest time if none does."""
+        out = np.full(state.lanes, MAX_NS)
+        if self._rule is not None:
+            points = state.tables["points"]
+            if points is not None and points.num_rows:
+                np.minimum.at(out, points.column(LANE).to_numpy(), points.column(TIME).to_numpy())
+            for lane in np.flatnonzero(state["number"] != UNSET):
+                coming = k.point_time(int(state["number"][lane]), *self._rule[:3])
+                out[lane] = min(out[lane], coming)
+            return out
+        held = state.tables["held"]
+        if held is not None and held.num_rows:
+            mine = self._topic_numbers(held.column(self.topic)) == 0
+            lane, time_ns = held.column(LANE).to_numpy()[mine], held.column(TIME).to_numpy()[mine]
+            np.minimum.at(out, lane, time_ns)
+        return out
+
+    # -- rows that leave --------------------------------------------------------------------------
+
+    def _deliver(
+        self, state: State, rows: _Rows, made: _Decided
+    ) -> tuple[list[Outcome], NDArray[np.bool_]]:
+        """The aligned rows (or why not), and which waiting messages have been used so far."""
+        used = rows.used.copy()
+        if not len(made.time_ns):
+            return [], used
+        lacking = made.lacking(self._methods)
+        whole = ~lacking.any(axis=0) if self.missing == "drop" else np.ones(len(made.time_ns), bool)
+        if self._rule is not None:  # a point without any value is no row
+            whole &= ~lacking.all(axis=0)
+        out: list[Outcome] = []
+        kept = made.select(np.flatnonzero(whole))
+        if len(kept.time_ns):
+            out.append(self._aligned(state, rows, kept, lacking[:, whole], used))
+        gone = np.flatnonzero(~whole)
+        if len(gone) and self.missing == "drop":
+            out += self._dropped(rows, made.select(gone), lacking[:, gone], used)
+        return out, used
+
+    def _aligned(
+        self,
+        state: State,
+        rows: _Rows,
+        made: _Decided,
+        lacking: NDArray[np.bool_],
+        used: NDArray[np.bool_],
+    ) -> Collection:
+        schema = self.schema(rows.source.schema)
+        arrays: list[pa.Array] = [
+            rows.source.column(key).take(pa.array(rows.at(made.any_row(lacking))))
+            for key in self.keys
+        ]
+        for number, method in enumerate(self._methods):
+            struct, source_ns = self._values(rows, made, number, method, lacking[number], used)
+            arrays.append(struct)
+            if method is not None:
+                self._count(state, made, number, lacking[number], source_ns)
+        np.add.at(state["rows"], made.lane, 1)
+        return Collection(
+            pa.RecordBatch.from_arrays(arrays, schema=schema), made.time_ns.copy(), made.lane
+        )
+
+    def _values(
+        self,
+        rows: _Rows,
+        made: _Decided,
+        number: int,
+        method: Method | None,
+        lacking: NDArray[np.bool_],
+        used: NDArray[np.bool_],
+    ) -> tuple[pa.StructArray, Int64s]:
+        """The struct of one topic, and when its values were measured."""
+        order, time_ns = made.segments.order, made.segments.time_ns
+        left, right = made.left[number], made.right[number]
+        payload = self._payload(rows.source.schema, method)
+
+        def column_at(name: str, position: Int64s) -> pa.Array:
+            none = position < 0
+            row = rows.at(_at(order, position))
+            return rows.source.column(name).take(pa.array(row, mask=none if none.any() else None))
+
+        if method is not None and method.aggregates:
+            touched, _ = ranges(left[~lacking], right[~lacking])
+            nearest = np.where(lacking, -1, right - 1)
+            spans = (left, right)
+            columns = [
+                aggregate(method.name, partial(column_at, f.name), f.type, spans) for f in payload
+            ]
+        elif method is not None and method.blends:
+            touched = np.concatenate([left[~lacking], right[~lacking]])
+            before, after = _at(time_ns, left), _at(time_ns, right)
+            length = np.where(lacking, 1, np.maximum(after - before, 1))
+            share = np.where(lacking, 0.0, (made.time_ns - before) / length)
+            nearest = np.where(made.time_ns - before <= after - made.time_ns, left, right)
+            nearest = np.where(lacking, -1, nearest)
+            spherical = method.name == "slerp"
+            columns = [
+                blend(column_at(f.name, left), column_at(f.name, right), share, spherical=spherical)
+                for f in payload
+            ]
+        else:
+            touched, nearest = left[~lacking], left
+            columns = [column_at(f.name, left) for f in payload]
+        used[order[touched]] = True
+        source_ns = np.where(lacking, 0, _at(time_ns, nearest))
+        mask = lacking if lacking.any() else None
+        columns.append(pa.array(source_ns, pa.int64(), mask=mask))
+        if method is not None:
+            columns.append(pa.array(source_ns - made.time_ns, pa.int64(), mask=mask))
+            why = pa.array([method.missing()], pa.string())
+            columns.append(why.take(pa.array(np.zeros(len(lacking), np.int64), mask=~lacking)))
+        fields = self._struct(rows.source.schema, method)
+        return pa.StructArray.from_arrays(columns, fields=fields), source_ns
+
+    def _count(
+        self, state: State, made: _Decided, number: int, lacking: NDArray[np.bool_], source: Int64s
+    ) -> None:
+        """Statistics of the offsets of a topic, per lane."""
+        lane, offset = made.lane[~lacking], (source - made.time_ns)[~lacking]
+        np.add.at(state["missing"][:, number], made.lane[lacking], 1)
+        np.add.at(state["values"][:, number], lane, 1)
+        np.add.at(state["offset_sum"][:, number], lane, offset)
+        np.minimum.at(state["offset_min"][:, number], lane, offset)
+        np.maximum.at(state["offset_max"][:, number], lane, offset)
+
+    def _dropped(
+        self, rows: _Rows, made: _Decided, lacking: NDArray[np.bool_], used: NDArray[np.bool_]
+    ) -> list[Outcome]:
+        """Points that lack a value: the reference message with the reason, or a row that tells."""
+        reasons = []
+        for column in lacking.T:
+            gone = [
+                f"{self._names[n]}: {method.missing()}"
+                for n in np.flatnonzero(column)
+                if (method := self._methods[n]) is not None
+            ]
+            reasons.append("; ".join(gone))
+        why = pa.array(reasons, pa.string())
+        if self._rule is None:
+            row = made.segments.order[made.left[0]]
+            used[row] = True
+            return [Dropped(rows.take(row), made.time_ns.copy(), made.lane, why)]
+        some = ~lacking.all(axis=0)
+        if not some.any():
+            return []
+        made = made.select(np.flatnonzero(some))
+        at = pa.array(rows.at(made.any_row(lacking[:, some])))
+        keys = [rows.source.column(key).take(at) for key in self.keys]
+        arrays = [*keys, pa.array(made.time_ns), why.filter(pa.array(some))]
+        schema = self.side_schemas(rows.source.schema)["dropped_points"]
+        told = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return [Side("dropped_points", told, made.lane)]
+
+    def _let_go(
+        self,
+        state: State,
+        rows: _Rows,
+        segments: k.Segments,
+        begin: Int64s,
+        used: NDArray[np.bool_],
+    ) -> list[Outcome]:
+        """Keep what later points may need; the rest leaves, told if nothing used it."""
+        stays = np.zeros(len(rows), np.bool_)
+        position, _ = ranges(begin, segments.starts[1:])
+        stays[segments.order[position]] = True
+        at = np.flatnonzero(stays)
+        state.tables["held"] = rows.keep(at, used)
+        gone = np.flatnonzero(~stays & ~used)
+        if not len(gone):
+            return []
+        np.add.at(state["unused"], (rows.lane[gone], rows.number[gone]), 1)
+        if not self.unused:
+            return []
+        why = pa.array([UNUSED] * len(gone), pa.string())
+        return [Dropped(rows.take(gone), rows.time_ns[gone], rows.lane[gone], why)]
+
+    def _note_keys(self, state: State, new: Collection) -> None:
+        """Remember the keys of new lanes, for tables that have no row to take them from."""
+        first = np.flatnonzero(state["named"][new.lane] == 0)
+        if not len(first):
+            return
+        lanes, index = np.unique(new.lane[first], return_index=True)
+        state["named"][lanes] = 1
+        keys = new.take(first[index]).rows.select(list(self.keys))
+        made = pa.RecordBatch.from_arrays(
+            [*keys.columns, pa.array(lanes, pa.int32())], names=[*self.keys, LANE]
+        )
+        state.tables["keys"] = concat([state.tables["keys"], made])
+
+    def _offset_statistics(self, state: State, lanes: Int32s) -> list[Outcome]:
+        """How far the values of each topic were from their rows: one row per lane and topic."""
+        keys = state.tables["keys"]
+        if keys is None:
+            return []
+        keys = keys.filter(pc.is_in(keys.column(LANE), pa.array(lanes, pa.int32())))
+        many, first = len(self.topics), len(self._names) - len(self.topics)
+        again = np.repeat(np.arange(len(keys)), many)
+        number = np.tile(np.arange(first, first + many), len(keys))
+        lane = keys.column(LANE).to_numpy()[again]
+        count = state["values"][lane, number]
+        none = count == 0
+        mean = state["offset_sum"][lane, number] / np.maximum(count, 1)
+        arrays = [
+            *(keys.column(key).take(pa.array(again)) for key in self.keys),
+            pa.array([self._names[n] for n in number], pa.string()),
+            pa.array(count),
+            pa.array(state["missing"][lane, number]),
+            pa.array(state["unused"][lane, number]),
+            pa.array(mean, mask=none),
+            pa.array(state["offset_min"][lane, number], mask=none),
+            pa.array(state["offset_max"][lane, number], mask=none),
+        ]
+        fields = [keys.schema.field(key) for key in self.keys]
+        schema = pa.schema([*fields, *list(_STATISTICS)])
+        return [Side("offsets", pa.RecordBatch.from_arrays(arrays, schema=schema), lane)]
+
+    def _waiting(self, state: State) -> _Rows:
+        """The rows that wait in the state."""
+        held = state.tables["held"]
+        if held is None or not held.num_rows:
+            return _Rows.none()
+        return _Rows.waiting(held, self._topic_numbers(held.column(self.topic)))
+
+
+_STATISTICS = pa.schema(
+    {
+        "topic": pa.string(),
+        "values": pa.int64(),
+        "missing": pa.int64(),
+        "unused": pa.int64(),
+        "mean_offset_ns": pa.float64(),
+        "min_offset_ns": pa.int64(),
+        "max_offset_ns": pa.int64(),
+    }
+)
+"""The columns of the side table `offsets`, behind the keys."""
+
+
+def _at(values: Int64s, position: Int64s) -> Int64s:
+    """`values[position]`; anything where the position is negative or there are no values."""
+    return np.asarray(values[np.maximum(position, 0)] if len(values) else position, np.int64)
+
+
+class _Decided(NamedTuple):
+    """Points whose values are known, and the positions of these values."""
+
+    segments: k.Segments
+    time_ns: Int64s
+    lane: Int32s
+    left: Int64s
+    right: Int64s
+
+    def select(self, which: Int64s) -> _Decided:
+        return self._replace(
+            time_ns=self.time_ns[which],
+            lane=self.lane[which],
+            left=self.left[:, which],
+            right=self.right[:, which],
+        )
+
+    def lacking(self, methods: Sequence[Method | None]) -> NDArray[np.bool_]:
+        """Per topic and point: whether there is no value."""
+        out = self.left < 0
+        for number, method in enumerate(methods):
+            if method is not None and method.aggregates:
+                out[number] = self.right[number] <= self.left[number]
+        return out
+
+    def any_row(self, lacking: NDArray[np.bool_]) -> Int64s:
+        """The row of one value of each point, from which its key can be taken."""
+        first = (~lacking).argmax(axis=0)
+        return _at(self.segments.order, self.left[first, np.arange(len(self.time_ns))])
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The waiting rows and behind them the new ones: what row numbers mean during a call."""
+
+    source: pa.RecordBatch
+    index: Int64s | None
+    """Where each row is in the source; None: where its number says."""
+    lane: Int32s
+    time_ns: Int64s
+    number: Int64s
+    """The number of each row's topic."""
+    used: NDArray[np.bool_]
+
+    @classmethod
+    def none(cls) -> _Rows:
+        empty = np.empty(0, np.int64)
+        lane, used = empty.astype(np.int32), empty.astype(np.bool_)
+        return cls(pa.record_batch({}), None, lane, empty, empty, used)
+
+    @classmethod
+    def waiting(cls, held: pa.RecordBatch, number: Int64s) -> _Rows:
+        """The rows of the state table alone."""
+        used = held.column(USED).to_numpy(zero_copy_only=False)
+        return cls(
+            held.drop_columns([LANE, TIME, USED]), None, held.column(LANE).to_numpy(),
+            held.column(TIME).to_numpy(), number, used,
+        )  # fmt: skip
+
+    @classmethod
+    def join(cls, before: _Rows, new: Collection, number: Int64s) -> _Rows:
+        """Waiting rows, and behind them those of a collection."""
+        source, index = new.lies
+        fresh = cls(source, index, new.lane, new.time_ns, number, np.zeros(len(new), np.bool_))
+        if not len(before):
+            return fresh
+        joined: Any = concat([before.source, source])
+        if index is not None:
+            index = np.concatenate([np.arange(len(before)), len(before) + index])
+        return cls(
+            joined, index, np.concatenate([before.lane, new.lane]),
+            np.concatenate([before.time_ns, new.time_ns]),
+            np.concatenate([before.number, number]), np.concatenate([before.used, fresh.used]),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def at(self, rows: Int64s) -> Int64s:
+        """Where these rows are in the source."""
+        return rows if self.index is None else self.index[rows]
+
+    def take(self, rows: Int64s) -> pa.RecordBatch:
+        return take(self.source, self.at(rows))
+
+    def keep(self, rows: Int64s, used: NDArray[np.bool_]) -> pa.RecordBatch | None:
+        """These rows as the state table."""
+        if not len(rows):
+            return None
+        payload = self.take(rows)
+        extra = [
+            pa.array(self.lane[rows], pa.int32()),
+            pa.array(self.time_ns[rows]),
+            pa.array(used[rows]),
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*payload.columns, *extra], names=[*payload.schema.names, LANE, TIME, USED]
+        )
+
+
+def _keep_points(state: State, lane: Int32s, time_ns: Int64s) -> None:
+    state.tables["points"] = pa.record_batch(
+        {LANE: pa.array(lane, pa.int32()), TIME: pa.array(time_ns, pa.int64())}
+    )
+
+
+def _family(method: Method) -> int:
+    if method.aggregates:
+        return k.AGGREGATE
+    if method.blends:
+        return k.BLEND
+    if not method.after:
+        return k.LATEST
+    return k.NEAREST if method.before else k.NEXT
+
+
+def grid_period(given: Any) -> Fraction:
+    """The period of a grid in nanoseconds, exactly.
+
+    Args:
+        given: A rate such as `"30 Hz"` or `"29.97 Hz"`, or a period as a duration.
+
+    Example:
+        >>> grid_period("30 Hz"), grid_period("20 ms")
+        (Fraction(100000000, 3), Fraction(20000000, 1))
+    """
+    if isinstance(given, str) and given.strip().lower().endswith("hz"):
+        try:
+            rate = Fraction(Decimal(given.strip()[:-2].strip()))
+        except InvalidOperation:
+            raise ConfigError("grid", given, 'must be a rate such as "30 Hz"') from None
+        if not 0 < rate <= 10**9:
+            raise ConfigError("grid", given, "must be above 0 and at most 1e9 Hz")
+        period = Fraction(10**9) / rate
+    else:
+        period = Fraction(duration("grid", given, 1))
+    if 2 * period.numerator * period.denominator >= 2**62 or period.numerator > 2**53:
+        raise ConfigError("grid", given, "has too many digits, or too long a period")
+    return period
