@@ -38,6 +38,7 @@ __all__ = [
     "group_rows",
     "keep_from",
     "out_of_order",
+    "point_times",
 ]
 
 LATEST, NEXT, NEAREST, BLEND, AGGREGATE, REFERENCE = range(6)
@@ -344,6 +345,17 @@ def extend_grid(
                 state.number[this] = max(state.number[this], skipped)
             state.covered_ns[this] = _later(time_ns[row], rule.gap_ns)
     return count
+
+
+@kernel
+def point_times(number: Int64s, rule: Any) -> Int64s:
+    """The times of the points with these numbers; UNSET for UNSET."""
+    out = np.empty(len(number), np.int64)
+    for at in range(len(number)):
+        out[at] = UNSET
+        if number[at] != UNSET:
+            out[at] = point_time(number[at], rule.origin, rule.numerator, rule.denominator)
+    return out
 
 
 @kernel

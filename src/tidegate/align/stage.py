@@ -447,13 +447,17 @@ class Align(Operator):
         out = np.where(known == MAX_NS, MAX_NS, known + 1)
         out = np.where(known == UNSET, UNSET, out)
         if self._rule is not None:
-            for lane in np.flatnonzero(state["number"] != UNSET):
-                if known[lane] != MAX_NS:
-                    out[lane] = k.point_time(int(state["number"][lane]), *self._rule[:3])
+            open_lanes = np.flatnonzero((state["number"] != UNSET) & (known != MAX_NS))
+            out[open_lanes] = self._coming(state)[open_lanes]
         first = points.starts[:-1] + ready
         waits = np.flatnonzero(first < points.starts[1:])
         out[waits] = np.minimum(out[waits], points.time_ns[first[waits]])
         return out
+
+    def _coming(self, state: State) -> Int64s:
+        """Per lane, the time of the next point of the grid; nonsense before its first message."""
+        assert self._rule is not None
+        return k.point_times(state["number"], self._rule)
 
     def _first_waiting(self, state: State) -> Int64s:
         """Per lane, the earliest point that waits for a decision; the latest time if none does."""
@@ -462,9 +466,8 @@ class Align(Operator):
             points = state.tables["points"]
             if points is not None and points.num_rows:
                 np.minimum.at(out, points.column(LANE).to_numpy(), points.column(TIME).to_numpy())
-            for lane in np.flatnonzero(state["number"] != UNSET):
-                coming = k.point_time(int(state["number"][lane]), *self._rule[:3])
-                out[lane] = min(out[lane], coming)
+            started = np.flatnonzero(state["number"] != UNSET)
+            out[started] = np.minimum(out[started], self._coming(state)[started])
             return out
         held = state.tables["held"]
         if held is not None and held.num_rows:
