@@ -11,11 +11,14 @@ from tidegate.align.methods import (
     next,
     slerp,
 )
+from tidegate.align.recorded import Aligned, align_recording, rows
 from tidegate.align.stage import Align
 
 __all__ = [
     "Align",
+    "Aligned",
     "Method",
+    "align_recording",
     "latest",
     "linear",
     "max",
@@ -23,5 +26,6 @@ __all__ = [
     "min",
     "nearest",
     "next",
+    "rows",
     "slerp",
 ]
