@@ -28,8 +28,10 @@ __all__ = [
     "NEAREST",
     "NEXT",
     "REFERENCE",
+    "UNALIGNED",
     "GridRule",
     "GridState",
+    "LaneTimes",
     "Points",
     "Search",
     "Segments",
@@ -37,12 +39,13 @@ __all__ = [
     "find_values",
     "group_rows",
     "keep_from",
-    "out_of_order",
     "point_times",
+    "scan_rows",
 ]
 
-LATEST, NEXT, NEAREST, BLEND, AGGREGATE, REFERENCE = range(6)
-"""Families of methods, as the kernels tell them apart."""
+LATEST, NEXT, NEAREST, BLEND, AGGREGATE, REFERENCE, UNALIGNED = range(7)
+"""Families of methods, as the kernels tell them apart. The reference topic has a family of its own,
+and so has the segment of all topics that are not aligned."""
 
 FAR = 2**63 - 1
 """The largest int64: no limit, the end of a stream, or a difference that does not fit."""
@@ -86,27 +89,57 @@ def _distance(later: int, earlier: int) -> int:
 
 
 @kernel
+def _later(time: int, by: int) -> int:
+    """time + by, or the latest time there is."""
+    return FAR if time > 0 and by > FAR - time else time + by
+
+
+@kernel
 def _waited(known: int, time: int, wait: int) -> bool:
     """Whether no message up to `wait` after `time` can still come."""
     return bool(known == FAR or _distance(known, time) >= wait)
 
 
+class LaneTimes(NamedTuple):
+    """What a stage remembers of the rows of each lane."""
+
+    newest_ns: Int64s
+    """The newest time of any row."""
+    last_ns: Int64s
+    """The newest time of a message of an aligned topic."""
+    first_row: Int64s
+    """Filled: the first aligned row of this call; -1 if there is none."""
+
+
 @kernel
-def out_of_order(
-    lane: NDArray[np.int32], time_ns: Int64s, newest_ns: Int64s, late: NDArray[np.bool_]
+def scan_rows(
+    lane: NDArray[np.int32], time_ns: Int64s, number: Int64s, lanes: Any, late: NDArray[np.bool_]
 ) -> int:
-    """Mark rows older than one that came before them in their lane; move `newest_ns` on.
+    """Mark rows older than one that came before them in their lane, and move the lanes on.
+
+    Args:
+        lane: The lane of each row.
+        time_ns: Its time.
+        number: The number of its topic; below 0 if it is not aligned.
+        lanes: `LaneTimes`; moved on.
+        late: Filled: whether the row came out of order.
 
     Returns:
         How many rows were marked.
     """
     count = 0
+    lanes.first_row[:] = -1
     for row in range(len(lane)):
-        if time_ns[row] < newest_ns[lane[row]]:
+        this = lane[row]
+        if time_ns[row] < lanes.newest_ns[this]:
             late[row] = True
             count += 1
-        else:
-            newest_ns[lane[row]] = time_ns[row]
+            continue
+        lanes.newest_ns[this] = time_ns[row]
+        if number[row] >= 0:
+            lanes.last_ns[this] = time_ns[row]
+            if lanes.first_row[this] < 0:
+                lanes.first_row[this] = row
     return count
 
 
@@ -166,6 +199,8 @@ def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, 
             begin = segments.starts[lane * topics + topic]
             end = segments.starts[lane * topics + topic + 1]
             family, reach = search.family[topic], search.reach_ns[topic]
+            if family == UNALIGNED:
+                continue
             if family == REFERENCE:
                 for point in range(first, last):
                     left[topic, point] = points.position[point]
@@ -192,7 +227,7 @@ def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, 
                 elif family == NEXT:
                     ahead = FAR if at == end else _distance(segments.time_ns[at], time)
                     left[topic, point] = at if at < end and ahead <= reach else -1
-                    certain = at < end or (certain and _waited(known, time, reach))
+                    certain = certain and (at < end or _waited(known, time, reach))
                 elif family == NEAREST:
                     ahead = FAR if after == end else _distance(segments.time_ns[after], time)
                     if after > begin and back <= ahead:
@@ -223,7 +258,7 @@ def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, 
 
 
 @kernel
-def keep_from(segments: Any, search: Any, next_ns: Int64s, begin: Int64s) -> None:
+def keep_from(segments: Any, search: Any, next_ns: Int64s, begin: Int64s, leave_ns: Int64s) -> None:
     """Find the first message of every segment that a later point may still need.
 
     Args:
@@ -231,25 +266,30 @@ def keep_from(segments: Any, search: Any, next_ns: Int64s, begin: Int64s) -> Non
         search: `Search`.
         next_ns: Per lane, the earliest time that a point not yet delivered can have.
         begin: Filled, one entry per segment: messages before it will not be needed any more.
+        leave_ns: Filled, one entry per position before `begin`: the smallest `next_ns` at which the
+            message is not needed any more. It depends on the messages alone, so messages that leave
+            by it leave in the same order however the input was cut.
     """
     topics = len(search.family)
     for segment in range(len(begin)):
         lane, topic = segment // topics, segment % topics
         first, end = segments.starts[segment], segments.starts[segment + 1]
-        time, family, reach = next_ns[lane], search.family[topic], search.reach_ns[topic]
+        family, reach = search.family[topic], search.reach_ns[topic]
         at = first
-        while at < end and segments.time_ns[at] < time:
+        while at < end:
+            time = segments.time_ns[at]
+            if family in (REFERENCE, NEXT, UNALIGNED):
+                leave = _later(time, 1)
+            elif family == AGGREGATE:
+                leave = _later(time, reach)
+            else:
+                leave = _later(_later(time, reach), 1)
+                if at + 1 < end:  # a newer message takes its place
+                    leave = min(leave, _later(segments.time_ns[at + 1], 1))
+            if leave > next_ns[lane]:
+                break
+            leave_ns[at] = leave
             at += 1
-        if family in (REFERENCE, NEXT):
-            begin[segment] = at
-            continue
-        if family == AGGREGATE:
-            while at > first and _distance(time, segments.time_ns[at - 1]) < reach:
-                at -= 1
-        else:
-            # Equal stamps at `time` stay as well: the newest of them is only known later.
-            if at > first and _distance(time, segments.time_ns[at - 1]) <= reach:
-                at -= 1
         begin[segment] = at
 
 
@@ -356,9 +396,3 @@ def point_times(number: Int64s, rule: Any) -> Int64s:
         if number[at] != UNSET:
             out[at] = point_time(number[at], rule.origin, rule.numerator, rule.denominator)
     return out
-
-
-@kernel
-def _later(time: int, by: int) -> int:
-    """time + by, or the latest time there is."""
-    return FAR if time > 0 and by > FAR - time else time + by

@@ -64,8 +64,8 @@ USED = PREFIX + "used"
 UNUSED = "not used by any aligned row"
 NOT_ALIGNED = "topic is not aligned"
 
-_UNKNOWN, _NULL = -1, -2
-"""Stand for the number of a topic that is not aligned, and of a row without a topic."""
+_UNKNOWN, _NULL, _LATE = -1, -2, -3
+"""Instead of a topic's number: a topic that is not aligned, no topic, a row out of order."""
 
 FEWEST_GAP_PERIODS = 10
 """A lane of a grid goes on without messages for at least this many periods: fewer, and the jitter
@@ -273,21 +273,28 @@ class Align(Operator):
         state.grow(int(collection.lane.max()) + 1)
         number = collection.read(self.topic, self._topic_numbers)
         late = np.zeros(len(number), np.bool_)
-        newest = state["newest"].copy()
-        if k.out_of_order(
-            as_readonly(collection.lane), as_readonly(collection.time_ns), newest, late
+        lanes = k.LaneTimes(state["newest"], state["last"], np.empty(state.lanes, np.int64))
+        if k.scan_rows(
+            as_readonly(collection.lane), as_readonly(collection.time_ns), number, lanes, late
         ):
-            number = np.where(late, _UNKNOWN - 2, number)
-        state["newest"][:] = newest
-        out = self._set_aside(state, collection, number, late)
-        usable = np.flatnonzero(number >= 0)
-        new = collection if len(usable) == len(number) else collection.take(usable)
+            number = np.where(late, _LATE, number)
+        self._note_keys(state, collection, lanes.first_row)
+        out: list[Outcome] = []
+        new = collection
+        if int(number.min()) < _UNKNOWN:
+            out = self._set_aside(state, collection, number, late)
+            which = np.flatnonzero(number >= _UNKNOWN)
+            number, new = number[which], collection.take(which)
         if not len(new):
             return out
-        np.maximum.at(state["last"], new.lane, new.time_ns)
-        self._note_keys(state, new)
-        rows = _Rows.join(self._waiting(state), new, number[usable])
-        return out + self._decide(state, rows, new.lane, new.time_ns)
+        unknown = number == _UNKNOWN
+        aligned_lane, aligned_time = new.lane, new.time_ns
+        if unknown.any():
+            np.add.at(state["unusable"][:, 0], new.lane[unknown], 1)
+            number = np.where(unknown, len(self._names), number)
+            aligned_lane, aligned_time = new.lane[~unknown], new.time_ns[~unknown]
+        rows = _Rows.join(self._waiting(state), new, number)
+        return out + self._decide(state, rows, aligned_lane, aligned_time)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         state.grow(int(watermark.lane.max()) + 1)
@@ -364,13 +371,6 @@ class Align(Operator):
             why = pa.array(["topic is null"] * len(gone), pa.string())
             none = pa.nulls(len(gone), pa.string())
             out.append(StreamError(gone.rows, text, none, why, gone.lane))
-        unknown = np.flatnonzero(number == _UNKNOWN)
-        if len(unknown):
-            gone = rows.take(unknown)
-            np.add.at(state["unusable"][:, 0], gone.lane, 1)
-            if self.unused:
-                why = pa.array([NOT_ALIGNED] * len(gone), pa.string())
-                out.append(Dropped(gone.rows, gone.time_ns, gone.lane, why))
         return out
 
     # -- decisions --------------------------------------------------------------------------------
@@ -387,11 +387,14 @@ class Align(Operator):
         known = self._known(state)
         families = [k.REFERENCE if m is None else _family(m) for m in self._methods]
         reach = [MAX_NS if m is None else m.reach_ns for m in self._methods]
-        search = k.Search(np.array(families), np.array(reach, np.int64), known)
-        sizes = (state.lanes, len(self._names))
+        search = k.Search(
+            np.array([*families, k.UNALIGNED]), np.array([*reach, MAX_NS], np.int64), known
+        )
+        segment_count = len(self._names) + 1  # the last one: topics that are not aligned
+        sizes = (state.lanes, segment_count)
         segments = k.Segments(*k.group_rows(rows.lane, rows.number, rows.time_ns, sizes))
         points = self._points(state, segments, known, new_lane, new_time)
-        left = np.full((len(self._names), len(points.time_ns)), -1, np.int64)
+        left = np.full((segment_count, len(points.time_ns)), -1, np.int64)
         right = left.copy()
         ready = np.zeros(state.lanes, np.int64)
         k.find_values(segments, points, search, left, right, ready)
@@ -399,18 +402,24 @@ class Align(Operator):
         place = np.arange(len(lane_of)) - points.starts[lane_of]
         decided = np.flatnonzero(place < ready[lane_of])
         made = _Decided(
-            segments, points.time_ns[decided], lane_of[decided], left[:, decided], right[:, decided]
+            segments,
+            points.time_ns[decided],
+            lane_of[decided],
+            left[:-1, decided],
+            right[:-1, decided],
         )
-        out, used = self._deliver(state, rows, made)
+        used = rows.used.copy()
+        out, dropped = self._deliver(state, rows, made, used)
         next_ns = self._next_points(state, points, ready, known)
         if self._rule is not None:
             waits = np.flatnonzero(place >= ready[lane_of])
             _keep_points(state, lane_of[waits], points.time_ns[waits])
-        begin = np.zeros(state.lanes * len(self._names), np.int64)
-        k.keep_from(segments, search, next_ns, begin)
-        out += self._let_go(state, rows, segments, begin, used)
+        begin = np.zeros(state.lanes * segment_count, np.int64)
+        leave_ns = np.zeros(len(rows), np.int64)
+        k.keep_from(segments, search, next_ns, begin, leave_ns)
+        dropped += self._let_go(state, rows, segments, begin, leave_ns, used)
         state.touch(lane_of[decided])
-        return out
+        return out + _in_one(rows, dropped)
 
     def _points(
         self,
@@ -420,8 +429,8 @@ class Align(Operator):
         new_lane: Int32s,
         new_time: Int64s,
     ) -> k.Points:
-        lanes, n = state.lanes, len(self._names)
-        if self._rule is None:
+        lanes, n = state.lanes, len(self._names) + 1
+        if self._rule is None:  # the reference is the first topic of each lane
             begin, end = segments.starts[0:-1:n], segments.starts[1::n]
             position, lane = ranges(begin, end)
             starts = np.concatenate([[0], np.cumsum(end - begin)])
@@ -479,24 +488,25 @@ class Align(Operator):
     # -- rows that leave --------------------------------------------------------------------------
 
     def _deliver(
-        self, state: State, rows: _Rows, made: _Decided
-    ) -> tuple[list[Outcome], NDArray[np.bool_]]:
-        """The aligned rows (or why not), and which waiting messages have been used so far."""
-        used = rows.used.copy()
+        self, state: State, rows: _Rows, made: _Decided, used: NDArray[np.bool_]
+    ) -> tuple[list[Outcome], list[_Leaving]]:
+        """The aligned rows, and reference messages that did not become one; marks what was used."""
         if not len(made.time_ns):
-            return [], used
+            return [], []
         lacking = made.lacking(self._methods)
         whole = ~lacking.any(axis=0) if self.missing == "drop" else np.ones(len(made.time_ns), bool)
         if self._rule is not None:  # a point without any value is no row
             whole &= ~lacking.all(axis=0)
         out: list[Outcome] = []
+        dropped: list[_Leaving] = []
         kept = made.select(np.flatnonzero(whole))
         if len(kept.time_ns):
             out.append(self._aligned(state, rows, kept, lacking[:, whole], used))
         gone = np.flatnonzero(~whole)
         if len(gone) and self.missing == "drop":
-            out += self._dropped(rows, made.select(gone), lacking[:, gone], used)
-        return out, used
+            told, dropped = self._lacking(rows, made.select(gone), lacking[:, gone], used)
+            out += told
+        return out, dropped
 
     def _aligned(
         self,
@@ -584,9 +594,9 @@ class Align(Operator):
         np.minimum.at(state["offset_min"][:, number], lane, offset)
         np.maximum.at(state["offset_max"][:, number], lane, offset)
 
-    def _dropped(
+    def _lacking(
         self, rows: _Rows, made: _Decided, lacking: NDArray[np.bool_], used: NDArray[np.bool_]
-    ) -> list[Outcome]:
+    ) -> tuple[list[Outcome], list[_Leaving]]:
         """Points that lack a value: the reference message with the reason, or a row that tells."""
         reasons = []
         for column in lacking.T:
@@ -600,17 +610,17 @@ class Align(Operator):
         if self._rule is None:
             row = made.segments.order[made.left[0]]
             used[row] = True
-            return [Dropped(rows.take(row), made.time_ns.copy(), made.lane, why)]
+            return [], [_Leaving(row, made.time_ns, 1, why)]
         some = ~lacking.all(axis=0)
         if not some.any():
-            return []
+            return [], []
         made = made.select(np.flatnonzero(some))
         at = pa.array(rows.at(made.any_row(lacking[:, some])))
         keys = [rows.source.column(key).take(at) for key in self.keys]
         arrays = [*keys, pa.array(made.time_ns), why.filter(pa.array(some))]
         schema = self.side_schemas(rows.source.schema)["dropped_points"]
         told = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return [Side("dropped_points", told, made.lane)]
+        return [Side("dropped_points", told, made.lane)], []
 
     def _let_go(
         self,
@@ -618,31 +628,31 @@ class Align(Operator):
         rows: _Rows,
         segments: k.Segments,
         begin: Int64s,
+        leave_ns: Int64s,
         used: NDArray[np.bool_],
-    ) -> list[Outcome]:
+    ) -> list[_Leaving]:
         """Keep what later points may need; the rest leaves, told if nothing used it."""
-        stays = np.zeros(len(rows), np.bool_)
         position, _ = ranges(begin, segments.starts[1:])
-        stays[segments.order[position]] = True
-        at = np.flatnonzero(stays)
-        state.tables["held"] = rows.keep(at, used)
-        gone = np.flatnonzero(~stays & ~used)
-        if not len(gone):
+        state.tables["held"] = rows.keep(np.sort(segments.order[position]), used)
+        position, _ = ranges(segments.starts[:-1], begin)
+        position = position[~used[segments.order[position]]]
+        row = segments.order[position]
+        aligned = rows.number[row] < len(self._names)
+        np.add.at(state["unused"], (rows.lane[row[aligned]], rows.number[row[aligned]]), 1)
+        if not self.unused or not len(row):
             return []
-        np.add.at(state["unused"], (rows.lane[gone], rows.number[gone]), 1)
-        if not self.unused:
-            return []
-        why = pa.array([UNUSED] * len(gone), pa.string())
-        return [Dropped(rows.take(gone), rows.time_ns[gone], rows.lane[gone], why)]
+        why = pa.array([UNUSED, NOT_ALIGNED], pa.string()).take(
+            pa.array((~aligned).astype(np.int8))
+        )
+        return [_Leaving(row, leave_ns[position], 0, why)]
 
-    def _note_keys(self, state: State, new: Collection) -> None:
+    def _note_keys(self, state: State, rows: Collection, first_row: Int64s) -> None:
         """Remember the keys of new lanes, for tables that have no row to take them from."""
-        first = np.flatnonzero(state["named"][new.lane] == 0)
-        if not len(first):
+        lanes = np.flatnonzero((first_row >= 0) & (state["named"] == 0))
+        if not len(lanes):
             return
-        lanes, index = np.unique(new.lane[first], return_index=True)
         state["named"][lanes] = 1
-        keys = new.take(first[index]).rows.select(list(self.keys))
+        keys = rows.take(first_row[lanes]).rows.select(list(self.keys))
         made = pa.RecordBatch.from_arrays(
             [*keys.columns, pa.array(lanes, pa.int32())], names=[*self.keys, LANE]
         )
@@ -680,7 +690,8 @@ class Align(Operator):
         held = state.tables["held"]
         if held is None or not held.num_rows:
             return _Rows.none()
-        return _Rows.waiting(held, self._topic_numbers(held.column(self.topic)))
+        number = self._topic_numbers(held.column(self.topic))
+        return _Rows.waiting(held, np.where(number < 0, len(self._names), number))
 
 
 _STATISTICS = pa.schema(
@@ -700,6 +711,31 @@ _STATISTICS = pa.schema(
 def _at(values: Int64s, position: Int64s) -> Int64s:
     """`values[position]`; anything where the position is negative or there are no values."""
     return np.asarray(values[np.maximum(position, 0)] if len(values) else position, np.int64)
+
+
+class _Leaving(NamedTuple):
+    """Rows that are dropped, and what decides their order."""
+
+    row: Int64s
+    when_ns: Int64s
+    """Rows leave in this order within a lane."""
+    rank: int
+    """Of rows with the same time, those of the lower rank leave first."""
+    reason: pa.Array
+
+
+def _in_one(rows: _Rows, leaving: list[_Leaving]) -> list[Outcome]:
+    """All dropped rows of a call as one outcome, in an order that no cut of the input changes."""
+    if not leaving:
+        return []
+    row = np.concatenate([one.row for one in leaving])
+    when = np.concatenate([one.when_ns for one in leaving])
+    rank = np.repeat([one.rank for one in leaving], [len(one.row) for one in leaving])
+    reason = pa.concat_arrays([one.reason for one in leaving])
+    order = np.lexsort((row, rows.time_ns[row], rank, when, rows.lane[row]))
+    row = row[order]
+    why = reason.take(pa.array(order))
+    return [Dropped(rows.take(row), rows.time_ns[row], rows.lane[row], why)]
 
 
 class _Decided(NamedTuple):
