@@ -186,7 +186,9 @@ def test_conservation(
 ) -> None:
     """Every message is used, dropped with a reason, or late; none twice as dropped or late."""
     stage, collection, rows = case
-    out = play([EventtimeWatermark(tolerance, watermark_per="tuple"), stage], cut(collection, at), lanes=2)
+    out = play(
+        [EventtimeWatermark(tolerance, watermark_per="tuple"), stage], cut(collection, at), lanes=2
+    )
     left: list[float] = []
     for outcome in out:
         if outcome.kind in ("late", "dropped"):
