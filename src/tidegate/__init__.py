@@ -5,6 +5,7 @@ The main nouns are here; everything else is in a namespace, which is loaded when
 =====================  =========================================================================
 `tidegate.eventtime`   event-time types, the watermark stage, the decoder
 `tidegate.sync`        one message per topic, matched by time, and its results
+`tidegate.align`       every topic's value at the times of a reference, or on a grid
 `tidegate.batching`    batches that close when the last expected pulse is in
 `tidegate.windows`     window kinds, late policies, aggregates, memory limits
 `tidegate.triggers`    when a window emits; triggers combine with `|` and `&`
@@ -37,6 +38,7 @@ from tidegate.version import __version__
 
 if TYPE_CHECKING:
     from tidegate import (
+        align,
         batching,
         deltas,
         errors,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         testing,
         windows,
     )
+    from tidegate.align import Align
     from tidegate.batching import AdaptiveBatcher, Batch, Message, RateAwareBatcher, SimpleBatcher
     from tidegate.core.flow import Flow
     from tidegate.core.operator import Operator
@@ -87,6 +90,7 @@ _NOUNS = {
         "Decoder", "EventtimeTypes", "EventtimeWatermark", "ProcessTimeWatermark", "TimeColumn",
     ),
     "tidegate.sync": ("ApproximateTime", "ExactTime", "Synchronize"),
+    "tidegate.align": ("Align",),
     "tidegate.batching": (
         "AdaptiveBatcher", "Batch", "Message", "RateAwareBatcher", "SimpleBatcher",
     ),
@@ -97,6 +101,7 @@ _NOUNS = {
 """The nouns at the top of the package, by the module that defines them."""
 
 _NAMESPACES = {
+    "align": "tidegate.align",
     "batching": "tidegate.batching",
     "deltas": "tidegate.deltas",
     "errors": "tidegate.errors",
@@ -118,6 +123,7 @@ _MODULE_OF = {name: module for module, names in _NOUNS.items() for name in names
 
 __all__ = [
     "AdaptiveBatcher",
+    "Align",
     "ApproximateTime",
     "Batch",
     "Collection",
@@ -154,6 +160,7 @@ __all__ = [
     "Window",
     "Windows",
     "__version__",
+    "align",
     "batching",
     "deltas",
     "errors",

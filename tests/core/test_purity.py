@@ -35,8 +35,9 @@ def sources(*folders: str) -> list[Path]:
 
 PURE = [
     path
-    for path in sources("core", "eventtime", "sync", "batching", "windows", "deltas")
+    for path in sources("core", "eventtime", "sync", "align", "batching", "windows", "deltas")
     if not {"durable", "table"} & set(path.parts)  # what keeps rows on disk
+    and path.name != "recorded.py"  # reads a recording from disk
     and path != ROOT / "core" / "parallel.py"  # asks how many cores there are
 ]
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 
 from spark.outcomes import assert_same, count, in_process, run_now, say, written
 from spark.recordings import Recording, ordered, stream_of, with_control
+from tidegate import align
 from tidegate.spark import Frames
 from tidegate.spark.query import run_batch_job
 from tidegate.windows import Count, Session, Sliding, Tumbling
@@ -20,6 +21,13 @@ Pipeline = Callable[[Frames], Frames]
 
 PIPELINES: dict[str, Pipeline] = {
     "synchronize": lambda f: f.synchronize(["lidar", "camera", "imu"], max_interval="50 ms"),
+    "align": lambda f: f.align(
+        {"lidar": align.nearest("60 ms"), "imu": align.linear("50 ms"), "gps": align.latest()},
+        reference="camera",
+    ),
+    "align to a grid": lambda f: f.align(
+        {"lidar": align.next("60 ms"), "imu": align.mean("50 ms")}, grid="20 Hz", missing="drop"
+    ),
     "batch": lambda f: f.batch("1 s", gated=["lidar", "imu"]),
     "window rows": lambda f: f.window(Tumbling("500 ms"), trigger=Count(40)),
     "window after window": lambda f: f.window(

@@ -166,6 +166,7 @@ STAGES.register(
     fill={"topic": "topic", "keys": "key"},
     defaults={"queue_size": 10},
 )
+STAGES.register("align", "tidegate.align:Align", fill={"topic": "topic", "keys": "key"})
 STAGES.register("batch", "tidegate.batching.stage:Batch", fill={"topic": "topic", "keys": "key"})
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
 STAGES.register("compact", "tidegate.deltas:Compact", fill={"key": "key"})

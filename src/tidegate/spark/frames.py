@@ -6,7 +6,7 @@ The same code serves batch and streaming: what `df` is, the results are.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from time import time_ns
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
+from tidegate.align import Align
 from tidegate.batching.stage import Batch
 from tidegate.core.chain import Chain
 from tidegate.core.columns import output_names
@@ -156,6 +157,32 @@ class Frames:
         """
         stage = Synchronize(
             tuple(topics), queue_size, topic=self._topic(), keys=self.keys, **options
+        )
+        return self.then(stage)
+
+    def align(
+        self,
+        topics: Mapping[str, Any],
+        *,
+        reference: str | None = None,
+        grid: str | Duration | None = None,
+        **options: Any,
+    ) -> Frames:
+        """What every stream was at the times of a reference topic, or on a grid, per key.
+
+        Args:
+            topics: A method per topic, such as `{"joint": align.latest("50 ms")}`.
+            reference: The topic whose messages give the times. Either this or `grid`.
+            grid: A rate (`"30 Hz"`) or a period (`"20 ms"`) instead.
+            **options: The other settings of `tidegate.align.Align`.
+
+        Returns:
+            Frames whose `data` has one row per point: the key, the reference message, and per topic
+            a struct of its columns with `time_ns`, `offset_ns` and `missing`. Messages that no row
+            used are in `dropped`, offsets per topic in `table("offsets")`.
+        """
+        stage = Align(
+            topics, reference=reference, grid=grid, topic=self._topic(), keys=self.keys, **options
         )
         return self.then(stage)
 
