@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from suite.usage import cpu_seconds
 
+from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Collection
 from tidegate.deltas import (
     Adaptive,
@@ -30,9 +31,10 @@ from tidegate.deltas import (
     TieredMerge,
     VectorDelta,
 )
-from tidegate.deltas.columns import Chains
-from tidegate.deltas.offer import Limits, Offer
-from tidegate.deltas.rows import DELTAS, normalise
+from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.columns import Chains, DeltaRows, normalise
+from tidegate.deltas.kernels import merge_runs
+from tidegate.deltas.operations import DELTAS
 from tidegate.deltas.table import DeltaTable, compact_table
 
 RNG = np.random.default_rng(7)
@@ -79,7 +81,7 @@ def compose() -> None:
     parts = [(RNG.choice(dims, 16, replace=False), RNG.standard_normal(16)) for _ in range(100)]
     deltas = [VectorDelta(f"d{n}", "v", Sparse(i, v), n) for n, (i, v) in enumerate(parts)]
     chain = DeltaChain("v", checkpoint=Checkpoint(base))
-    chain.extend(deltas)
+    chain.process(deltas)
 
     def numpy_alone() -> np.ndarray:
         x = base.copy()
@@ -118,9 +120,9 @@ def compose() -> None:
 def admitted(rows: pa.RecordBatch, dims: int) -> tuple[Chains, pa.RecordBatch, np.ndarray]:
     words = rows.column("vector_id").dictionary_encode()
     vec = words.indices.to_numpy().astype(np.int64)
-    empty = Chains.of(dims, words.dictionary)
-    offer = Offer(empty, rows, vec, Limits(10**10, 1000))
-    return offer.round(empty)[0], rows, vec
+    empty = Chains.empty(dims, words.dictionary)
+    admission = Admission(empty, DeltaRows(rows), vec, ParentLimits(10**10, 1000))
+    return admission.admit(empty)[0], rows, vec
 
 
 def engine(rows: int = 1_000_000) -> None:
@@ -138,26 +140,28 @@ def engine(rows: int = 1_000_000) -> None:
 
     def run_full() -> None:
         c = fresh()
-        full.fold(c, full.plan(c))
+        full.carry_out(c, full.plan(c))
 
     def run_tiered() -> None:
         c = fresh()
-        tiered.fold(c, tiered.plan(c))
+        tiered.carry_out(c, tiered.plan(c))
 
     def run_merge() -> None:
         c = fresh()
         runs = c.start[:-1][c.pending > 0], c.start[1:][c.pending > 0]
-        c.block.merge(*runs, dims)
+        merge_runs(c.source.arrays, c.index, *map(as_readonly, runs), dims, rows * wide)
 
     def run_admit() -> None:
-        empty = Chains.of(dims, chains.ids)
-        Offer(empty, batch, vec, Limits(10**10, 1000)).round(empty)
+        empty = Chains.empty(dims, chains.ids)
+        Admission(empty, DeltaRows(batch), vec, ParentLimits(10**10, 1000)).admit(empty)
 
     out = np.zeros((len(chains), dims))
-    flat_index = (chains.vec.repeat(wide), chains.block.indices)
+    flat_index = (chains.vec.repeat(wide), DeltaRows(chains.rows).arrays.indices)
+
+    values = DeltaRows(chains.rows).arrays.values
 
     def numpy_scatter() -> None:
-        out[flat_index] = chains.block.values
+        out[flat_index] = values
 
     took = medians(
         {"compose": run_compose, "full merge": run_full, "tiered merge": run_tiered,

@@ -29,8 +29,8 @@ from tidegate.deltas import (
     Sparse,
     TieredMerge,
     VectorDelta,
+    rows_from,
 )
-from tidegate.deltas.objects import rows_from
 from tidegate.deltas.table import LanceVectors, VectorTable
 from tidegate.report.picture import compaction_picture
 

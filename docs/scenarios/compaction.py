@@ -27,7 +27,7 @@ SECOND = 10**9
 def run(operations: list[tuple[int, Operation]], strategy: Strategy, end: int) -> Picture:
     """Deltas at these seconds, in this order of arrival; then one compaction."""
     chain = DeltaChain("vec-1", dims=2)
-    chain.extend(
+    chain.process(
         VectorDelta(f"d{n}", "vec-1", operation, time_ns=at * SECOND)
         for n, (at, operation) in enumerate(operations)
     )

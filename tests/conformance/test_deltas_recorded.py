@@ -98,7 +98,7 @@ def test_recorded_case(case: dict[str, Any]) -> None:
     if "error" in expect:  # a stored chain with a delta that admission would have refused
         chain = DeltaChain.stored("v", deltas, dims, checkpoint)
     else:
-        chain.extend(deltas, wall_ns=deltas[0].time_ns if deltas else None)
+        chain.process(deltas, wall_ns=deltas[0].time_ns if deltas else None)
         assert chain.duplicates == expect.get("duplicates", 0)
     if case["strategy"] == "merge_run":
         one = merge(deltas, dims)
@@ -113,7 +113,7 @@ def test_recorded_case(case: dict[str, Any]) -> None:
     if case["strategy"] == "decide":
         for at in expect["at_len"]:
             fresh = DeltaChain("v", dims)
-            fresh.extend(VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(at["len"]))
+            fresh.process(VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(at["len"]))
             assert compactor.level(fresh).value == at["level"]
         return
     if "needs_compaction" in expect:
@@ -124,7 +124,7 @@ def test_recorded_case(case: dict[str, Any]) -> None:
         assert (a.tolist(), b.tolist()) == (expect["affine"]["a"], expect["affine"]["b"])
     if "prefix2" in expect:
         two = DeltaChain("v", dims)
-        two.extend(deltas[:2])
+        two.process(deltas[:2])
         compactor.compact(two)
         assert two.compose() is expect["prefix2"]["vector"]
         assert two.deleted is expect["prefix2"]["deleted"]

@@ -31,7 +31,7 @@ from tidegate.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import rows_from
 from tidegate.errors import ConfigError, ContractError, StateError
 from tidegate.testing.laws import play, rows_of
 
@@ -62,12 +62,12 @@ WRONG: list[tuple[Operation, str]] = [
 @pytest.mark.parametrize(("operation", "reason"), WRONG)
 def test_a_wrong_operation_is_refused_and_nothing_moves(operation: Operation, reason: str) -> None:
     chain = DeltaChain("v", 3)
-    chain.append(VectorDelta("a", "v", Create([1.0, 2.0, 3.0]), 1))
-    (refusal,) = chain.append(VectorDelta("b", "v", operation, 2))
+    chain.push(VectorDelta("a", "v", Create([1.0, 2.0, 3.0]), 1))
+    (refusal,) = chain.push(VectorDelta("b", "v", operation, 2))
     assert refusal.reason.startswith(reason)
     assert refusal.delta.delta_id == "b"
     assert chain.compose().tolist() == [1.0, 2.0, 3.0]  # type: ignore[union-attr]
-    assert chain.append(VectorDelta("b", "v", Offset(1.0), 2)) == []  # the id is still free
+    assert chain.push(VectorDelta("b", "v", Offset(1.0), 2)) == []  # the id is still free
 
 
 class Strange(Operation):
@@ -76,50 +76,50 @@ class Strange(Operation):
 
 def test_deltas_that_do_not_belong() -> None:
     chain = DeltaChain("v", 1)
-    assert chain.append(VectorDelta("a", "w", Offset(1.0)))[0].reason == "belongs to vector w"
-    assert chain.append(VectorDelta("a", "v", Strange()))[0].reason == "unknown operation"
+    assert chain.push(VectorDelta("a", "w", Offset(1.0)))[0].reason == "belongs to vector w"
+    assert chain.push(VectorDelta("a", "v", Strange()))[0].reason == "unknown operation"
     own = VectorDelta("a", "v", Offset(1.0), parent="a")
-    assert chain.append(own)[0].reason == "a delta cannot be its own parent"
+    assert chain.push(own)[0].reason == "a delta cannot be its own parent"
     nameless = VectorDelta(None, "v", Offset(1.0))  # type: ignore[arg-type]
-    assert "missing" in chain.append(nameless)[0].reason
+    assert "missing" in chain.push(nameless)[0].reason
     unknown = DeltaChain("v")
-    assert "dimension is unknown" in unknown.append(VectorDelta("a", "v", Offset(1.0)))[0].reason
+    assert "dimension is unknown" in unknown.push(VectorDelta("a", "v", Offset(1.0)))[0].reason
     assert unknown.compose() is None
     assert unknown.nbytes == len(unknown) == 0
     assert Compactor().compact(unknown).no_op
-    assert unknown.append(VectorDelta("a", "v", Create([1.0]))) == []
+    assert unknown.push(VectorDelta("a", "v", Create([1.0]))) == []
     assert unknown.dims == 1
 
 
 def test_parents_that_never_come() -> None:
     chain = DeltaChain("v", 1, parent_wait=10, max_waiting=2)
-    assert chain.append(VectorDelta("b", "v", Offset(1.0), 5, parent="a")) == []
-    assert chain.append(VectorDelta("c", "v", Offset(1.0), 9, parent="b")) == []
-    (crowded,) = chain.append(VectorDelta("d", "v", Offset(1.0), 9, parent="x"))
+    assert chain.push(VectorDelta("b", "v", Offset(1.0), 5, parent="a")) == []
+    assert chain.push(VectorDelta("c", "v", Offset(1.0), 9, parent="b")) == []
+    (crowded,) = chain.push(VectorDelta("d", "v", Offset(1.0), 9, parent="x"))
     assert "2 deltas of this vector wait already" in crowded.reason
     assert [d.delta_id for d in chain.waiting] == ["b", "c"]
-    assert chain.append(VectorDelta("e", "v", Offset(1.0), 15)) == []  # exactly at the limit
-    (orphan,) = chain.append(VectorDelta("f", "v", Offset(1.0), 16))
+    assert chain.push(VectorDelta("e", "v", Offset(1.0), 15)) == []  # exactly at the limit
+    (orphan,) = chain.push(VectorDelta("f", "v", Offset(1.0), 16))
     assert (orphan.delta.delta_id, orphan.reason) == (
         "b",
         "unknown parent a, waited beyond the limit",
     )
-    assert chain.expire(18) == []
-    assert [r.delta.delta_id for r in chain.expire(19)] == ["c"]
+    assert chain.advance(18) == []
+    assert [r.delta.delta_id for r in chain.advance(19)] == ["c"]
     assert chain.compose().tolist() == [2.0]  # type: ignore[union-attr]
     cycle = DeltaChain("v", 1, parent_wait=10)
-    cycle.extend(
+    cycle.process(
         [VectorDelta("a", "v", Offset(1.0), 1, "b"), VectorDelta("b", "v", Offset(1.0), 1, "a")]
     )
     assert len(cycle.waiting) == 2
-    assert len(cycle.expire(MAX_NS)) == 2
+    assert len(cycle.advance(MAX_NS)) == 2
 
 
 def test_times_at_the_ends_of_the_range() -> None:
     for strategy in (FullMerge(), TieredMerge(0), TimeBoundary("1 s"), Adaptive(0)):
         chain = DeltaChain("v", 1)
         for n, t in enumerate([MIN_NS, MIN_NS + 1, -1, 0, MAX_NS - 1, MAX_NS]):
-            assert chain.append(VectorDelta(f"d{n}", "v", Offset(1.0), t)) == []
+            assert chain.push(VectorDelta(f"d{n}", "v", Offset(1.0), t)) == []
         compactor = Compactor(strategy, delta_threshold=2, retention="1 s", remember="1 s")
         compactor.compact(chain)
         assert chain.compose().tolist() == [6.0]  # type: ignore[union-attr]
@@ -129,16 +129,16 @@ def test_times_at_the_ends_of_the_range() -> None:
 def test_many_dims_and_no_deltas_at_all() -> None:
     wide = 65_536
     chain = DeltaChain("v", wide)
-    chain.append(VectorDelta("a", "v", Create(np.arange(wide, dtype=float)), 1))
-    chain.extend(VectorDelta(f"s{n}", "v", Sparse([n], [-1.0]), 2 + n) for n in range(50))
-    chain.append(VectorDelta("z", "v", Scale(2.0), 100))
+    chain.push(VectorDelta("a", "v", Create(np.arange(wide, dtype=float)), 1))
+    chain.process(VectorDelta(f"s{n}", "v", Sparse([n], [-1.0]), 2 + n) for n in range(50))
+    chain.push(VectorDelta("z", "v", Scale(2.0), 100))
     expected = np.arange(wide, dtype=float)
     expected[:50] = -1.0
     for strategy in (TimeBoundary(10), TieredMerge(3), FullMerge()):
         Compactor(strategy, delta_threshold=5).compact(chain)
         assert np.array_equal(chain.compose(), 2 * expected)  # type: ignore[arg-type]
-    assert chain.extend([]) == []
-    assert chain.append(VectorDelta("e", "v", Sparse([], []), 101)) == []
+    assert chain.process([]) == []
+    assert chain.push(VectorDelta("e", "v", Sparse([], []), 101)) == []
     empty = DeltaChain("v", 4)
     assert empty.compose() is None
     for strategy in (FullMerge(), TieredMerge(1), TimeBoundary(1), Adaptive()):
@@ -150,12 +150,12 @@ def test_factors_that_leave_the_floats_are_kept_apart() -> None:
     for factor in (1e-200, 1e200):
         chain = DeltaChain("v", 1)
         ops: list[Operation] = [Create([1e-30]), Scale(1e30), *[Scale(factor), Scale(1 / factor)]]
-        chain.extend(VectorDelta(f"d{n}", "v", op, n) for n, op in enumerate(ops))
+        chain.process(VectorDelta(f"d{n}", "v", op, n) for n, op in enumerate(ops))
         before = chain.compose()
         Compactor(TimeBoundary(2), delta_threshold=2).compact(chain, watermark_ns=100)
         assert chain.compose().tolist() == before.tolist()  # type: ignore[union-attr]
         twice = DeltaChain("v", 1)
-        twice.extend(VectorDelta(f"d{n}", "v", Scale(factor), n) for n in range(2))
+        twice.process(VectorDelta(f"d{n}", "v", Scale(factor), n) for n in range(2))
         result = Compactor(TimeBoundary(10), delta_threshold=2).compact(twice, watermark_ns=100)
         assert result.no_op
         assert len(twice) == 2
@@ -164,7 +164,7 @@ def test_factors_that_leave_the_floats_are_kept_apart() -> None:
 def test_a_vector_that_overflows_is_not_folded() -> None:
     chain = DeltaChain("v", 1)
     ops: list[Operation] = [Create([1e300]), Scale(1e300)]
-    chain.extend(VectorDelta(f"d{n}", "v", op, n) for n, op in enumerate(ops))
+    chain.process(VectorDelta(f"d{n}", "v", op, n) for n, op in enumerate(ops))
     result = Compactor(FullMerge(), delta_threshold=2).compact(chain)
     assert result.error == "the composed vector is not finite"
     assert len(chain) == 2

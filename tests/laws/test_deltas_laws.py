@@ -33,7 +33,7 @@ from tidegate.deltas import (
     VectorDelta,
     merge,
 )
-from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import rows_from
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play, rows_of
 
 STRATEGIES = [FullMerge(), TieredMerge(3), TimeBoundary(7), Adaptive(2)]
@@ -171,7 +171,7 @@ def histories(
 def test_compose_now_and_as_of_any_time(history: Any, data: st.DataObject) -> None:
     dims, deltas = history
     chain = DeltaChain("v", dims, parent_wait=10**6)
-    refused = {id(r.delta) for r in chain.extend(deltas)}
+    refused = {id(r.delta) for r in chain.process(deltas)}
     accepted = chain.pending
     assert [d.delta_id for d in accepted] == [d.delta_id for d in in_order(accepted)]
     assert len(accepted) + len(refused) + len(chain.waiting) == len(deltas)
@@ -186,10 +186,10 @@ def test_arrival_order_does_not_matter(history: Any, rng: random.Random) -> None
     dims, deltas = history
     deltas = list({d.delta_id: d for d in deltas}.values())
     one, other = (DeltaChain("v", dims, parent_wait=10**6) for _ in range(2))
-    one.extend(deltas)
+    one.process(deltas)
     rng.shuffle(deltas)
     for delta in deltas:
-        one_refused = other.append(delta)
+        one_refused = other.push(delta)
         assert not one_refused
     assert one.pending == other.pending
     assert composed(one) == composed(other)
@@ -212,7 +212,7 @@ def test_compaction_changes_nothing(
         known = set(chain.checkpoint.covered if chain.checkpoint else ())
         known |= {name for d in chain.pending for name in d.ids}
         held = {d.delta_id: d for d in chain.waiting}
-        chain.append(delta)
+        chain.push(delta)
         now = set(chain.checkpoint.covered if chain.checkpoint else ())
         now |= {name for d in chain.pending for name in d.ids}
         # One of this id may have waited in vain until now: it is this one that was let in.
@@ -252,7 +252,7 @@ def test_at_most_one_rounding_per_operation(history: Any, strategy: Any) -> None
     may err by one rounding, magnified by the factors behind it."""
     dims, deltas = history
     chain = DeltaChain("v", dims, parent_wait=10**6)
-    chain.extend(deltas)
+    chain.process(deltas)
     accepted = chain.pending
     before = composed(chain)
     Compactor(strategy, delta_threshold=4).compact(chain)
@@ -383,7 +383,7 @@ def test_stage_and_chains_agree(stream: Any, strategy: Any) -> None:
         if isinstance(o, (Dropped, Late))
         for lane, row in zip(o.lane.tolist(), o.rows.to_pylist(), strict=True)
     )
-    from tidegate.deltas.objects import deltas_of
+    from tidegate.deltas.operations import deltas_of
 
     admitted: dict[tuple[int, str], list[VectorDelta]] = {}
     rows = collection.rows.to_pylist()
@@ -410,7 +410,7 @@ def test_stage_and_chains_agree(stream: Any, strategy: Any) -> None:
 def test_schema_is_exact() -> None:
     rows = rows_from([VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(9)])
     keyed = rows.append_column("car", pa.array(["x"] * 9))
-    operator = Compact(2, TieredMerge(1), delta_threshold=4, key=("car", "vector_id"))
+    operator = Compact(2, TieredMerge(1), delta_threshold=4, keys=("car", "vector_id"))
     out = play(operator, [Collection.of(keyed, rows.column("time_ns").to_numpy())])
     data = [o for o in out if isinstance(o, Collection)]
     assert data
@@ -427,9 +427,9 @@ def test_a_delta_that_comes_again_changes_nothing(strategy: Any) -> None:
     chain = DeltaChain("v", 1)
     compactor = Compactor(strategy, delta_threshold=4)
     for delta in deltas:
-        chain.append(delta)
+        chain.push(delta)
         compactor.compact(chain)
         again = VectorDelta(delta.delta_id, "v", delta.operation, delta.time_ns + 100)
-        assert [r.reason for r in chain.append(again)] == ["duplicate delta id"]
+        assert [r.reason for r in chain.push(again)] == ["duplicate delta id"]
     assert composed(chain) == [40.0]
     assert chain.duplicates == 40

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.core.arrow import take
 from tidegate.deltas import (
     Add,
     Create,
@@ -19,9 +18,8 @@ from tidegate.deltas import (
     Sparse,
     VectorDelta,
 )
-from tidegate.deltas.objects import rows_from
-from tidegate.deltas.rows import Block
-from tidegate.deltas.taking import take_rows
+from tidegate.deltas.columns import DeltaRows
+from tidegate.deltas.operations import rows_from
 
 DIMS = 3
 OPERATIONS: st.SearchStrategy[Operation] = st.sampled_from(
@@ -64,17 +62,16 @@ def test_a_chain_read_after_every_append_is_the_chain_read_once(
     if late:  # a chain that was restored has nothing to carry along at first
         chain = DeltaChain.restore(chain.snapshot())
     for piece in made(pieces):
-        chain.extend(piece)
+        chain.process(piece)
         found = chain.compose()
         chains = chain.chains
         assert chains is not None
-        again = Block.of(chains.rows)
-        for field in fields(Block):
-            carried = getattr(chains.block, field.name)
-            assert np.array_equal(carried, getattr(again, field.name), equal_nan=True), field.name
-        assert [part.tolist() for part in chains._checked] == [
-            part.tolist() for part in again.check(DIMS)
-        ]
+        again = DeltaRows(chains.source.rows)
+        for name, carried in chains.source.arrays._asdict().items():
+            assert np.array_equal(carried, getattr(again.arrays, name), equal_nan=True), name
+        assert chains.source.time_ns.tolist() == again.time_ns.tolist()
+        for carried, read in zip(chains.source.verdicts(DIMS), again.verdicts(DIMS), strict=True):
+            assert carried.tolist() == read.tolist()
         fresh = DeltaChain.restore(chain.snapshot()).compose()
         assert (found is None) == (fresh is None)
         assert found is None or fresh is None or found.tolist() == fresh.tolist()
@@ -92,4 +89,4 @@ def test_rows_are_taken_as_arrow_takes_them(
     deltas = [VectorDelta(f"d{n}", "v", op, n) for n, op in enumerate(operations)]
     rows = rows_from(deltas).slice(min(first, len(deltas) - 1))
     chosen = np.array([n % rows.num_rows for n in which], np.int64)
-    assert take_rows(rows, chosen).equals(rows.take(pa.array(chosen)))
+    assert take(rows, chosen).equals(rows.take(pa.array(chosen)))

@@ -14,8 +14,7 @@ from runs import store
 
 from tidegate.batching.stage import Batch
 from tidegate.deltas import Compact, VectorDelta
-from tidegate.deltas.objects import rows_from
-from tidegate.deltas.operations import Offset
+from tidegate.deltas.operations import Offset, rows_from
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.profile.roles import Roles
 from tidegate.report.health import health_of
@@ -38,7 +37,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
               for n in range(DELTAS)]  # fmt: skip
     rows = pa.Table.from_batches([rows_from(deltas)])
     rows = rows.append_column("shard", pa.array(["s"] * DELTAS))
-    stage = Compact(1, "tiered_merge", delta_threshold=30, key=("shard",))
+    stage = Compact(1, "tiered_merge", delta_threshold=30, keys=("shard",))
     rows = rows.append_column("stamp", rows["time_ns"])
     return store(tmp_path_factory.mktemp("out"), [stage], rows, key="shard", cuts=8)
 

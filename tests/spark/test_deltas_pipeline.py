@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from tidegate import cli
 from tidegate.deltas import Add, Create, DeltaChain, Operation, Scale, Sparse, VectorDelta
-from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import rows_from
 from tidegate.deltas.table import VectorTable
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
@@ -111,7 +111,7 @@ def test_tidegate_run_gives_the_vectors_of_the_chains(
     }
     for name in {delta.vector_id for delta in deltas()}:
         chain = DeltaChain(name, DIMS)
-        chain.extend(delta for delta in deltas() if delta.vector_id == name)
+        chain.process(delta for delta in deltas() if delta.vector_id == name)
         vector = chain.compose()
         assert vector is not None
         assert found.pop(name) == vector.tolist()

@@ -27,7 +27,7 @@ from tidegate.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import rows_from
 from tidegate.deltas.table import DeltaTable, VectorTable
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def in_process(deltas: list[VectorDelta]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name in {d.vector_id for d in deltas}:
         chain = DeltaChain(name, DIMS)
-        chain.extend(d for d in deltas if d.vector_id == name)
+        chain.process(d for d in deltas if d.vector_id == name)
         vector = chain.compose()
         out[name] = None if vector is None else vector.tolist()
     return out
@@ -172,7 +172,7 @@ def test_the_stage_in_batch_and_streaming(spark: SparkSession, tmp_path: Path) -
     store = VectorTable.create(tmp_path / "vectors", DIMS)
     for file in sorted((out / "data").rglob("*.parquet")):
         store.upsert(pq.read_table(file, partitioning=None))
-    flow = Flow(batch.stages, key=("shard",), decoder=batch.decoder)
+    flow = Flow(batch.stages, keys=("shard",), decoder=batch.decoder)
     expected = VectorTable.create(tmp_path / "expected", DIMS)
     for piece in rows.to_batches():
         for outcome in flow.process(piece):

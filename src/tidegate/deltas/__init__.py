@@ -1,9 +1,9 @@
 """Deltas of vectors, their chains, and compaction that never changes what a chain composes to."""
 
-from tidegate.deltas.compaction import CompactionResult, Compactor, Level
-from tidegate.deltas.delta_chain import Checkpoint, DeltaChain, Refusal
-from tidegate.deltas.merging import affine, merge
+from tidegate.deltas.compactor import CompactionResult, Compactor, Level
+from tidegate.deltas.delta_chain import Checkpoint, DeltaChain, Refusal, affine, merge
 from tidegate.deltas.operations import (
+    DELTAS,
     Add,
     Affine,
     Create,
@@ -14,6 +14,8 @@ from tidegate.deltas.operations import (
     Scale,
     Sparse,
     VectorDelta,
+    deltas_of,
+    rows_from,
 )
 from tidegate.deltas.stage import Compact
 from tidegate.deltas.strategies import (
@@ -25,6 +27,7 @@ from tidegate.deltas.strategies import (
 )
 
 __all__ = [
+    "DELTAS",
     "Adaptive",
     "Add",
     "Affine",
@@ -48,5 +51,7 @@ __all__ = [
     "TimeBoundary",
     "VectorDelta",
     "affine",
+    "deltas_of",
     "merge",
+    "rows_from",
 ]

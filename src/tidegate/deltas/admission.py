@@ -1,76 +1,129 @@
-"""Which deltas may join their chains.
+"""Which deltas may join their chains: checked, deduplicated, put behind their parents, admitted.
 
-A delta is admitted once (by id, whether the first is still pending or long folded), after its
-parent, and only behind what was already folded. One that names an unknown parent waits: until the
-parent comes, or until its chain has moved on by more than the wait limit. All of it is decided row
-by row in arrival order, per vector, so that no cutting of the input can change it.
+Rules, decided row by row in arrival order, per vector, so that no cutting of the input can change
+them:
+
+    unusable    the row itself is wrong (`check_rows`): refused
+    duplicate   its id is in the chain, waits, or was folded and is still remembered: refused
+    waiting     it names a parent that is not here yet: until the parent comes, or until the chain
+                has moved on by more than the wait limit (then an orphan), or at once if too many
+                wait already (crowded)
+    late        it belongs before the seal of its chain: refused. A child whose parent stands behind
+                the seal comes behind it too, whatever its own clock says
+    accepted    it joins its chain
+
+An `Admission` holds candidate rows in arrival order (first those that already waited, then new
+ones) and is worked off in rounds: each admits as many as the chains have room for, so that
+compactions happen between the same two deltas however the input was cut.
 
 Clock policy: event time only. The wait limit is measured in the times of the vector's own deltas.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+from typing import NamedTuple
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import ranges, take
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import MIN_NS
+from tidegate.deltas.columns import (
+    Chains,
+    DeltaRows,
+    FoldedIds,
+    in_chain_order,
+    seal_keys,
+)
+from tidegate.deltas.id_table import IdTable
+from tidegate.deltas.kernels import Verdict
 
-__all__ = [
-    "ACCEPTED",
-    "BEHIND",
-    "CROWDED",
-    "DUPLICATE",
-    "LATE",
-    "OPEN",
-    "ORPHAN",
-    "REFUSED",
-    "SEALED",
-    "WAITING",
-    "admit",
-]
+__all__ = ["Admission", "ParentLimits"]
 
-OPEN, ACCEPTED, DUPLICATE, LATE, WAITING, ORPHAN, CROWDED, REFUSED = range(8)
-"""What became of a row. OPEN: its chain was full, it must be offered again."""
+Bools = NDArray[np.bool_]
+Int8s = NDArray[np.int8]
+Int32s = NDArray[np.int32]
 
-FREE, BEHIND, HELD, SEALED = range(4)
-"""Where an id is: nowhere; in its chain behind the seal; waiting; folded, merged or before it."""
+UNBOUNDED = 2**62
+"""Room of a chain nobody bounds; half the range, so that counting down never wraps around."""
 
-Codes = NDArray[np.int8]
-Numbers = NDArray[np.int32]
+
+class ParentLimits(NamedTuple):
+    """How long, and how many deltas per vector, may wait for a parent that has not come."""
+
+    wait_ns: int
+    max_waiting: int
+
+
+class IdState(IntEnum):
+    """Where a delta id is."""
+
+    ABSENT = 0
+    PENDING = 1
+    """In its chain, behind the seal."""
+    WAITING = 2
+    """Waits for its parent."""
+    SEALED = 3
+    """Folded, merged, or in its chain before the seal."""
+
+
+class Candidates(NamedTuple):
+    """What the kernel reads of the rows on offer; all arrays are read-only."""
+
+    vec: Int64s
+    time_ns: Int64s
+    id_number: Int32s
+    parent_number: Int32s
+    """Empty if nobody has a parent; -1 for a row that has none."""
+
+    def readonly(self) -> Candidates:
+        """Mark all arrays read-only: a kernel would be compiled once for every mixture."""
+        for array in self:
+            array.setflags(write=False)
+        return self
+
+
+class Decisions(NamedTuple):
+    """What the kernel writes, one entry per candidate but for `id_state`."""
+
+    verdict: Int8s
+    decided_by: Int64s
+    """The candidate whose arrival decided this one: itself, its parent, or the one that ended its
+    wait."""
+    late_by_ns: Int64s
+    id_state: Int8s
+    """`IdState` by id number."""
 
 
 @kernel
-def admit(
+def _admit(
     rows: Int64s,
-    vec: Int64s,
-    time_ns: Int64s,
-    ident: Numbers,
-    parent: Numbers,
-    tied: NDArray[np.bool_],
+    given: Candidates,
+    before_seal: Bools,
     sealed_ns: Int64s,
     room: Int64s,
-    wait_ns: int,
-    max_waiting: int,
-    known: Codes,
-    status: Codes,
-    decided: Int64s,
-    behind_ns: Int64s,
-    accepted: Int64s,
-) -> int:
-    """Offer `rows` in this order; fills `status`, `decided` (the row that settled it),
-    `behind_ns` (how late a late one is) and `accepted` (row numbers in the order of admission),
-    and gives the number accepted. `parent` is empty if nobody has one.
+    limits: ParentLimits,
+    out: Decisions,
+) -> Int64s:
+    """Decide these candidates in this order; return the accepted ones in order of admission.
 
-    `room[v]` is how many more chain v takes now; `known[id]` says where an id is (FREE if nowhere);
-    `tied` rows have the time of the seal and stand before it. A child whose parent stands behind
-    the seal comes behind it too, whatever its own clock says.
+    `room[v]` is how many more chain v takes now (it is counted down); rows that find no room stay
+    open. `before_seal` marks rows that have exactly the time of the seal and sort before it.
     """
+    vec, time_ns = given.vec, given.time_ns
+    id_number, parent = given.id_number, given.parent_number
+    verdict, decided_by, id_state = out.verdict, out.decided_by, out.id_state
     vectors = len(sealed_ns)
+    accepted = np.empty(len(rows), np.int64)
+    # The waiting rows of each vector, as linked lists in order of arrival.
     first = np.full(vectors, -1, np.int64)
     last = np.full(vectors, -1, np.int64)
-    held = np.zeros(vectors, np.int64)
+    waiting = np.zeros(vectors, np.int64)
     behind = np.full(len(parent), -1, np.int64)
     named = len(parent) > 0
     count = 0
@@ -78,19 +131,20 @@ def admit(
         r = rows[k]
         v = vec[r]
         if room[v] <= 0:
-            status[r] = OPEN
+            verdict[r] = Verdict.OPEN
             continue
-        now = decided[r]
+        now = decided_by[r]
+        # 1. Its time may end the wait of others.
         before = -1
         w = first[v]
         while w >= 0:
             after = behind[w]
             # Never `time - wait` below the first time there is: it would wrap around.
-            if time_ns[r] >= MIN_NS + wait_ns and time_ns[w] < time_ns[r] - wait_ns:
-                status[w] = ORPHAN
-                decided[w] = now
-                known[ident[w]] = FREE
-                held[v] -= 1
+            if time_ns[r] >= MIN_NS + limits.wait_ns and time_ns[w] < time_ns[r] - limits.wait_ns:
+                verdict[w] = Verdict.ORPHAN
+                decided_by[w] = now
+                id_state[id_number[w]] = IdState.ABSENT
+                waiting[v] -= 1
                 if before < 0:
                     first[v] = after
                 else:
@@ -100,33 +154,36 @@ def admit(
             else:
                 before = w
             w = after
-        if known[ident[r]] != FREE:
-            status[r] = DUPLICATE
+        # 2. Is it new, and is its parent here?
+        if id_state[id_number[r]] != IdState.ABSENT:
+            verdict[r] = Verdict.DUPLICATE
             continue
-        if named and parent[r] >= 0 and (known[parent[r]] == FREE or known[parent[r]] == HELD):
-            if held[v] >= max_waiting:
-                status[r] = CROWDED
+        if named and parent[r] >= 0 and id_state[parent[r]] in (IdState.ABSENT, IdState.WAITING):
+            if waiting[v] >= limits.max_waiting:
+                verdict[r] = Verdict.CROWDED
                 continue
-            status[r] = WAITING
-            known[ident[r]] = HELD
-            held[v] += 1
+            verdict[r] = Verdict.WAITING
+            id_state[id_number[r]] = IdState.WAITING
+            waiting[v] += 1
             if first[v] < 0:
                 first[v] = r
             else:
                 behind[last[v]] = r
             last[v] = r
             continue
+        # 3. It joins, and so do those that waited for it.
         joins = r
         while joins >= 0:
-            decided[joins] = now
-            early = time_ns[joins] < sealed_ns[v] or tied[joins]
-            if early and (not named or parent[joins] < 0 or known[parent[joins]] != BEHIND):
-                status[joins] = LATE
-                behind_ns[joins] = sealed_ns[v] - time_ns[joins]
-                known[ident[joins]] = FREE
+            decided_by[joins] = now
+            early = time_ns[joins] < sealed_ns[v] or before_seal[joins]
+            orphan = not named or parent[joins] < 0
+            if early and (orphan or id_state[parent[joins]] != IdState.PENDING):
+                verdict[joins] = Verdict.LATE
+                out.late_by_ns[joins] = sealed_ns[v] - time_ns[joins]
+                id_state[id_number[joins]] = IdState.ABSENT
             else:
-                status[joins] = ACCEPTED
-                known[ident[joins]] = BEHIND
+                verdict[joins] = Verdict.ACCEPTED
+                id_state[id_number[joins]] = IdState.PENDING
                 accepted[count] = joins
                 count += 1
                 room[v] -= 1
@@ -134,15 +191,15 @@ def admit(
             before = -1
             w = first[v]
             while w >= 0:
-                if known[parent[w]] == BEHIND or known[parent[w]] == SEALED:
+                if id_state[parent[w]] in (IdState.PENDING, IdState.SEALED):
                     if room[v] <= 0:
                         # Its parent is here: it waits for room only, and is offered again.
-                        decided[w] = now
-                        status[w] = OPEN
-                        known[ident[w]] = FREE
+                        decided_by[w] = now
+                        verdict[w] = Verdict.OPEN
+                        id_state[id_number[w]] = IdState.ABSENT
                         break
                     joins = w
-                    held[v] -= 1
+                    waiting[v] -= 1
                     if before < 0:
                         first[v] = behind[w]
                     else:
@@ -152,4 +209,246 @@ def admit(
                     break
                 before = w
                 w = behind[w]
-    return count
+    return accepted[:count]
+
+
+@kernel
+def _at_seal(rows: Int64s, given: Candidates, sealed_ns: Int64s) -> Int64s:
+    """Those of the rows that have exactly the time of the seal of their chain."""
+    vec, time_ns = given.vec, given.time_ns
+    found = 0
+    for r in rows:
+        found += time_ns[r] == sealed_ns[vec[r]]
+    out = np.empty(found, np.int64)
+    found = 0
+    for r in rows:
+        if time_ns[r] == sealed_ns[vec[r]]:
+            out[found] = r
+            found += 1
+    return out
+
+
+class Admission:
+    """Candidate rows for some chains, and what has become of each so far."""
+
+    def __init__(
+        self,
+        chains: Chains,
+        offered: DeltaRows,
+        vec: Int64s,
+        limits: ParentLimits,
+        order: Int64s | None = None,
+    ) -> None:
+        """Offer rows to chains: all in their order, or the rows `order`. `vec` is the vector of
+        every row of `offered` (of those that are not in `order`: any)."""
+        self.limits = limits
+        self.dims = chains.dims
+        self._order = order
+        verdict, self._where = offered.verdicts(self.dims)
+        rows = offered.rows
+        self._id_table = IdTable(vec, rows.column("delta_id"), rows.column("parent"))
+        numbers, parents = self._id_table.numbers, self._id_table.parent_numbers
+        given = Candidates(vec.view(), offered.time_ns, numbers, parents)
+        if order is not None:
+            given = Candidates(
+                given.vec[order],
+                given.time_ns[order],
+                numbers[order],
+                parents[order] if len(parents) else parents,
+            )
+            verdict = verdict[order]
+        self._given = given.readonly()
+        n = len(given.vec)
+        self._out = Decisions(
+            verdict=verdict.copy(),
+            decided_by=np.arange(n, dtype=np.int64),
+            late_by_ns=np.zeros(n, np.int64),
+            id_state=np.zeros(self._id_table.size, np.int8),
+        )
+        self._vector_names = np.arange(len(chains.ids))
+        # Deltas that are in the chains already come first in the joint source.
+        self._index_before = chains.index
+        if 2 * len(chains.index) < chains.source.size:
+            chains = chains.owned()  # most of their source is none of theirs
+        self._index_joint = chains.index
+        self._lead = chains.source.size if len(chains.index) else 0
+        self.source, self._source_numbers = offered, numbers
+        found = self.look_up(chains)
+        if self._lead:
+            self.source = chains.source.plus(offered)
+            self._source_numbers = np.concatenate([found, numbers])
+
+    @property
+    def verdict(self) -> Int8s:
+        """`Verdict` of each candidate."""
+        return self._out.verdict
+
+    @property
+    def decided_by(self) -> Int64s:
+        """The candidate whose arrival decided each: outcomes are in this order."""
+        return self._out.decided_by
+
+    @property
+    def late_by_ns(self) -> Int64s:
+        """How far a late candidate lies behind the seal of its chain."""
+        return self._out.late_by_ns
+
+    @property
+    def vec(self) -> Int64s:
+        """The vector of each candidate."""
+        return self._given.vec
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """The candidates."""
+        if self._order is None:
+            return self.source.rows.slice(self._lead)
+        return take(self.source.rows, self._index_of(np.arange(len(self.vec))))
+
+    def _index_of(self, candidates: Int64s) -> Int64s:
+        """Indices into the joint source of these candidates."""
+        index = candidates if self._order is None else self._order[candidates]
+        return index + self._lead if self._lead else index
+
+    # -- where ids are ----------------------------------------------------------------------------
+
+    def look_up(self, chains: Chains) -> Int32s:
+        """Find out where the ids on offer are by now, for instance after deltas were merged.
+
+        Returns the id number of every row in the source of these chains.
+        """
+        self._out.id_state[:] = IdState.ABSENT
+        folded = chains.folded_ids
+        if len(folded.vec):
+            self._note(folded.vec, folded.ids, IdState.SEALED)
+        source, index = chains.source, chains.index
+        owner = np.full(source.size, -1, np.int64)
+        owner[index] = self._vector_names[chains.vec]
+        numbers = self._id_table.find(owner, source.rows.column("delta_id"))
+        self._set(numbers, IdState.PENDING)
+        if source.merged:
+            # Everything up to the last merged delta of a vector is sealed.
+            texts, begin = source.ids
+            covers = source.rows.column("covers").is_valid().to_numpy(zero_copy_only=False)
+            merged = np.flatnonzero(covers[index])
+            last = np.full(len(chains.ids), -1, np.int64)
+            last[chains.vec[merged]] = merged
+            sealed = np.arange(len(index)) <= last[chains.vec]
+            flat, owner = ranges(begin[index[sealed]], begin[index[sealed] + 1])
+            self._set(numbers[index[sealed]], IdState.SEALED)
+            vec = chains.vec[sealed][owner]
+            self._note(vec, texts.take(pa.array(flat)), IdState.SEALED)
+        return numbers
+
+    def note_folded(self, rows: Int64s, forgotten: FoldedIds) -> None:
+        """Rows of the source went into checkpoints, and ids of folded ones were forgotten: what
+        `look_up` would find out, without reading an id again."""
+        self._set(self._source_numbers[rows], IdState.SEALED)
+        if len(forgotten.vec):
+            self._note(forgotten.vec, forgotten.ids, IdState.ABSENT)
+
+    def _note(self, vec: Int64s, ids: pa.Array, where: IdState) -> None:
+        self._set(self._id_table.find(self._vector_names[vec], ids), where)
+
+    def _set(self, numbers: Int32s, where: IdState) -> None:
+        self._out.id_state[numbers[numbers >= 0]] = where
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def open_vectors(self) -> Int64s:
+        """The vectors that have candidates left which found their chain full."""
+        still = np.zeros(len(self._vector_names), np.bool_)
+        still[self.vec[(self.verdict == Verdict.OPEN) & (self.vec >= 0)]] = True
+        return np.flatnonzero(still)
+
+    def admit(self, chains: Chains, room: Int64s | None = None) -> tuple[Chains, Int64s]:
+        """Admit what there is room for (None: no limit).
+
+        Returns the new chains, and the candidates admitted, in order of admission.
+        """
+        verdict, given = self.verdict, self._given
+        waits = verdict == Verdict.WAITING
+        rows = np.flatnonzero(((verdict == Verdict.OPEN) | waits) & (given.vec >= 0))
+        if len(given.parent_number):
+            self._out.id_state[given.id_number[rows[waits[rows]]]] = IdState.ABSENT
+        if room is None:
+            room = np.full(len(chains.ids), UNBOUNDED, np.int64)
+        rows.setflags(write=False)
+        before_seal = self._before_seal(chains, rows)
+        accepted = _admit(
+            rows, given, before_seal, chains.sealed_ns, room.copy(), self.limits, self._out
+        )
+        if not len(accepted):
+            return chains, accepted
+        source, index = self._joined(chains, self._index_of(accepted))
+        vec = given.vec[accepted]
+        if len(chains.vec):
+            vec = np.concatenate([chains.vec, vec])
+        vec, time_ns, index = in_chain_order(vec, source.time_ns[index], source.rows, index)
+        return chains.with_pending(source, index, vec, time_ns), accepted
+
+    def _joined(self, chains: Chains, new: Int64s) -> tuple[DeltaRows, Int64s]:
+        """One source for the pending rows and, behind them, new ones; and their indices in it."""
+        if not len(chains.index):
+            return self.source, new
+        if chains.source is self.source:
+            return self.source, np.concatenate([chains.index, new])
+        if chains.index is self._index_before:
+            return self.source, np.concatenate([self._index_joint, new])
+        both = chains.owned().source.plus(DeltaRows(take(self.source.rows, new)))
+        return both, np.arange(both.size)
+
+    def keep_only(self, which: Int64s) -> None:
+        """Go on with these vectors, renumbered: the others have no open candidate left."""
+        new = np.full(len(self._vector_names), -1, np.int64)
+        new[which] = np.arange(len(which))
+        vec = np.where(self.vec >= 0, new[self.vec], -1)  # -1: left out before
+        self._given = self._given._replace(vec=vec).readonly()
+        self._vector_names = self._vector_names[which]
+
+    def _before_seal(self, chains: Chains, rows: Int64s) -> Bools:
+        """Rows with exactly the time of the seal that (origin, id) puts before it."""
+        tied = np.zeros(len(self.vec), np.bool_)
+        same = _at_seal(rows, self._given, chains.sealed_ns)
+        if len(same):
+            mine = seal_keys(self.source.rows, self._index_of(same))
+            seal = chains.sealed_key.take(pa.array(self.vec[same]))
+            before = pc.fill_null(pc.less_equal(mine, seal), False)
+            tied[same] = before.to_numpy(zero_copy_only=False)
+        tied.setflags(write=False)
+        return tied
+
+    def expire(self, now_ns: Int64s) -> None:
+        """Refuse what waited for a parent longer than the limit, as time stands per vector."""
+        wait = self.limits.wait_ns
+        limit = np.where(now_ns >= MIN_NS + wait, now_ns - wait, MIN_NS)
+        over = (self.verdict == Verdict.WAITING) & (self._given.time_ns <= limit[self.vec])
+        self.verdict[over] = Verdict.ORPHAN
+
+    # -- what became of them ----------------------------------------------------------------------
+
+    def waiting(self) -> Int64s:
+        """The candidates that wait for a parent."""
+        return np.flatnonzero(self.verdict == Verdict.WAITING)
+
+    def refused(self) -> Int64s:
+        """The candidates that were not admitted and do not wait, in the order of the decisions."""
+        verdict = self.verdict
+        out = np.flatnonzero((verdict != Verdict.ACCEPTED) & (verdict != Verdict.WAITING))
+        return out[np.argsort(self.decided_by[out], kind="stable")]
+
+    def reasons(self, candidates: Int64s) -> list[str]:
+        """Why these were not admitted, in words."""
+        parents = self.source.rows.column("parent").take(pa.array(self._index_of(candidates)))
+        row = candidates if self._order is None else self._order[candidates]
+        return [
+            Verdict(verdict).sentence(
+                where=where, dims=self.dims, parent=parent, limit=self.limits.max_waiting
+            )
+            for verdict, where, parent in zip(
+                self.verdict[candidates].tolist(),
+                self._where[row].tolist(),
+                parents.to_pylist(),
+                strict=True,
+            )
+        ]

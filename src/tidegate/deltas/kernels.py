@@ -1,98 +1,284 @@
 """The arithmetic of deltas, over many vectors and many deltas at once.
 
-Deltas come as ragged columns (op code, global pair, slices of indices, values and factors), so one
-call handles all vectors of a shard: apply rows to vectors, and fold runs of rows into one affine
-row each without knowing what they will be applied to. The rows have passed `check_rows`.
+Theory of operation. Every operation but a deletion acts on each dimension as x -> a*x + b:
 
-Every operation but Delete acts on each dimension as x → a·x + b. A run therefore folds into one
-global pair (a, b) for the dimensions nobody named, plus overrides for those somebody did. Pure
-assignments are kept apart (a = 0 means exactly b), so folding them is exact to the last bit.
+    set v     (0, v)          add v     (a, b + v)
+    scale f   (f*a, f*b)      offset c  (a, b + c)
+
+So a run of deltas folds into ONE pair for the dimensions nobody named plus overrides for those
+somebody did, without knowing the vector it will be applied to. Folding is associative, not
+commutative. Assignments are kept apart (a = 0 means exactly b, whatever x is, also infinity), so
+folding them is exact to the last bit.
+
+Rounding. `apply_rows` does what the deltas say, one after the other. `merge_runs` rounds in other
+places wherever a run both scales and adds: a1*(a0*x + b0) + b1 becomes (a1*a0)*x + (a1*b0 + b1).
+Where no step rounds (whole numbers, powers of two, additions of such) the two agree bit for bit;
+elsewhere they differ by at most `MERGE_ULPS` units in the last place per delta of the run, of the
+largest magnitude that occurs on the way. `tests/laws/test_deltas_rounding.py` proves both.
+
+Deltas come as ragged arrays (`DeltaArrays`), so one call handles all vectors of a shard. Only rows
+that passed `check_rows` may be applied or merged: an index is used as it stands.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.numba import kernel
+from tidegate.core.outcomes import Int64s
 
-__all__ = ["apply_rows", "as_they_lie", "finite_rows", "gather", "merge_runs"]
+__all__ = [
+    "MERGE_ULPS",
+    "DeltaArrays",
+    "KernelOp",
+    "Verdict",
+    "apply_rows",
+    "check_rows",
+    "finite_rows",
+    "in_memory_order",
+    "merge_runs",
+]
 
-CREATE, DENSE, SPARSE, ADD, ADD_DENSE, SCALE, OFFSET, DELETE, AFFINE = range(9)
+MERGE_ULPS = 4
+"""The bound on what merging may change, in units in the last place per merged delta.
+
+Derivation: composing one pair (f, c) onto (a, b) rounds three times (f*a, f*b, + c), applying the
+result twice more; applying the deltas one by one rounds twice per delta. Each rounding is half a
+unit of a value no larger than the largest magnitude on the way, so the two results lie within
+(3 + 2) / 2 + 2 / 2 units per delta of each other, rounded up to 4. Below that a test of random
+chains fails sooner or later; above it the statement says less than is true."""
 
 SMALLEST_NORMAL = 2.2250738585072014e-308
-"""A folded factor below this has lost bits (or is 0, which would turn it into an assignment)."""
+"""A merged factor below this has lost bits, or is 0, which would turn it into an assignment. Runs
+that come this low are left as they are."""
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Int32s = NDArray[np.int32]
-Codes = NDArray[np.int8]
+Int8s = NDArray[np.int8]
+
+
+class KernelOp(IntEnum):
+    """What the kernels can do to a vector. An operation names one of these (see operations.py)."""
+
+    CREATE = 0
+    """x := values, and the vector exists again."""
+    DENSE = 1
+    """x := values."""
+    SPARSE = 2
+    """x[indices] := values."""
+    ADD = 3
+    """x[indices] += values."""
+    ADD_DENSE = 4
+    """x += values."""
+    SCALE = 5
+    """x := factor * x."""
+    OFFSET = 6
+    """x := x + amount."""
+    DELETE = 7
+    """A tombstone: only CREATE has an effect behind it."""
+    AFFINE = 8
+    """x := factor * x + amount; x[indices] := factors * x[indices] + values."""
+
+
+class Verdict(IntEnum):
+    """What became of a delta: the one list of decisions and reasons, with their sentences.
+
+    The first ones are decided by admission, those from `NO_ID` on by looking at the row alone
+    (`check_rows`): such a row can never be used.
+    """
+
+    OPEN = 0
+    """Usable, and not decided yet."""
+    ACCEPTED = 1
+    DUPLICATE = 2
+    LATE = 3
+    WAITING = 4
+    """Its parent has not come yet."""
+    ORPHAN = 5
+    CROWDED = 6
+    NO_ID = 7
+    UNKNOWN_OPERATION = 8
+    OWN_PARENT = 9
+    NO_TIME = 10
+    BAD_NUMBER = 11
+    ZERO_FACTOR = 12
+    WRONG_LENGTH = 13
+    LENGTHS_DIFFER = 14
+    OUT_OF_RANGE = 15
+    DUPLICATE_INDEX = 16
+    NOT_FINITE = 17
+
+    def sentence(self, *, where: int = 0, dims: int = 0, parent: str = "", limit: int = 0) -> str:
+        """Why the delta was not admitted, in words.
+
+        `where` is the offending index or length, `dims` the length of the vector, `parent` the id
+        the delta waited for and `limit` the number of deltas that may wait.
+
+        >>> Verdict.OUT_OF_RANGE.sentence(where=9, dims=2)
+        'index 9 out of range for 2 dims'
+        """
+        return _SENTENCES[self].format(where=where, dims=dims, parent=parent, limit=limit)
+
+
+_SENTENCES = {
+    Verdict.OPEN: "the chain is full and cannot be compacted",
+    Verdict.ACCEPTED: "accepted",
+    Verdict.DUPLICATE: "duplicate delta id",
+    Verdict.LATE: "late: belongs before deltas that are already folded",
+    Verdict.WAITING: "waits for its parent {parent}",
+    Verdict.ORPHAN: "unknown parent {parent}, waited beyond the limit",
+    Verdict.CROWDED: "unknown parent {parent}, and {limit} deltas of this vector wait already",
+    Verdict.NO_ID: "delta_id or vector_id is missing",
+    Verdict.UNKNOWN_OPERATION: "unknown operation",
+    Verdict.OWN_PARENT: "a delta cannot be its own parent",
+    Verdict.NO_TIME: "time is missing",
+    Verdict.BAD_NUMBER: "factor or amount is missing, NaN or infinite",
+    Verdict.ZERO_FACTOR: "factor 0",
+    Verdict.WRONG_LENGTH: "{where} values for {dims} dims",
+    Verdict.LENGTHS_DIFFER: "{where} indices do not match the number of values or factors",
+    Verdict.OUT_OF_RANGE: "index {where} out of range for {dims} dims",
+    Verdict.DUPLICATE_INDEX: "duplicate index {where}",
+    Verdict.NOT_FINITE: "NaN or infinity at position {where}",
+}
+
+
+class DeltaArrays(NamedTuple):
+    """Deltas as the kernels take them, one entry per row; all arrays are read-only.
+
+    A ragged column is two arrays: row r has the items [start[r], start[r + 1]) of the flat one.
+    """
+
+    op: Int8s
+    """`KernelOp` of each row."""
+    factor: Floats
+    amount: Floats
+    index_start: Int64s
+    indices: Int32s
+    value_start: Int64s
+    values: Floats
+    factor_start: Int64s
+    factors: Floats
+
+
+@kernel
+def check_rows(
+    deltas: DeltaArrays, first: int, last: int, dims: int, verdict: Int8s, where: Int64s
+) -> None:
+    """Look at rows [first, last): fill `verdict` (OPEN: usable) and `where`, the offending index,
+    length or position. Rows that have a verdict already keep it."""
+    index_start, indices = deltas.index_start, deltas.indices
+    value_start, values = deltas.value_start, deltas.values
+    factor_start, factors = deltas.factor_start, deltas.factors
+    seen = np.full(dims, -1, np.int64)
+    for r in range(first, last):
+        if verdict[r] != Verdict.OPEN:
+            continue
+        code = deltas.op[r]
+        wide = value_start[r + 1] - value_start[r]
+        if code == KernelOp.SCALE:
+            if not np.isfinite(deltas.factor[r]):
+                verdict[r] = Verdict.BAD_NUMBER
+            elif deltas.factor[r] == 0.0:
+                verdict[r] = Verdict.ZERO_FACTOR
+        elif code == KernelOp.OFFSET:
+            if not np.isfinite(deltas.amount[r]):
+                verdict[r] = Verdict.BAD_NUMBER
+        elif code in (KernelOp.CREATE, KernelOp.DENSE, KernelOp.ADD_DENSE):
+            if wide != dims:
+                verdict[r] = Verdict.WRONG_LENGTH
+                where[r] = wide
+        elif code in (KernelOp.SPARSE, KernelOp.ADD, KernelOp.AFFINE):
+            affine = code == KernelOp.AFFINE
+            named = index_start[r + 1] - index_start[r]
+            if named != wide or (affine and factor_start[r + 1] - factor_start[r] != wide):
+                verdict[r] = Verdict.LENGTHS_DIFFER
+                where[r] = named
+            if affine and not (
+                np.isfinite(deltas.factor[r])
+                and np.isfinite(deltas.amount[r])
+                and deltas.factor[r] != 0.0
+            ):
+                verdict[r] = Verdict.BAD_NUMBER
+            for k in range(index_start[r], index_start[r + 1]):
+                if verdict[r] != Verdict.OPEN:
+                    break
+                i = indices[k]
+                if i < 0 or i >= dims:
+                    verdict[r] = Verdict.OUT_OF_RANGE
+                    where[r] = i
+                elif seen[i] == r:
+                    verdict[r] = Verdict.DUPLICATE_INDEX
+                    where[r] = i
+                else:
+                    seen[i] = r
+        if verdict[r] == Verdict.OPEN:
+            for k in range(value_start[r], value_start[r + 1]):
+                if not np.isfinite(values[k]):
+                    verdict[r] = Verdict.NOT_FINITE
+                    where[r] = k - value_start[r]
+                    break
+            for k in range(factor_start[r], factor_start[r + 1]):
+                if not np.isfinite(factors[k]):
+                    verdict[r] = Verdict.NOT_FINITE
+                    where[r] = k - factor_start[r]
+                    break
 
 
 @kernel
 def apply_rows(
-    out: Floats,
-    dead: NDArray[np.bool_],
-    rows: Ints,
-    slot: Ints,
-    op: Codes,
-    factor: Floats,
-    amount: Floats,
-    istart: Ints,
-    indices: Int32s,
-    vstart: Ints,
-    values: Floats,
-    astart: Ints,
-    factors: Floats,
+    deltas: DeltaArrays, rows: Int64s, slot: Int64s, out: Floats, deleted: Bools
 ) -> None:
-    """Apply these rows, in this order, each to the vector `out[slot]`. `dead` is the tombstone.
-
-    The rows must have passed `check_rows`: an index is used as it stands.
-    """
+    """Apply these rows, in this order, each to the vector `out[slot]` with tombstone `deleted`."""
+    index_start, indices = deltas.index_start, deltas.indices
+    value_start, values = deltas.value_start, deltas.values
+    factor_start, factors = deltas.factor_start, deltas.factors
     dims = out.shape[1]
     named = np.full(dims, -1, np.int64)
     for k in range(len(rows)):
         r = rows[k]
         s = slot[k]
-        code = op[r]
-        if code == CREATE:
-            dead[s] = False
-        if code == DELETE:
-            dead[s] = True
+        code = deltas.op[r]
+        if code == KernelOp.CREATE:
+            deleted[s] = False
+        if code == KernelOp.DELETE:
+            deleted[s] = True
             continue
-        if dead[s]:
+        if deleted[s]:
             continue
         x = out[s]
-        v = vstart[r]
-        if code == SPARSE:
-            for j in range(istart[r], istart[r + 1]):
+        v = value_start[r]
+        if code == KernelOp.SPARSE:
+            for j in range(index_start[r], index_start[r + 1]):
                 x[indices[j]] = values[v]
                 v += 1
-        elif code in (CREATE, DENSE):
+        elif code in (KernelOp.CREATE, KernelOp.DENSE):
             for i in range(dims):
                 x[i] = values[v + i]
-        elif code == ADD:
-            for j in range(istart[r], istart[r + 1]):
+        elif code == KernelOp.ADD:
+            for j in range(index_start[r], index_start[r + 1]):
                 x[indices[j]] += values[v]
                 v += 1
-        elif code == ADD_DENSE:
+        elif code == KernelOp.ADD_DENSE:
             for i in range(dims):
                 x[i] += values[v + i]
-        elif code == SCALE:
-            f = factor[r]
+        elif code == KernelOp.SCALE:
+            f = deltas.factor[r]
             for i in range(dims):
                 x[i] *= f
-        elif code == OFFSET:
-            c = amount[r]
+        elif code == KernelOp.OFFSET:
+            c = deltas.amount[r]
             for i in range(dims):
                 x[i] += c
         else:
-            f = factor[r]
-            c = amount[r]
-            a = astart[r]
-            for j in range(istart[r], istart[r + 1]):
+            f = deltas.factor[r]
+            c = deltas.amount[r]
+            a = factor_start[r]
+            for j in range(index_start[r], index_start[r + 1]):
                 i = indices[j]
                 named[i] = k
                 if factors[a] == 0.0:
@@ -108,9 +294,9 @@ def apply_rows(
 
 
 @kernel
-def as_they_lie(rows: Ints, slot: Ints, total: int) -> tuple[Ints, Ints]:
-    """The same rows (of so many) in another order that applies them the same: those of a vector as
-    they came, which must be next to each other; otherwise as they lie in memory.
+def in_memory_order(rows: Int64s, slot: Int64s, total: int) -> tuple[Int64s, Int64s]:
+    """Reorder rows (of `total`) so that memory is read forwards, without changing what applying
+    them does: rows of one slot, which must be neighbours, keep their order.
 
     Reading rows one after the other and vectors here and there is several times as fast as the
     other way round: a vector is one place, a row is many.
@@ -123,16 +309,16 @@ def as_they_lie(rows: Ints, slot: Ints, total: int) -> tuple[Ints, Ints]:
             top = rows[k]
             head[top] = k
     new_rows, new_slot = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    place = 0
+    n = 0
     for r in range(total):
         k = head[r]
         if k < 0:
             continue
         s = slot[k]
         while True:
-            new_rows[place] = rows[k]
-            new_slot[place] = s
-            place += 1
+            new_rows[n] = rows[k]
+            new_slot[n] = s
+            n += 1
             k += 1
             if k == len(rows) or slot[k] != s or rows[k] > r:
                 break
@@ -140,26 +326,12 @@ def as_they_lie(rows: Ints, slot: Ints, total: int) -> tuple[Ints, Ints]:
 
 
 @kernel
-def gather(start: Ints, flat: NDArray[Any], rows: Ints) -> tuple[Ints, NDArray[Any]]:
-    """Offsets and items of the lists of these rows."""
-    ends = np.zeros(len(rows) + 1, np.int64)
-    for k in range(len(rows)):
-        ends[k + 1] = ends[k] + start[rows[k] + 1] - start[rows[k]]
-    out = np.empty(ends[len(rows)], flat.dtype)
-    for k in range(len(rows)):
-        first = start[rows[k]]
-        for j in range(ends[k + 1] - ends[k]):
-            out[ends[k] + j] = flat[first + j]
-    return ends, out
-
-
-@kernel
-def finite_rows(out: Floats) -> NDArray[np.bool_]:
+def finite_rows(vectors: Floats) -> Bools:
     """Per vector: is every value of it finite?"""
-    good = np.ones(out.shape[0], np.bool_)
-    for s in range(out.shape[0]):
-        for i in range(out.shape[1]):
-            if not np.isfinite(out[s, i]):
+    good = np.ones(vectors.shape[0], np.bool_)
+    for s in range(vectors.shape[0]):
+        for i in range(vectors.shape[1]):
+            if not np.isfinite(vectors[s, i]):
                 good[s] = False
                 break
     return good
@@ -167,7 +339,7 @@ def finite_rows(out: Floats) -> NDArray[np.bool_]:
 
 @kernel
 def _scaled(f: float, a: float) -> tuple[float, bool]:
-    """f·a, and whether it kept its meaning: a factor that under- or overflows did not."""
+    """f*a, and whether it kept its meaning: a factor that under- or overflows did not."""
     product = f * a
     size = abs(product)
     return product, a == 0.0 or (np.isfinite(size) and size >= SMALLEST_NORMAL)
@@ -175,63 +347,55 @@ def _scaled(f: float, a: float) -> tuple[float, bool]:
 
 @kernel
 def merge_runs(
-    dims: int,
-    room: int,
-    run_start: Ints,
-    run_stop: Ints,
-    op: Codes,
-    factor: Floats,
-    amount: Floats,
-    istart: Ints,
-    indices: Int32s,
-    vstart: Ints,
-    values: Floats,
-    astart: Ints,
-    factors: Floats,
-) -> tuple[Any, ...]:
-    """Fold the rows of each run [run_start[k], run_stop[k]) into one row, without a base.
+    deltas: DeltaArrays, rows: Int64s, run_start: Int64s, run_stop: Int64s, dims: int, room: int
+) -> tuple[DeltaArrays, Bools]:
+    """Fold the deltas rows[run_start[k]:run_stop[k]] of each run k into one, without a base.
 
-    Gives op, factor, amount, fine, and the three ragged columns (offsets first). A run whose pairs
-    leave the range of normal floats is not `fine`: it must be kept as it is. `room` bounds the
-    overrides of all runs together.
+    Returns one delta per run, and whether it may be used: a run whose pairs leave the range of
+    normal floats must be kept as it is. `room` bounds the overrides of all runs together.
     """
+    index_start, indices = deltas.index_start, deltas.indices
+    value_start, values = deltas.value_start, deltas.values
+    factor_start, factors = deltas.factor_start, deltas.factors
     runs = len(run_start)
     out_op = np.zeros(runs, np.int8)
     out_factor = np.ones(runs, np.float64)
     out_amount = np.zeros(runs, np.float64)
     fine = np.ones(runs, np.bool_)
-    out_istart = np.zeros(runs + 1, np.int64)
-    out_vstart = np.zeros(runs + 1, np.int64)
-    out_astart = np.zeros(runs + 1, np.int64)
+    out_index_start = np.zeros(runs + 1, np.int64)
+    out_value_start = np.zeros(runs + 1, np.int64)
+    out_factor_start = np.zeros(runs + 1, np.int64)
     out_indices = np.empty(room, np.int32)
     out_values = np.empty(room, np.float64)
     out_factors = np.empty(room, np.float64)
+    # The pair of each dimension that was named (`touched`, listed in `order`), and of all others.
     a = np.ones(dims, np.float64)
     b = np.zeros(dims, np.float64)
     touched = np.zeros(dims, np.bool_)
     order = np.empty(dims, np.int64)
     stamp = np.full(dims, -1, np.int64)
     for k in range(runs):
-        ga = 1.0
-        gb = 0.0
+        rest_a = 1.0
+        rest_b = 0.0
         count = 0
         created = False
         deleted = False
         good = True
-        for r in range(run_start[k], run_stop[k]):
-            code = op[r]
-            v = vstart[r]
-            if code == DELETE:
+        for m in range(run_start[k], run_stop[k]):
+            r = rows[m]
+            code = deltas.op[r]
+            v = value_start[r]
+            if code == KernelOp.DELETE:
                 deleted = True
                 created = False
                 for j in range(count):
                     touched[order[j]] = False
                 count = 0
                 continue
-            if deleted and code != CREATE:
+            if deleted and code != KernelOp.CREATE:
                 continue
-            if code in (CREATE, DENSE):
-                if code == CREATE:
+            if code in (KernelOp.CREATE, KernelOp.DENSE):
+                if code == KernelOp.CREATE:
                     created = True
                     deleted = False
                 for i in range(dims):
@@ -240,46 +404,46 @@ def merge_runs(
                     a[i] = 0.0
                     b[i] = values[v + i]
                 count = dims
-                ga = 1.0
-                gb = 0.0
-            elif code in (SPARSE, ADD):
-                for j in range(istart[r], istart[r + 1]):
+                rest_a = 1.0
+                rest_b = 0.0
+            elif code in (KernelOp.SPARSE, KernelOp.ADD):
+                for j in range(index_start[r], index_start[r + 1]):
                     i = indices[j]
                     if not touched[i]:
                         touched[i] = True
                         order[count] = i
                         count += 1
-                        a[i] = ga
-                        b[i] = gb
-                    if code == SPARSE:
+                        a[i] = rest_a
+                        b[i] = rest_b
+                    if code == KernelOp.SPARSE:
                         a[i] = 0.0
                         b[i] = values[v]
                     else:
                         b[i] += values[v]
                     v += 1
-            elif code == ADD_DENSE:
+            elif code == KernelOp.ADD_DENSE:
                 for i in range(dims):
                     if not touched[i]:
                         touched[i] = True
                         order[count] = i
                         count += 1
-                        a[i] = ga
-                        b[i] = gb
+                        a[i] = rest_a
+                        b[i] = rest_b
                     b[i] += values[v + i]
             else:
-                f = factor[r] if code != OFFSET else 1.0
-                c = amount[r] if code != SCALE else 0.0
-                if code == AFFINE:
-                    q = astart[r]
-                    for j in range(istart[r], istart[r + 1]):
+                f = deltas.factor[r] if code != KernelOp.OFFSET else 1.0
+                c = deltas.amount[r] if code != KernelOp.SCALE else 0.0
+                if code == KernelOp.AFFINE:
+                    q = factor_start[r]
+                    for j in range(index_start[r], index_start[r + 1]):
                         i = indices[j]
-                        stamp[i] = r
+                        stamp[i] = m
                         if not touched[i]:
                             touched[i] = True
                             order[count] = i
                             count += 1
-                            a[i] = ga
-                            b[i] = gb
+                            a[i] = rest_a
+                            b[i] = rest_b
                         if factors[q] == 0.0:
                             a[i] = 0.0
                             b[i] = values[v]
@@ -291,13 +455,13 @@ def merge_runs(
                         v += 1
                 for j in range(count):
                     i = order[j]
-                    if code != AFFINE or stamp[i] != r:
+                    if code != KernelOp.AFFINE or stamp[i] != m:
                         a[i], kept = _scaled(f, a[i])
                         good = good and kept
                         b[i] = f * b[i] + c
-                ga, kept = _scaled(f, ga)
+                rest_a, kept = _scaled(f, rest_a)
                 good = good and kept
-                gb = f * gb + c
+                rest_b = f * rest_b + c
         # Say it in the plainest operation that means the same.
         sets = True
         adds = True
@@ -306,42 +470,42 @@ def merge_runs(
             sets = sets and a[i] == 0.0
             adds = adds and a[i] == 1.0
             good = good and np.isfinite(b[i])
-        plain = ga == 1.0 and gb == 0.0
-        good = good and (count == dims or np.isfinite(gb))
+        plain = rest_a == 1.0 and rest_b == 0.0
         whole = count == dims
+        good = good and (whole or np.isfinite(rest_b))
         if deleted:
-            code = DELETE
+            code = np.int8(KernelOp.DELETE)
             good = True
         elif created:
-            code = CREATE
+            code = np.int8(KernelOp.CREATE)
         elif whole and sets:
-            code = DENSE
+            code = np.int8(KernelOp.DENSE)
         elif whole and adds:
-            code = ADD_DENSE
+            code = np.int8(KernelOp.ADD_DENSE)
         elif count and plain and sets:
-            code = SPARSE
+            code = np.int8(KernelOp.SPARSE)
         elif count and plain and adds:
-            code = ADD
-        elif count == 0 and ga == 1.0:
-            code = OFFSET
-        elif count == 0 and gb == 0.0:
-            code = SCALE
+            code = np.int8(KernelOp.ADD)
+        elif count == 0 and rest_a == 1.0:
+            code = np.int8(KernelOp.OFFSET)
+        elif count == 0 and rest_b == 0.0:
+            code = np.int8(KernelOp.SCALE)
         else:
-            code = AFFINE
+            code = np.int8(KernelOp.AFFINE)
         out_op[k] = code
         fine[k] = good
-        p = out_istart[k]
-        q = out_vstart[k]
-        w = out_astart[k]
-        if code == AFFINE:
-            out_factor[k] = ga if not whole else 1.0
-            out_amount[k] = gb if not whole else 0.0
-        elif code == SCALE:
-            out_factor[k] = ga
-        elif code == OFFSET:
-            out_amount[k] = gb
-        if code != DELETE and code != SCALE and code != OFFSET:
-            if count * 8 < dims:
+        p = out_index_start[k]
+        q = out_value_start[k]
+        w = out_factor_start[k]
+        if code == KernelOp.AFFINE:
+            out_factor[k] = rest_a if not whole else 1.0
+            out_amount[k] = rest_b if not whole else 0.0
+        elif code == KernelOp.SCALE:
+            out_factor[k] = rest_a
+        elif code == KernelOp.OFFSET:
+            out_amount[k] = rest_b
+        if code not in (KernelOp.DELETE, KernelOp.SCALE, KernelOp.OFFSET):
+            if count * 8 < dims:  # few: sorting them is less than looking at every dimension
                 order[:count].sort()
                 for j in range(count):
                     i = order[j]
@@ -360,24 +524,24 @@ def merge_runs(
                         p += 1
                         q += 1
                         w += 1
-            if code in (CREATE, DENSE, ADD_DENSE):
-                p = out_istart[k]
-            if code != AFFINE:
-                w = out_astart[k]
-        out_istart[k + 1] = p
-        out_vstart[k + 1] = q
-        out_astart[k + 1] = w
+            if code in (KernelOp.CREATE, KernelOp.DENSE, KernelOp.ADD_DENSE):
+                p = out_index_start[k]
+            if code != KernelOp.AFFINE:
+                w = out_factor_start[k]
+        out_index_start[k + 1] = p
+        out_value_start[k + 1] = q
+        out_factor_start[k + 1] = w
         for j in range(count):
             touched[order[j]] = False
-    return (
+    merged = DeltaArrays(
         out_op,
         out_factor,
         out_amount,
-        fine,
-        out_istart,
-        out_indices[: out_istart[runs]],
-        out_vstart,
-        out_values[: out_vstart[runs]],
-        out_astart,
-        out_factors[: out_astart[runs]],
+        out_index_start,
+        out_indices[: out_index_start[runs]],
+        out_value_start,
+        out_values[: out_value_start[runs]],
+        out_factor_start,
+        out_factors[: out_factor_start[runs]],
     )
+    return merged, fine

@@ -1,23 +1,37 @@
-"""What a delta says: the operations on a vector, and the delta that carries one.
+"""What a delta says: the operations on a vector, the delta that carries one, and its row form.
 
-Create, Dense    x := vector          (Create also ends a tombstone)
-Sparse           x[i] := v
-Add              x += v               (all dimensions, or the named ones)
-Scale, Offset    x := factor·x, x := x + amount
-Delete           a tombstone until the next Create
-Affine           x := a·x + b         what a run of the others folds into
+    Create, Dense    x := vector          (Create also ends a tombstone)
+    Sparse           x[i] := v
+    Add              x += v               (all dimensions, or the named ones)
+    Scale, Offset    x := factor*x, x := x + amount
+    Delete           a tombstone until the next Create
+    Affine           x := a*x + b         what a run of the others folds into
+
+"set" and "add" are different operations and are never mixed silently.
+
+One schema everywhere (`DELTAS`): what users send, what chains keep, what is stored as Parquet.
+Lossless: float64 as it came, never quantised.
+
+To add an operation, write a class like those below and add it to `OPERATIONS`. A class says which
+columns hold its fields and which kernel operation they mean; nothing else in the package knows the
+operations one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.deltas.kernels import KernelOp
+
 __all__ = [
+    "DELTAS",
+    "OPERATIONS",
     "Add",
     "Affine",
     "Create",
@@ -29,16 +43,55 @@ __all__ = [
     "Sparse",
     "Unknown",
     "VectorDelta",
+    "deltas_of",
+    "rows_from",
 ]
 
 Numbers = Sequence[float] | NDArray[Any]
-Places = Sequence[int] | NDArray[Any]
+Indices = Sequence[int] | NDArray[Any]
+
+DELTAS = pa.schema(
+    [
+        pa.field("delta_id", pa.string()),
+        pa.field("vector_id", pa.string()),
+        pa.field("parent", pa.string()),
+        pa.field("op", pa.string()),
+        pa.field("time_ns", pa.int64()),
+        pa.field("origin", pa.string()),
+        pa.field("indices", pa.list_(pa.int32())),
+        pa.field("values", pa.list_(pa.float64())),
+        pa.field("factors", pa.list_(pa.float64())),
+        pa.field("factor", pa.float64()),
+        pa.field("amount", pa.float64()),
+        pa.field("metadata", pa.string()),
+        pa.field("first_ns", pa.int64()),
+        pa.field("covers", pa.list_(pa.string())),
+    ]
+)
+"""The columns of a delta table. `first_ns` and `covers` are null except in merged deltas. Rows that
+users send need only the columns their operations use; missing ones are read as null."""
 
 
 class Operation:
-    """One change of a vector. Equal if they say the same."""
+    """One change of a vector. Two are equal if they say the same."""
 
     op: ClassVar[str]
+    """The name in the column `op`."""
+    kernel: ClassVar[KernelOp]
+    """What it does, given its columns."""
+    columns: ClassVar[Mapping[str, str]] = {}
+    """Which column of `DELTAS` holds which field."""
+    kernel_without_indices: ClassVar[KernelOp | None] = None
+    """What it does where the column `indices` is null, if that is something else."""
+
+    def cells(self) -> dict[str, Any]:
+        """The values of its columns."""
+        return {column: getattr(self, field) for field, column in self.columns.items()}
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Operation:
+        """The operation that a row (a dict of columns) holds; the reverse of `cells`."""
+        return cls(**{field: row[column] for field, column in cls.columns.items()})
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and all(
@@ -52,10 +105,15 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Create(Operation):
-    """x := vector; the vector exists (again)."""
+    """x := vector; the vector exists (again).
+
+    `vector` must have as many finite values as the vector has dimensions.
+    """
 
     vector: Numbers
     op: ClassVar[str] = "create"
+    kernel: ClassVar[KernelOp] = KernelOp.CREATE
+    columns: ClassVar[Mapping[str, str]] = {"vector": "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +122,19 @@ class Dense(Operation):
 
     vector: Numbers
     op: ClassVar[str] = "dense"
+    kernel: ClassVar[KernelOp] = KernelOp.DENSE
+    columns: ClassVar[Mapping[str, str]] = {"vector": "values"}
 
 
 @dataclass(frozen=True, eq=False)
 class Sparse(Operation):
-    """x[i] := v for the named dimensions."""
+    """x[i] := v for the named dimensions; every index at most once."""
 
-    indices: Places
+    indices: Indices
     values: Numbers
     op: ClassVar[str] = "sparse"
+    kernel: ClassVar[KernelOp] = KernelOp.SPARSE
+    columns: ClassVar[Mapping[str, str]] = {"indices": "indices", "values": "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,24 +142,31 @@ class Add(Operation):
     """x += values; only the named dimensions if there are indices."""
 
     values: Numbers
-    indices: Places | None = None
+    indices: Indices | None = None
     op: ClassVar[str] = "add"
+    kernel: ClassVar[KernelOp] = KernelOp.ADD
+    kernel_without_indices: ClassVar[KernelOp | None] = KernelOp.ADD_DENSE
+    columns: ClassVar[Mapping[str, str]] = {"indices": "indices", "values": "values"}
 
 
 @dataclass(frozen=True, eq=False)
 class Scale(Operation):
-    """x := factor·x. A factor of 0 is refused: it would forget the vector silently."""
+    """x := factor*x. A factor of 0 is refused: it would forget the vector silently."""
 
     factor: float
     op: ClassVar[str] = "scale"
+    kernel: ClassVar[KernelOp] = KernelOp.SCALE
+    columns: ClassVar[Mapping[str, str]] = {"factor": "factor"}
 
 
 @dataclass(frozen=True, eq=False)
 class Offset(Operation):
-    """x := x + amount."""
+    """x := x + amount, in every dimension."""
 
     amount: float
     op: ClassVar[str] = "offset"
+    kernel: ClassVar[KernelOp] = KernelOp.OFFSET
+    columns: ClassVar[Mapping[str, str]] = {"amount": "amount"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,34 +174,53 @@ class Delete(Operation):
     """A tombstone: nothing but a Create brings the vector back."""
 
     op: ClassVar[str] = "delete"
+    kernel: ClassVar[KernelOp] = KernelOp.DELETE
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(Operation):
-    """x := factor·x + amount, and factors[k]·x[i] + values[k] for the named dimensions."""
+    """x := factor*x + amount, and factors[k]*x[i] + values[k] for the named dimensions.
+
+    What a run of other operations folds into. `factor` must not be 0; a 0 among `factors` means
+    that the dimension is set.
+    """
 
     factor: float
     amount: float
-    indices: Places = ()
+    indices: Indices = ()
     factors: Numbers = ()
     values: Numbers = ()
     op: ClassVar[str] = "affine"
+    kernel: ClassVar[KernelOp] = KernelOp.AFFINE
+    columns: ClassVar[Mapping[str, str]] = {
+        name: name for name in ("factor", "amount", "indices", "factors", "values")
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class Unknown(Operation):
-    """What a row called an operation and is none: never applied, only handed back."""
+    """A name in the column `op` that is no operation: never applied, only handed back."""
 
     said: str | None
     op: ClassVar[str] = "unknown"
+
+
+OPERATIONS: dict[str, type[Operation]] = {
+    kind.op: kind for kind in (Create, Dense, Sparse, Add, Scale, Offset, Delete, Affine)
+}
+"""Every operation by its name in the column `op`."""
 
 
 @dataclass(frozen=True)
 class VectorDelta:
     """One change to one vector.
 
-    `delta_id` is what deduplicates it. A delta that stands for several (after a compaction) bears
-    the id and time of the last of them, names all of them in `covers`, and begins at `first_ns`.
+    `delta_id` is unique and is what deduplicates the delta. `time_ns` (nanoseconds since the epoch)
+    orders a chain, then `origin`, then `delta_id`; a delta never stands before its `parent`, if it
+    names one. `metadata` is kept with the delta until it is merged or folded.
+
+    A delta that stands for several (after a compaction) bears the id and time of the last of them,
+    names all of them in `covers`, and begins at `first_ns`.
 
     >>> VectorDelta("d1", "vec-1", Sparse([0], [1.0]), time_ns=5).operation.op
     'sparse'
@@ -152,3 +240,74 @@ class VectorDelta:
     def ids(self) -> tuple[str, ...]:
         """The ids of all deltas this one stands for, in order."""
         return self.covers or (self.delta_id,)
+
+
+def rows_from(deltas: Iterable[VectorDelta]) -> pa.RecordBatch:
+    """Delta objects as rows of the schema `DELTAS`.
+
+    Numbers become float64. An index beyond 32 bits becomes one that is refused at admission.
+
+    >>> rows_from([VectorDelta("a", "v", Offset(1.0))]).column("amount").to_pylist()
+    [1.0]
+    """
+    deltas = list(deltas)
+    cells = [delta.operation.cells() for delta in deltas]
+
+    def listed(column: str, dtype: Any) -> pa.Array:
+        return _list_array([cell.get(column) for cell in cells], dtype)
+
+    def number(column: str) -> pa.Array:
+        found = [cell.get(column) for cell in cells]
+        return pa.array([None if x is None else float(x) for x in found], pa.float64())
+
+    columns: dict[str, pa.Array] = {
+        "delta_id": pa.array([d.delta_id for d in deltas], pa.string()),
+        "vector_id": pa.array([d.vector_id for d in deltas], pa.string()),
+        "parent": pa.array([d.parent for d in deltas], pa.string()),
+        "op": pa.array([d.operation.op for d in deltas], pa.string()),
+        "time_ns": pa.array([d.time_ns for d in deltas], pa.int64()),
+        "origin": pa.array([d.origin for d in deltas], pa.string()),
+        "indices": listed("indices", np.int32),
+        "values": listed("values", np.float64),
+        "factors": listed("factors", np.float64),
+        "factor": number("factor"),
+        "amount": number("amount"),
+        "metadata": pa.array([d.metadata for d in deltas], pa.string()),
+        "first_ns": pa.array([d.first_ns for d in deltas], pa.int64()),
+        "covers": pa.array([list(d.covers) or None for d in deltas], pa.list_(pa.string())),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=DELTAS)
+
+
+def _list_array(parts: Sequence[Any], dtype: Any) -> pa.Array:
+    """A list column of sequences (or None), clipped to the range of indices for int32."""
+    if all(part is None for part in parts):
+        return pa.nulls(len(parts), pa.list_(pa.from_numpy_dtype(dtype)))
+    read = np.int64 if dtype is np.int32 else dtype
+    arrays = [None if part is None else np.asarray(part, read).ravel() for part in parts]
+    sizes = [0 if array is None else len(array) for array in arrays]
+    flat = np.concatenate([array for array in arrays if array is not None])
+    if dtype is np.int32:
+        flat = np.clip(flat, -1, 2**31 - 1).astype(np.int32)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    return pa.ListArray.from_arrays(
+        offsets, pa.array(flat), mask=pa.array([array is None for array in arrays], pa.bool_())
+    )
+
+
+def deltas_of(rows: pa.RecordBatch) -> list[VectorDelta]:
+    """Rows of the schema `DELTAS` as delta objects; the reverse of `rows_from`."""
+    return [
+        VectorDelta(
+            row["delta_id"],
+            row["vector_id"],
+            OPERATIONS[row["op"]].of_row(row) if row["op"] in OPERATIONS else Unknown(row["op"]),
+            row["time_ns"],
+            row["parent"],
+            row["origin"] or "",
+            row["metadata"],
+            row["first_ns"],
+            tuple(row["covers"] or ()),
+        )
+        for row in rows.to_pylist()
+    ]

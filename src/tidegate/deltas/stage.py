@@ -4,6 +4,16 @@ A lane holds many vectors (a shard of them, or one, if the key is the vector's i
 whenever its chain is compacted, at the latest `time_threshold` after its first undelivered delta
 arrived, and at the end. `delta_count` is its version: it only grows.
 
+Theory of operation. Each call takes the vectors it is about out of the state tables (`WorkingSet`),
+works on them as `Chains`, and puts them back. Deltas are admitted in rounds: each chain takes as
+many as bring it to its next compaction, all chains that got there are compacted together, and so
+on, so that compactions fall between the same two deltas however the input was cut.
+
+State: table `chains`, one row per vector (`checkpoint_schema`, its keys, the chain length of its
+next compaction and the wall time of its first undelivered delta); table `pending`, the deltas
+behind the checkpoints, those of a vector in chain order; table `waiting`, input rows whose parent
+has not come; counters per lane, and `due_ns`, when the next vector of the lane must leave.
+
 Clock policy: chains, thresholds by count, retention and the wait for parents go by event time and
 by the order of the deltas. Only "at the latest" is wall time.
 """
@@ -12,13 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from tidegate.core.columns import TIME
+from tidegate.core.arrow import concat, first_rows, take
+from tidegate.core.checks import duration, int_in, names
+from tidegate.core.columns import LANE, NEXT, TIME, UNDELIVERED
+from tidegate.core.numba import kernel
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -27,45 +41,54 @@ from tidegate.core.outcomes import (
     Int64s,
     Late,
     Outcome,
+    Side,
     Watermark,
     with_columns,
 )
-from tidegate.core.parallel import each
-from tidegate.core.state import LANE, Column, Layout, State, concat
-from tidegate.core.time import MAX_NS, UNSET, Duration, parse_duration
-from tidegate.deltas import admission
-from tidegate.deltas.compaction import Compactor
-from tidegate.deltas.objects import rows_from
-from tidegate.deltas.offer import Limits, Offer
-from tidegate.deltas.operations import Offset, VectorDelta
-from tidegate.deltas.pool import Pool
-from tidegate.deltas.residence import Residents
-from tidegate.deltas.rows import normalise
-from tidegate.deltas.strategies import (
-    FullMerge,
-    Strategy,
-    TimeBoundary,
-    read_strategy,
-    whole,
+from tidegate.core.parallel import MANY, each
+from tidegate.core.state import Column, Layout, State
+from tidegate.core.time import MAX_NS, UNSET, Duration
+from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.columns import (
+    Chains,
+    DeltaRows,
+    chains_from_tables,
+    checkpoint_schema,
+    checkpoint_table,
+    find_vectors,
+    join_chains,
+    normalise,
 )
+from tidegate.deltas.compactor import Compactor
+from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.operations import DELTAS, Offset, VectorDelta, rows_from
+from tidegate.deltas.strategies import FullMerge, Strategy, TimeBoundary
 
 __all__ = ["Compact"]
 
-_COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
+Bools = NDArray[np.bool_]
+Table = Any
+"""A `pa.RecordBatch`, or None where there is none yet."""
+
+COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
 
 
-@dataclass(frozen=True)
-class Arrived:
-    """The rows of a collection where they lie, with time and lane beside them: all of them as they
-    stand, or those of the numbers `order`. Rows that waited for a parent come first."""
+# -- the rows of a call ---------------------------------------------------------------------------
+
+
+class InputRows(NamedTuple):
+    """The rows of a collection, not copied, with time and lane beside them. Rows that waited for a
+    parent come first."""
 
     rows: pa.RecordBatch
     order: Int64s | None
+    """Indices into `rows` of the rows that are meant, in their order; None: all of them."""
     lane: Int32s
-    """Of each row that is meant."""
+    """The lane of each row that is meant."""
 
     @classmethod
-    def of(cls, collection: Collection, waited: pa.RecordBatch | None) -> Arrived:
+    def of(cls, collection: Collection, waited: Table) -> InputRows:
+        """These rows, behind those that waited."""
         if waited is not None and waited.num_rows:
             beside = {TIME: collection.time_ns, LANE: collection.lane}
             rows = concat([waited, with_columns(collection.rows, beside)])
@@ -78,63 +101,516 @@ class Arrived:
             time_ns[order], lane[order] = collection.time_ns, collection.lane
         return cls(with_columns(rows, {TIME: time_ns, LANE: lane}), order, collection.lane)
 
-    def places(self, which: Int64s) -> Int64s:
-        """Where in `rows` these of the rows that are meant lie."""
+    def index_of(self, which: Int64s) -> Int64s:
+        """Indices into `rows` of these of the rows that are meant."""
         return which if self.order is None else self.order[which]
+
+    def vectors(self, keys: tuple[str, ...], ids: pa.Array) -> tuple[VectorNames, Int64s]:
+        """The distinct vectors, and the vector of each row of `rows` (-1: a row that is not meant).
+        `ids` are the vector ids of `rows`, dictionary-encoded."""
+        rows, order, lane = self
+        code = ids.indices.to_numpy().astype(np.int64)
+        if order is not None:
+            code = code[order]
+        lanes, size = int(lane.max()) + 1, len(ids.dictionary)
+        if order is not None or lanes > 1:
+            code = _by_appearance(code, size)
+        if lanes > 1:
+            code, size = code * lanes + lane, size * lanes
+        if size > 4 * len(code):  # a table of all codes would be mostly empty
+            _, first, vec = np.unique(code, return_index=True, return_inverse=True)
+        else:
+            first, vec = first_rows(code, size), code
+            if (first < 0).any():
+                occurs = first >= 0
+                first, vec = first[occurs], (np.cumsum(occurs) - 1)[code]
+        chosen = pa.array(self.index_of(first))
+        named = VectorNames(
+            ids.dictionary.take(ids.indices.take(chosen)),
+            lane[first].astype(np.int32),
+            rows.select(list(keys)).take(chosen),
+        )
+        if order is None:
+            return named, vec.astype(np.int64)
+        every = np.full(rows.num_rows, -1, np.int64)
+        every[order] = vec
+        return named, every
+
+    def own_rows(self, index: Int64s) -> pa.RecordBatch:
+        """Rows as they came, without the columns the stage put beside them."""
+        own = [name for name in self.rows.schema.names if name not in (TIME, LANE)]
+        return take(self.rows.select(own), index)
+
+    def dropped(self, index: Int64s, reasons: list[str]) -> Dropped:
+        """These rows as refused, each with its reason."""
+        time_ns, lane = self.rows.column(TIME).to_numpy(), self.rows.column(LANE).to_numpy()
+        reason = pa.array(reasons, pa.string())
+        return Dropped(self.own_rows(index), time_ns[index], lane[index], reason)
+
+
+class VectorNames(NamedTuple):
+    """Which vectors a call is about: their ids, lanes and key columns."""
+
+    ids: pa.Array
+    lane: Int32s
+    keys: pa.RecordBatch
+
+
+@kernel
+def _by_appearance(code: Int64s, codes: int) -> Int64s:
+    """Renumber codes in the order in which they first appear."""
+    number = np.full(codes, -1, np.int64)
+    out = np.empty(len(code), np.int64)
+    count = 0
+    for r in range(len(code)):
+        if number[code[r]] < 0:
+            number[code[r]] = count
+            count += 1
+        out[r] = number[code[r]]
+    return out
+
+
+# -- the vectors of a call ------------------------------------------------------------------------
+
+
+@kernel
+def _group_by_vector(vec: Int64s, vectors: int) -> tuple[Int64s, Int64s]:
+    """Row numbers by vector, stable, and the vector of each."""
+    next_slot = np.zeros(vectors + 1, np.int64)
+    for v in vec:
+        next_slot[v + 1] += 1
+    for v in range(vectors):
+        next_slot[v + 1] += next_slot[v]
+    order, owner = np.empty(len(vec), np.int64), np.empty(len(vec), np.int64)
+    for r in range(len(vec)):
+        k = next_slot[vec[r]]
+        next_slot[vec[r]] += 1
+        order[k] = r
+        owner[k] = vec[r]
+    return order, owner
+
+
+@kernel
+def _last_decision(vec: Int64s, decided_by: Int64s, rows: Int64s, vectors: int) -> Int64s:
+    """Per vector the latest decision about these rows; -1 if none is of it."""
+    out = np.full(vectors, -1, np.int64)
+    for r in rows:
+        out[vec[r]] = max(out[vec[r]], decided_by[r])
+    return out
+
+
+class Delivery(NamedTuple):
+    """Vectors that leave, with what their compaction did."""
+
+    order: Int64s
+    """What puts deliveries of one call in order."""
+    vectors: pa.RecordBatch
+    reports: pa.RecordBatch
+    time_ns: Int64s
+    lane: Int32s
+
+
+class WorkingSet:
+    """Some vectors of a stage: their chains, and when each is next compacted and delivered."""
+
+    def __init__(
+        self,
+        compactor: Compactor,
+        dims: int,
+        state: State,
+        named: VectorNames,
+        *,
+        forget_ids: bool = False,
+    ) -> None:
+        """Take these vectors out of the state; ones it does not know start empty.
+
+        `forget_ids` leaves out the ids they have folded: for the end, when no duplicate can come.
+        """
+        self.compactor = compactor
+        self.keys = named.keys
+        table, pending = state.tables["chains"], state.tables["pending"]
+        n = len(named.ids)
+        self.next_length = np.full(n, compactor.delta_threshold, np.int64)
+        """The chain length at which each vector is next compacted."""
+        self.undelivered_ns = np.full(n, MAX_NS, np.int64)
+        """Wall time of the first delta that is not delivered yet; MAX_NS if there is none."""
+        self.rest: tuple[Table, Table] = table, pending
+        """The state tables without these vectors."""
+        if n and table is not None and table.num_rows:
+            if forget_ids:
+                table = _without_folded_ids(table)
+            self.chains, at, self.rest = _take_out(dims, table, pending, named)
+            found = np.flatnonzero(at >= 0)
+            self.next_length[found] = table.column(NEXT).to_numpy()[at[found]]
+            self.undelivered_ns[found] = table.column(UNDELIVERED).to_numpy()[at[found]]
+        else:
+            self.chains = Chains.empty(dims, named.ids, named.lane)
+        self.counts = {
+            name: np.zeros(n, np.int64) for name in ("compactions", "merged", "bytes_saved")
+        }
+
+    @classmethod
+    def of_lanes(
+        cls,
+        compactor: Compactor,
+        dims: int,
+        state: State,
+        lanes: Int64s,
+        *,
+        keys: tuple[str, ...],
+        forget_ids: bool = False,
+    ) -> WorkingSet:
+        """All vectors of these lanes, by lane and id."""
+        table = state.tables["chains"]
+        if table is None or not table.num_rows:
+            nothing = pa.RecordBatch.from_arrays([], names=[])
+            none = VectorNames(pa.array([], pa.string()), np.empty(0, np.int32), nothing)
+            return cls(compactor, dims, state, none)
+        found = table.select(["vector_id", LANE, *keys])
+        inside = np.isin(found.column(LANE).to_numpy(), lanes)
+        if not inside.all():
+            found = found.filter(pa.array(inside))
+        found = found.sort_by([(LANE, "ascending"), ("vector_id", "ascending")])
+        named = VectorNames(
+            found.column("vector_id"), found.column(LANE).to_numpy(), found.select(list(keys))
+        )
+        return cls(compactor, dims, state, named, forget_ids=forget_ids)
+
+    def put_back(self, state: State) -> None:
+        """Write the vectors into the state. Ones that hold nothing are not kept."""
+        chains = self.chains
+        kept = np.flatnonzero(chains.has_checkpoint | (chains.pending > 0))
+        if len(kept) < len(chains.ids):
+            chains = chains.take(kept)
+        work: list[Callable[[], Any]] = [
+            lambda: checkpoint_table(chains),
+            chains.rows_in_memory_order,
+        ]
+        table, (rows, vec) = _side_by_side(work, len(chains.index))
+        chosen = pa.array(kept)
+        beside: dict[str, Any] = {
+            name: self.keys.column(name).take(chosen) for name in self.keys.schema.names
+        }
+        beside |= {
+            NEXT: self.next_length[kept],
+            UNDELIVERED: self.undelivered_ns[kept],
+            LANE: chains.lane.astype(np.int32),
+        }
+        pending = with_columns(rows, {LANE: chains.lane[vec].astype(np.int32)})
+        table = concat([self.rest[0], with_columns(table, beside)])
+        assert table is not None
+        state.tables["chains"] = table
+        state.tables["pending"] = concat([self.rest[1], pending])
+        arrays, lane = state.arrays, self.chains.lane
+        for name, counts in self.counts.items():
+            np.add.at(arrays[name], lane, counts)
+        threshold = self.compactor.time_threshold_ns
+        if threshold is not None:
+            due = np.full(state.lanes, MAX_NS, np.int64)
+            since = table.column(UNDELIVERED).to_numpy()
+            open_ = since < MAX_NS - threshold
+            np.minimum.at(due, table.column(LANE).to_numpy()[open_], since[open_] + threshold)
+            lanes = np.unique(lane)
+            arrays["due_ns"][lanes] = due[lanes]
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def admit(self, admission: Admission, wall_ns: int) -> list[Outcome]:
+        """Admit everything on offer, compacting wherever a chain has become long enough."""
+        made: list[Delivery] = []
+        done: list[tuple[Int64s, Chains]] = []
+        chains = self.chains
+        active = np.arange(len(chains.ids))
+        rounds = 0
+        while True:
+            chains, accepted = admission.admit(chains, self.next_length[active] - chains.pending)
+            rounds += 1
+            # The delta that filled a chain dates its compaction among all outcomes.
+            accepted.setflags(write=False)
+            cause = _last_decision(admission.vec, admission.decided_by, accepted, len(active))
+            fresh = active[cause >= 0]
+            self.undelivered_ns[fresh] = np.minimum(self.undelivered_ns[fresh], wall_ns)
+            full = np.flatnonzero(chains.pending >= self.next_length[active])
+            if len(full):
+                chains, delivered = self._compact(chains, active, full, cause, admission)
+                made += delivered
+            still = admission.open_vectors()
+            if not len(still):
+                break
+            # Most need no more than two rounds, and parting with the others costs about one.
+            if rounds > 1 and 2 * len(still) < len(active):
+                finished = np.setdiff1d(np.arange(len(active)), still)
+                done.append((active[finished], chains.take(finished)))
+                admission.keep_only(still)
+                chains, active = chains.take(still), active[still]
+        done.append((active, chains))
+        self.chains = join_chains(done) if len(done) > 1 else chains
+        return _deliveries(made)
+
+    def _compact(
+        self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: Admission
+    ) -> tuple[Chains, list[Delivery]]:
+        """Compact the chains `full` (of `chains`, which are the vectors `active`)."""
+        compactor = self.compactor
+        part = chains.take(full) if len(full) < len(chains.ids) else chains
+        forced = part.pending >= compactor.max_chain_length
+        plan = compactor.plan(part, forced=forced).among(full, chains)
+        result = compactor.carry_out(chains, plan)
+        after = result.chains
+        # A chain that could not be shortened is tried again a quarter of the threshold later, or
+        # at the hard limit if that comes first.
+        left = after.pending[full]
+        retry = left + max(1, compactor.delta_threshold // 4)
+        below = left < compactor.max_chain_length
+        retry = np.where(below, np.minimum(retry, compactor.max_chain_length), retry)
+        short = left < compactor.delta_threshold
+        self.next_length[active[full]] = np.where(short, compactor.delta_threshold, retry)
+        changed = np.flatnonzero(result.changed)
+        made = []
+        if len(changed):
+            made.append(self._delivery(chains, after, changed, active[changed], cause[changed]))
+        if after.source is admission.source:
+            admission.note_folded(result.folded_rows, result.forgotten)
+        else:
+            admission.look_up(after)
+        return after, made
+
+    def deliver(self, which: Bools, wall_ns: int | None) -> list[Outcome]:
+        """Hand on these vectors, compacted if the strategy finds something to do.
+
+        Without a wall time (the end of the stream) they are handed on as they are.
+        """
+        which = which & (self.undelivered_ns < MAX_NS)
+        if not which.any():
+            return []
+        made = []
+        if wall_ns is not None:
+            chains = self.chains
+            result = self.compactor.carry_out(
+                chains, self.compactor.plan(chains).only(chains, which)
+            )
+            changed = np.flatnonzero(result.changed)
+            if len(changed):
+                made.append(self._delivery(chains, result.chains, changed, changed, changed))
+                self.chains = result.chains
+                self.next_length[changed] = np.maximum(
+                    self.compactor.delta_threshold, self.chains.pending[changed] + 1
+                )
+                which = which & ~result.changed
+        out = _deliveries(made)
+        plain = np.flatnonzero(which)
+        if len(plain):
+            out.insert(0, Collection(*self._vectors(self.chains, plain, plain)))
+        return out
+
+    def _delivery(
+        self, before: Chains, after: Chains, which: Int64s, own: Int64s, order: Int64s
+    ) -> Delivery:
+        """What leaves for the chains `which`, which are the vectors `own` of this set."""
+        vectors, newest, lane = self._vectors(after, which, own)
+        bytes_before, bytes_after = before.measured(which), after.measured(which)
+        report = {
+            **self._key_columns(own),
+            "vector_id": after.ids.take(pa.array(which)),
+            "time_ns": pa.array(newest),
+            "strategy": pa.array([self.compactor.strategy.name] * len(which)),
+            "deltas_before": pa.array(before.pending[which]),
+            "deltas_after": pa.array(after.pending[which]),
+            "bytes_before": pa.array(bytes_before),
+            "bytes_after": pa.array(bytes_after),
+        }
+        self.counts["merged"][own] += before.pending[which] - after.pending[which]
+        self.counts["bytes_saved"][own] += bytes_before - bytes_after
+        self.counts["compactions"][own] += 1
+        return Delivery(order, vectors, pa.RecordBatch.from_pydict(report), newest, lane)
+
+    def _vectors(
+        self, chains: Chains, which: Int64s, own: Int64s
+    ) -> tuple[pa.RecordBatch, Int64s, Int32s]:
+        composed = chains.compose(which)
+        self.undelivered_ns[own] = MAX_NS
+        last = chains.start[1:][which] - 1
+        has_rows = chains.pending[which] > 0
+        at = chains.last_folded.take(pa.array(which))
+        if has_rows.any():
+            ids = chains.source.rows.column("delta_id")
+            newest_id = ids.take(pa.array(chains.index[np.maximum(last, 0)]))
+            at = pc.if_else(pa.array(has_rows), newest_id, at)
+        sizes = np.where(composed.exists, chains.dims, 0)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        flat = composed.vectors[composed.exists].reshape(-1)
+        vector = pa.ListArray.from_arrays(
+            pa.array(offsets), pa.array(flat), mask=pa.array(~composed.exists)
+        )
+        columns = {
+            **self._key_columns(own),
+            "vector_id": chains.ids.take(pa.array(which)),
+            "vector": vector,
+            "deleted": pa.array(composed.deleted),
+            "at_delta": at,
+            "delta_count": pa.array(chains.total[which]),
+        }
+        lane = chains.lane[which].astype(np.int32)
+        return pa.RecordBatch.from_pydict(columns), chains.newest_ns[which], lane
+
+    def _key_columns(self, own: Int64s) -> dict[str, pa.Array]:
+        chosen = pa.array(own)
+        return {name: self.keys.column(name).take(chosen) for name in self.keys.schema.names}
+
+
+def _take_out(
+    dims: int, table: pa.RecordBatch, pending: Table, named: VectorNames
+) -> tuple[Chains, Int64s, tuple[Table, Table]]:
+    """Split the state into the chains of the named vectors (in that order, new ones empty) and the
+    tables of the rest. Returns the row of each in the table, too (-1: it is new)."""
+    ids, lane = named.ids, named.lane
+    at = find_vectors(table.column("vector_id"), table.column(LANE).to_numpy(), ids, lane)
+    found = np.flatnonzero(at >= 0)
+    mine = np.zeros(table.num_rows, np.bool_)
+    mine[at[found]] = True
+    chosen = table.select(checkpoint_schema(dims).names)
+    if not (len(found) == len(at) == len(mine) and (at == np.arange(len(at))).all()):
+        chosen = chosen.take(pa.array(at[found]))
+    rows, rest_pending = pa.RecordBatch.from_pylist([], schema=DELTAS), pending
+    index = vec = np.empty(0, np.int64)
+    if pending is not None and pending.num_rows:
+        owner = find_vectors(
+            ids.take(pa.array(found)),
+            lane[found],
+            pending.column("vector_id"),
+            pending.column(LANE).to_numpy(),
+        )
+        wanted = owner >= 0
+        rows = pending.select(DELTAS.names)
+        if not wanted.all():
+            rows, owner = take(rows, np.flatnonzero(wanted)), owner[wanted]
+        # Those of a vector are in chain order; the vectors themselves may be mixed.
+        owner.setflags(write=False)
+        index, vec = _group_by_vector(owner, len(found))
+        rest_pending = _without(pending, wanted)
+    old = chains_from_tables(chosen, rows, index, vec, lane[found])
+    new = np.flatnonzero(at < 0)
+    fresh = Chains.empty(dims, ids.take(pa.array(new)), lane[new])
+    chains = join_chains([(found, old), (new, fresh)])
+    return chains, at, (_without(table, mine), rest_pending)
+
+
+def _without(table: pa.RecordBatch, mine: Bools) -> pa.RecordBatch:
+    """The table without these rows."""
+    return table.slice(0, 0) if mine.all() else take(table, np.flatnonzero(~mine))
+
+
+def _without_folded_ids(table: pa.RecordBatch) -> pa.RecordBatch:
+    """The table of chains as if nothing they folded could come again."""
+    for name in ("covered", "covered_ns"):
+        at = table.schema.get_field_index(name)
+        column = table.schema.field(at)
+        table = table.set_column(at, column, pa.nulls(table.num_rows, column.type))
+    return table
+
+
+def _deliveries(made: list[Delivery]) -> list[Outcome]:
+    """What leaves, in the order of the deltas that caused it."""
+    if not made:
+        return []
+    order = np.argsort(np.concatenate([part.order for part in made]), kind="stable")
+    chosen = pa.array(order)
+    vectors = pa.concat_batches([part.vectors for part in made]).take(chosen)
+    reports = pa.concat_batches([part.reports for part in made]).take(chosen)
+    newest = np.concatenate([part.time_ns for part in made])[order]
+    lane = np.concatenate([part.lane for part in made])[order]
+    return [Collection(vectors, newest, lane), Side("compactions", reports, lane)]
+
+
+def _side_by_side(work: list[Callable[[], Any]], rows: int) -> list[Any]:
+    """Do several things at once, if there are enough rows to make that worth while."""
+    return [do() for do in work] if rows < MANY else each(lambda do: do(), work)
+
+
+# -- the stage ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Compact(Operator):
     """Keeps the chains of many vectors short, and hands their vectors on.
 
-    Rows are deltas (columns as in `rows.DELTAS`; those missing are null). `time_column` names the
-    int64 column with a delta's own time where that is not the row's event time (behind a window
-    stage, for instance). `key` columns are carried through to the vectors. Without a
-    `time_threshold` nothing leaves by the clock: only compactions and the end deliver.
+    Rows are deltas (columns as in `operations.DELTAS`; those missing are null). Vectors leave with
+    the columns `keys`, `vector_id`, `vector` (null if deleted), `deleted`, `at_delta` (the id of
+    the last delta in it) and `delta_count` (its version). Deltas that are refused leave as dropped
+    rows with a reason, those that belong before a folded place as late ones; what compactions did
+    leaves as the side table `compactions`.
+
+    Raises:
+        ConfigError: a setting is out of range.
+
+    Example:
+        >>> from tidegate.deltas import Add, VectorDelta
+        >>> rows = rows_from([VectorDelta(f"d{n}", "v", Add([1.0]), n) for n in range(3)])
+        >>> stage = Compact(1, "full_merge", delta_threshold=3)
+        >>> out = stage.process(stage.open(), Collection.of(rows, np.arange(3)))
+        >>> out[0].rows.column("vector").to_pylist()
+        [[3.0]]
     """
 
     dims: int
+    """The length of every vector (at least 1). Deltas of another length are refused."""
     strategy: Strategy | str | Mapping[str, Any] = "tiered_merge"
+    """What a compaction folds or merges: a strategy, its name, or a mapping as in a definition."""
     delta_threshold: int = 100
+    """Pending deltas at which a chain is compacted and its vector leaves (at least 1)."""
     time_threshold: Duration | None = "60 s"
+    """Wall time after which a vector leaves at the latest, counted from its first undelivered
+    delta. None: nothing leaves by the clock; only compactions and the end deliver."""
     max_chain_length: int = 1000
+    """Pending deltas at which a chain is shortened whatever the strategy and the retention say."""
     retention: Duration | None = None
+    """Deltas younger than this (event time) stay as they are. None: no such limit."""
     remember: Duration | None = "7 d"
+    """How long (event time) ids of folded deltas are kept to recognise duplicates. None: for ever;
+    the state then grows with every delta."""
     parent_wait: Duration = "10 s"
+    """How long (event time) a delta waits for a parent that has not come."""
     max_waiting: int = 1000
+    """Deltas per vector that may wait at once; more are refused."""
     time_column: str | None = None
-    key: tuple[str, ...] = ()
+    """The int64 column with a delta's own time in ns, where that is not the row's event time
+    (behind a window stage, for instance). None: the event time."""
+    keys: tuple[str, ...] = ()
+    """Columns that are carried through to the vectors (the value of the first delta of a vector in
+    a collection). A single name is one column."""
     compactor: Compactor = field(init=False, repr=False, compare=False)
-    limits: Limits = field(init=False, repr=False, compare=False)
+    limits: ParentLimits = field(init=False, repr=False, compare=False)
 
     name: ClassVar[str] = "compact"
 
     def __post_init__(self) -> None:
-        whole(self.dims, "dims", 1)
-        whole(self.max_waiting, "max_waiting", 0)
-        made = Compactor(
-            read_strategy(self.strategy),
+        int_in("dims", self.dims, 1)
+        compactor = Compactor(
+            self.strategy,  # type: ignore[arg-type]  # read there
             self.delta_threshold,
             self.time_threshold,
             self.max_chain_length,
             self.retention,
             self.remember,
         )
-        limits = Limits(parse_duration(self.parent_wait, "parent_wait"), self.max_waiting)
-        object.__setattr__(self, "strategy", made.strategy)
-        object.__setattr__(self, "key", tuple(k for k in self.key if k != "vector_id"))
-        object.__setattr__(self, "compactor", made)
-        object.__setattr__(self, "limits", limits)
+        limits = ParentLimits(
+            duration("parent_wait", self.parent_wait), int_in("max_waiting", self.max_waiting, 0)
+        )
+        set_ = object.__setattr__
+        set_(self, "strategy", compactor.strategy)
+        set_(self, "keys", tuple(k for k in names("keys", self.keys) if k != "vector_id"))
+        set_(self, "compactor", compactor)
+        set_(self, "limits", limits)
 
     def layout(self) -> Layout:
-        counters = {name: Column(np.int64) for name in _COUNTERS}
+        counters = {name: Column(np.int64) for name in COUNTERS}
         due = {"due_ns": Column(np.int64, fill=MAX_NS)}
         return Layout(counters | due, ("chains", "pending", "waiting"))
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return pa.schema(
             [
-                *(rows.field(name) for name in self.key),
+                *(rows.field(name) for name in self.keys),
                 pa.field("vector_id", pa.string()),
                 pa.field("vector", pa.list_(pa.float64())),
                 pa.field("deleted", pa.bool_()),
@@ -147,7 +623,7 @@ class Compact(Operator):
         return {
             "compactions": pa.schema(
                 [
-                    *(rows.field(name) for name in self.key),
+                    *(rows.field(name) for name in self.keys),
                     pa.field("vector_id", pa.string()),
                     pa.field("time_ns", pa.int64()),
                     pa.field("strategy", pa.string()),
@@ -175,29 +651,29 @@ class Compact(Operator):
     # -- transitions ------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        arrived = Arrived.of(collection, state.tables["waiting"])
-        pool = Pool(self._deltas(arrived.rows))
-        vectors = pool.rows.column("vector_id")
-
-        def words() -> Any:
-            return pc.fill_null(vectors, "").dictionary_encode()
-
-        _, found, _ = each(_done, (lambda: pool.sound(self.dims), words, lambda: pool.nbytes))
-        residents, vec = Residents.load(self, state, arrived, found)
-        offer = Offer(residents.chains, pool, vec, self.limits, arrived.order)
-        out = residents.work(offer, collection.wall_ns)
-        residents.save(state)
-        self._hold(state, arrived, offer)
-        return [*out, *self._refused(state, arrived, offer)]
+        given = InputRows.of(collection, state.tables["waiting"])
+        deltas = DeltaRows(self._deltas(given.rows))
+        ids = pc.fill_null(deltas.rows.column("vector_id"), "")
+        work = [ids.dictionary_encode, lambda: deltas.usable(self.dims), lambda: deltas.nbytes]
+        encoded = _side_by_side(work, deltas.size)[0]
+        named, vec = given.vectors(self.keys, encoded)
+        working_set = WorkingSet(self.compactor, self.dims, state, named)
+        admission = Admission(working_set.chains, deltas, vec, self.limits, given.order)
+        out = working_set.admit(admission, collection.wall_ns)
+        working_set.put_back(state)
+        waits = admission.waiting()
+        if len(waits) or state.tables["waiting"] is not None:
+            rows = take(given.rows, given.index_of(waits)) if len(waits) else None
+            state.tables["waiting"] = rows
+        return out + self._refused(state, given, admission)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         waited = state.tables["waiting"]
-        out: list[Outcome] = []
-        if waited is not None and waited.num_rows:
-            now = np.full(state.lanes, UNSET, np.int64)
-            now[watermark.lane] = watermark.time_ns
-            out = self._orphans(state, waited, now)
-        return [*out, watermark]
+        if waited is None or not waited.num_rows:
+            return [watermark]
+        now = np.full(state.lanes, UNSET, np.int64)
+        now[watermark.lane] = watermark.time_ns
+        return [*self._orphans(state, waited, now), watermark]
 
     def uses_wall_time(self) -> bool:
         return self.time_threshold is not None
@@ -211,10 +687,10 @@ class Compact(Operator):
         if not len(lanes):
             return []
         state.touch(lanes)
-        residents = Residents.of_lanes(self, state, lanes)
+        working_set = WorkingSet.of_lanes(self.compactor, self.dims, state, lanes, keys=self.keys)
         threshold = self.compactor.time_threshold_ns or 0
-        out = residents.deliver(residents.undelivered <= wall_ns - threshold, wall_ns)
-        residents.save(state)
+        out = working_set.deliver(working_set.undelivered_ns <= wall_ns - threshold, wall_ns)
+        working_set.put_back(state)
         return out
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
@@ -222,15 +698,17 @@ class Compact(Operator):
             np.arange(state.lanes) if lanes is None else np.unique(lanes).astype(np.int64)
         )
         out: list[Outcome] = []
-        residents = Residents.of_lanes(self, state, which, last=True)
-        if len(residents.chains):
-            out += residents.deliver(residents.undelivered < MAX_NS, None)
+        working_set = WorkingSet.of_lanes(
+            self.compactor, self.dims, state, which, keys=self.keys, forget_ids=True
+        )
+        if len(working_set.chains.ids):
+            out += working_set.deliver(working_set.undelivered_ns < MAX_NS, None)
         waited = state.tables["waiting"]
         if waited is not None and waited.num_rows:
             now = np.full(state.lanes, UNSET, np.int64)
             now[which] = MAX_NS
             out += self._orphans(state, waited, now)
-        counted = {name: state[name][which].copy() for name in _COUNTERS}
+        counted = {name: state[name][which].copy() for name in COUNTERS}
         state.free(which)
         for name, values in counted.items():  # what was counted stays counted
             state[name][which] = values
@@ -242,53 +720,47 @@ class Compact(Operator):
         return gone
 
     def metrics(self, state: State) -> dict[str, int | float]:
-        out: dict[str, int | float] = {name: int(state[name].sum()) for name in _COUNTERS}
-        levels = {name: state.rows(name) for name in ("chains", "pending", "waiting")}
-        return out | {f"{name}_held": count for name, count in levels.items()}
+        out: dict[str, int | float] = {name: int(state[name].sum()) for name in COUNTERS}
+        held = state.rows("pending") + state.rows("waiting")
+        return out | {"chains_held": state.rows("chains"), "rows_held": held}
 
     # -- rows that do not get into a chain --------------------------------------------------------
 
     def _deltas(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        time_ns = rows.column(TIME)
-        if self.time_column is not None:
-            return normalise(
-                with_columns(rows, {"time_ns": rows.column(self.time_column).cast(pa.int64())})
-            )
-        return normalise(rows, time_ns.to_numpy())
+        """Input rows in the schema of deltas, with their times."""
+        if self.time_column is None:
+            return normalise(rows, rows.column(TIME).to_numpy())
+        own_time = rows.column(self.time_column).cast(pa.int64())
+        return normalise(with_columns(rows, {"time_ns": own_time}))
 
-    def _hold(self, state: State, arrived: Arrived, offer: Offer) -> None:
-        waits = np.flatnonzero(offer.status == admission.WAITING)
-        if len(waits) or state.rows("waiting"):
-            lies = arrived.places(waits)
-            state.tables["waiting"] = arrived.rows.take(pa.array(lies)) if len(waits) else None
-
-    def _refused(self, state: State, arrived: Arrived, offer: Offer) -> list[Outcome]:
-        status, lane = offer.status, arrived.lane
+    def _refused(self, state: State, given: InputRows, admission: Admission) -> list[Outcome]:
+        """Count what became of the rows, and hand on those that were not admitted."""
+        verdict, lane, counters = admission.verdict, given.lane, state.arrays
         for name, code in (
-            ("accepted", admission.ACCEPTED),
-            ("duplicates", admission.DUPLICATE),
-            ("late", admission.LATE),
+            ("accepted", Verdict.ACCEPTED),
+            ("duplicates", Verdict.DUPLICATE),
+            ("late", Verdict.LATE),
         ):
-            state[name][:] += np.bincount(lane[status == code], minlength=state.lanes)
-        gone = (status != admission.ACCEPTED) & (status != admission.WAITING)
-        dropped = np.flatnonzero(gone & (status != admission.LATE))
-        dropped = dropped[np.argsort(offer.decided[dropped], kind="stable")]
-        np.add.at(state["refused"], lane[dropped][status[dropped] != admission.DUPLICATE], 1)
-        late = np.flatnonzero(status == admission.LATE)
-        late = late[np.argsort(offer.decided[late], kind="stable")]
+            counters[name][:] += np.bincount(lane[verdict == code], minlength=state.lanes)
+        refused = admission.refused()
+        if not len(refused):
+            return []
+        is_late = verdict[refused] == Verdict.LATE
+        late, dropped = refused[is_late], refused[~is_late]
+        np.add.at(counters["refused"], lane[dropped][verdict[dropped] != Verdict.DUPLICATE], 1)
         out: list[Outcome] = []
         if len(late):
-            lies = arrived.places(late)
-            time_ns = arrived.rows.column(TIME).to_numpy()[lies]
-            out.append(Late(_own(arrived.rows, lies), time_ns, lane[late], offer.behind_ns[late]))
+            index = given.index_of(late)
+            time_ns = given.rows.column(TIME).to_numpy()[index]
+            out.append(Late(given.own_rows(index), time_ns, lane[late], admission.late_by_ns[late]))
         if len(dropped):
-            out.append(_dropped(arrived.rows, arrived.places(dropped), offer.reasons(dropped)))
+            out.append(given.dropped(given.index_of(dropped), admission.reasons(dropped)))
         return out
 
     def _orphans(self, state: State, waited: pa.RecordBatch, now_ns: Int64s) -> list[Outcome]:
+        """Refuse rows that have waited for their parent too long, as time stands per lane."""
         lane = waited.column(LANE).to_numpy()
-        limit = now_ns[lane]
-        wait = self.limits.wait_ns
+        limit, wait = now_ns[lane], self.limits.wait_ns
         time_ns = self._deltas(waited).column("time_ns").to_numpy()
         low = UNSET + 1 + wait
         over = (limit >= low) & (time_ns <= np.maximum(limit, low) - wait)
@@ -300,24 +772,5 @@ class Compact(Operator):
         rows = np.flatnonzero(over)
         np.add.at(state["refused"], lane[rows], 1)
         parents = waited.column("parent").take(pa.array(rows)).to_pylist()
-        return [
-            _dropped(
-                waited, rows, [f"unknown parent {p}, waited beyond the limit" for p in parents]
-            )
-        ]
-
-
-def _done(work: Callable[[], Any]) -> Any:
-    return work()
-
-
-def _own(rows: pa.RecordBatch, which: Int64s) -> pa.RecordBatch:
-    """The rows as they came, without the columns the stage put beside them."""
-    names = [name for name in rows.schema.names if name not in (TIME, LANE)]
-    return rows.select(names).take(pa.array(which))
-
-
-def _dropped(rows: pa.RecordBatch, which: Int64s, reasons: list[str]) -> Dropped:
-    time_ns = rows.column(TIME).to_numpy()[which]
-    lane = rows.column(LANE).to_numpy()[which]
-    return Dropped(_own(rows, which), time_ns, lane, pa.array(reasons, pa.string()))
+        reasons = [Verdict.ORPHAN.sentence(parent=parent) for parent in parents]
+        return [InputRows(waited, None, lane).dropped(rows, reasons)]

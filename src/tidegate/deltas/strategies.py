@@ -1,4 +1,7 @@
-"""What to compact: four policies, each a small value that turns chains into a plan.
+"""What to compact: policies, each a small value that turns chains into a plan.
+
+To add one, write a class with `name`, `plan` and `settings` and add it to `STRATEGIES`; nothing
+else in the package knows the strategies one by one.
 
 None of them may touch a delta younger than the retention horizon, so that a vector can still be
 composed as of any time inside it.
@@ -10,62 +13,74 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tidegate.core.checks import snake
+from tidegate.core.checks import int_in, snake
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import MAX_NS, Duration, format_duration, parse_duration
-from tidegate.deltas.columns import Chains
-from tidegate.deltas.folding import Plan, fold
+from tidegate.deltas.columns import Chains, Plan, compact
 from tidegate.errors import ConfigError
 
-__all__ = ["Adaptive", "FullMerge", "Strategy", "TieredMerge", "TimeBoundary", "read_strategy"]
+__all__ = [
+    "STRATEGIES",
+    "Adaptive",
+    "FullMerge",
+    "Horizon",
+    "Strategy",
+    "TieredMerge",
+    "TimeBoundary",
+    "read_strategy",
+]
 
 APPLY_BYTES = 64
-"""Applying one delta on a read costs about as much as reading a cache line more: Adaptive weighs
-chain length against bytes with it, per read since the last compaction."""
+"""What applying one delta on a read costs, in bytes read: about a cache line. Adaptive weighs chain
+length against bytes with it, per read since the last compaction. Lower, and chains that are read
+often stay long; higher, and it folds chains that hardly anybody reads."""
 
 
-def foldable(chains: Chains, limit_ns: Int64s) -> Int64s:
-    """Per vector: how many of its first pending rows are at or before the limit."""
+class Horizon(NamedTuple):
+    """What a strategy knows beside the chains, one entry per vector."""
+
+    now_ns: Int64s
+    """Event time now."""
+    newest_ns: Int64s
+    """The newest time that may be folded or merged: now less the retention."""
+    reads: Int64s
+    """How often the vector was composed since the last compaction."""
+
+
+class Strategy(Protocol):
+    """A compaction policy. `Compactor.plan` calls `plan`, with all chains at once."""
+
+    name: ClassVar[str]
+
+    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+        """What to do with each chain. Must not fold or merge a delta behind `newest_ns`."""
+        ...
+
+    def settings(self) -> dict[str, object]:
+        """The policy as plain values, as a definition writes them."""
+        ...
+
+
+def _foldable(chains: Chains, limit_ns: Int64s) -> Int64s:
+    """Per vector: how many of its first pending deltas are at or before the limit."""
     if len(limit_ns) and int(limit_ns.min()) == MAX_NS:
         return chains.pending.copy()
     inside = chains.effective_ns <= limit_ns[chains.vec]
     return np.bincount(chains.vec[inside], minlength=len(chains)).astype(np.int64)
 
 
-def whole(value: object, name: str, least: int) -> int:
-    """An int setting, or a ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(name, value, f"must be an int of at least {least}")
-    return value
-
-
-class Strategy(Protocol):
-    """A compaction policy."""
-
-    name: ClassVar[str]
-
-    def plan(self, chains: Chains, now_ns: Int64s, keep_ns: Int64s, reads: Int64s) -> Plan:
-        """What to do, given per vector: now, the newest time that may be folded, and reads."""
-        ...
-
-    def settings(self) -> dict[str, object]:
-        """The policy as plain values."""
-        ...
-
-
 @dataclass(frozen=True)
 class FullMerge:
-    """Fold every pending delta into the checkpoint."""
+    """Fold every pending delta into the checkpoint: the fastest to read, no history."""
 
     name: ClassVar[str] = "full_merge"
 
-    def plan(self, chains: Chains, now_ns: Int64s, keep_ns: Int64s, reads: Int64s) -> Plan:
-        return Plan(foldable(chains, keep_ns))
+    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+        return Plan(_foldable(chains, horizon.newest_ns))
 
     def settings(self) -> dict[str, object]:
         return {}
@@ -73,17 +88,22 @@ class FullMerge:
 
 @dataclass(frozen=True)
 class TieredMerge:
-    """Fold all but the newest `keep_recent` deltas into the checkpoint."""
+    """Fold all but the newest `keep_recent` deltas into the checkpoint.
+
+    `keep_recent` (default 10, at least 0, below the compactor's `delta_threshold`) keeps the recent
+    history: a late delta still finds its place among those. More keeps more history and makes every
+    read apply more deltas.
+    """
 
     keep_recent: int = 10
     name: ClassVar[str] = "tiered_merge"
 
     def __post_init__(self) -> None:
-        whole(self.keep_recent, "keep_recent", 0)
+        int_in("keep_recent", self.keep_recent, 0)
 
-    def plan(self, chains: Chains, now_ns: Int64s, keep_ns: Int64s, reads: Int64s) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         old = np.maximum(chains.pending - self.keep_recent, 0)
-        return Plan(np.minimum(old, foldable(chains, keep_ns)))
+        return Plan(np.minimum(old, _foldable(chains, horizon.newest_ns)))
 
     def settings(self) -> dict[str, object]:
         return {"keep_recent": self.keep_recent}
@@ -91,7 +111,12 @@ class TieredMerge:
 
 @dataclass(frozen=True)
 class TimeBoundary:
-    """Merge the deltas of each closed bucket of time into one; the open bucket stays."""
+    """Merge the deltas of each closed bucket of time into one; the open bucket stays.
+
+    `interval` is the length of a bucket (a duration, at least 1 ns). Buckets begin at whole
+    multiples of it since the epoch, also before 1970. A vector can be composed as of the end of any
+    closed bucket. Bit-exact where no step rounds, else within `kernels.MERGE_ULPS`.
+    """
 
     interval: Duration
     interval_ns: int = field(init=False, repr=False)
@@ -102,9 +127,9 @@ class TimeBoundary:
             self, "interval_ns", parse_duration(self.interval, "interval", minimum=1)
         )
 
-    def plan(self, chains: Chains, now_ns: Int64s, keep_ns: Int64s, reads: Int64s) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         bucket = chains.effective_ns // self.interval_ns
-        limit = np.minimum(np.minimum(now_ns, keep_ns), MAX_NS - 1)
+        limit = np.minimum(np.minimum(horizon.now_ns, horizon.newest_ns), MAX_NS - 1)
         closed = bucket < ((limit + 1) // self.interval_ns)[chains.vec]
         run = np.full(len(bucket), -1, np.int64)
         if len(bucket):
@@ -130,69 +155,67 @@ class Adaptive:
     name: ClassVar[str] = "adaptive"
 
     def __post_init__(self) -> None:
-        whole(self.keep_recent, "keep_recent", 0)
+        int_in("keep_recent", self.keep_recent, 0)
 
-    def plan(self, chains: Chains, now_ns: Int64s, keep_ns: Int64s, reads: Int64s) -> Plan:
-        free = foldable(chains, keep_ns)
+    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+        free = _foldable(chains, horizon.newest_ns)
         inside = np.arange(len(chains.vec)) - chains.start[:-1][chains.vec]
         nothing = np.zeros(len(chains), np.int64)
-        one = np.where(inside < free[chains.vec], chains.vec, -1)
         candidates = [
             Plan(free),
             Plan(np.minimum(np.maximum(chains.pending - self.keep_recent, 0), free)),
-            Plan(nothing, one),
+            Plan(nothing, np.where(inside < free[chains.vec], chains.vec, -1)),
         ]
-        best_cost = chains.nbytes + reads * chains.pending * APPLY_BYTES
+        lowest = chains.nbytes + horizon.reads * chains.pending * APPLY_BYTES
         choice = np.full(len(chains), -1, np.int64)
         for number, candidate in enumerate(candidates):
-            after = fold(chains, candidate).chains
-            cost = after.nbytes + reads * after.pending * APPLY_BYTES
-            better = (after.nbytes < chains.nbytes) & (cost < best_cost)
+            after = compact(chains, candidate).chains
+            cost = after.nbytes + horizon.reads * after.pending * APPLY_BYTES
+            better = (after.nbytes < chains.nbytes) & (cost < lowest)
             choice[better] = number
-            best_cost = np.where(better, cost, best_cost)
-        return _chosen(chains, candidates, choice)
+            lowest = np.where(better, cost, lowest)
+        fold, run = nothing.copy(), np.full(len(chains.vec), -1, np.int64)
+        for number, candidate in enumerate(candidates):
+            mine = choice == number
+            fold[mine] = candidate.fold[mine]
+            if candidate.run is not None:
+                run = np.where(mine[chains.vec], candidate.run, run)
+        return Plan(fold, run)
 
     def settings(self) -> dict[str, object]:
         return {"keep_recent": self.keep_recent}
 
 
+STRATEGIES: dict[str, type[Any]] = {
+    kind.name: kind for kind in (FullMerge, TieredMerge, TimeBoundary, Adaptive)
+}
+"""Every strategy by its name in a definition."""
+
+
 def read_strategy(value: Strategy | str | Mapping[str, Any]) -> Strategy:
     """A strategy, or its name as a definition writes it, with its settings if it has any.
+
+    Anything else is a ConfigError that lists the names.
 
     >>> read_strategy("tiered_merge"), read_strategy({"time_boundary": {"interval": "1 s"}})
     (TieredMerge(keep_recent=10), TimeBoundary(interval='1 s'))
     >>> read_strategy({"tieredMerge": {"keepRecent": 5}})
     TieredMerge(keep_recent=5)
     """
+    expected = f"must be one of {', '.join(STRATEGIES)}"
     if not isinstance(value, (str, Mapping)):
         if not hasattr(value, "plan"):
-            raise ConfigError("strategy", value, f"must be one of {', '.join(_KNOWN)}")
+            raise ConfigError("strategy", value, expected)
         return value
     given: dict[str, Any] = {str(value): {}} if isinstance(value, str) else dict(value)
     if "name" in given:
         given = {str(given.pop("name")): given}
     given = {snake(name): settings for name, settings in given.items()}
-    if len(given) != 1 or next(iter(given)) not in _KNOWN:
-        raise ConfigError("strategy", value, f"must be one of {', '.join(_KNOWN)}")
+    if len(given) != 1 or next(iter(given)) not in STRATEGIES:
+        raise ConfigError("strategy", value, expected)
     ((name, settings),) = given.items()
     try:
-        made: Strategy = _KNOWN[name](**{snake(k): v for k, v in (settings or {}).items()})
+        made: Strategy = STRATEGIES[name](**{snake(k): v for k, v in (settings or {}).items()})
     except TypeError as error:
         raise ConfigError("strategy", value, f"has settings that do not fit: {error}") from None
     return made
-
-
-_KNOWN: dict[str, Any] = {
-    kind.name: kind for kind in (FullMerge, TieredMerge, TimeBoundary, Adaptive)
-}
-
-
-def _chosen(chains: Chains, candidates: list[Plan], choice: NDArray[np.int64]) -> Plan:
-    fold_rows = np.zeros(len(chains), np.int64)
-    run = np.full(len(chains.vec), -1, np.int64)
-    for number, candidate in enumerate(candidates):
-        mine = choice == number
-        fold_rows[mine] = candidate.fold[mine]
-        if candidate.run is not None:
-            run = np.where(mine[chains.vec], candidate.run, run)
-    return Plan(fold_rows, run)

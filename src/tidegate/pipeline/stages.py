@@ -169,4 +169,4 @@ STAGES.register(
 STAGES.register("align", "tidegate.align:Align", fill={"topic": "topic", "keys": "key"})
 STAGES.register("batch", "tidegate.batching.stage:Batch", fill={"topic": "topic", "keys": "key"})
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
-STAGES.register("compact", "tidegate.deltas:Compact", fill={"key": "key"})
+STAGES.register("compact", "tidegate.deltas:Compact", fill={"keys": "key"})

@@ -190,7 +190,7 @@ def _chain_levels(metrics: list[dict[str, int]]) -> dict[str, float] | None:
     own = [shard for shard in metrics if f"{_STAGE}chains_held" in shard]
     if not own:
         return None
-    names = ("chains_held", "pending_held", "compactions", "bytes_saved")
+    names = ("chains_held", "rows_held", "compactions", "bytes_saved")
     chains, deltas, done, saved = (sum(m.get(_STAGE + n, 0) for m in own) for n in names)
     return {
         "chains": chains, "deltas": deltas, "length": deltas / chains if chains else 0.0,

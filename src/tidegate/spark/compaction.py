@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tidegate.deltas import Compactor
 from tidegate.deltas.table.job import BucketResult, JobReport, compact_bucket
 from tidegate.deltas.table.job import compact_table as compact_here
-from tidegate.deltas.table.log import DataFile, Step, Version, no_step
+from tidegate.deltas.table.versions import DataFile, Step, Version, no_step
 from tidegate.spark.session import session
 
 __all__ = ["compact_table"]

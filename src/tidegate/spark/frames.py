@@ -210,7 +210,7 @@ class Frames:
 
     def compact(self, dims: int, **options: Any) -> Frames:
         """Chains of vector deltas in, vectors out; options are those of `Compact`."""
-        return self.then(Compact(dims, key=self.keys, **options))
+        return self.then(Compact(dims, keys=self.keys, **options))
 
     def then(self, *stages: Operator) -> Frames:
         """Any operators, in this order."""

@@ -22,13 +22,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
-from tidegate.deltas import Compactor, admission
-from tidegate.deltas.codec import checkpoints_of
-from tidegate.deltas.columns import Chains
+from tidegate.deltas.columns import Chains, checkpoint_table
+from tidegate.deltas.compactor import Compactor
+from tidegate.deltas.kernels import Verdict
 from tidegate.deltas.strategies import Adaptive
-from tidegate.deltas.table.files import write_rows
-from tidegate.deltas.table.log import DataFile, Step, Taken, Version, no_step
 from tidegate.deltas.table.table import Bucket, DeltaTable, refused_rows
+from tidegate.deltas.table.versions import (
+    DataFile,
+    Step,
+    Version,
+    VersionConflict,
+    no_step,
+    write_data_file,
+)
 
 __all__ = ["BucketResult", "JobReport", "commit_buckets", "compact_bucket", "compact_table"]
 
@@ -89,7 +95,7 @@ def compact_bucket(
     if not due.any():
         return None
     forced = chains.pending >= compactor.max_chain_length
-    folded = compactor.fold(chains, compactor.plan(chains, forced=forced).only(chains, due))
+    folded = compactor.carry_out(chains, compactor.plan(chains, forced=forced).only(chains, due))
     errors = tuple(f"{chains.ids[v].as_py()}: {text}" for v, text in folded.errors.items())
     if not folded.changed.any():
         return BucketResult(bucket, (), (), 0, 0, 0, 0, 0, errors) if errors else None
@@ -120,27 +126,30 @@ def _write(
     changed: NDArray[np.bool_],
     step: Step,
 ) -> list[DataFile]:
-    stored, offer, vec = loaded.stored, loaded.offer, loaded.vec
-    known = stored.has | (stored.sealed_ns != np.iinfo(np.int64).min) | (stored.pending > 0)
+    stored, admission, vec = loaded.stored, loaded.admission, loaded.vec
+    known = (
+        stored.has_checkpoint | (stored.sealed_ns != np.iinfo(np.int64).min) | (stored.pending > 0)
+    )
     new = _by_id(compacted.take(np.flatnonzero(changed)).plus(
         stored.take(np.flatnonzero(known & ~changed))))  # fmt: skip
     mine = changed[vec]
-    left = np.flatnonzero(~mine | (offer.status == admission.WAITING))
-    out = np.flatnonzero(mine & ~np.isin(offer.status, (admission.ACCEPTED, admission.WAITING)))
+    left = np.flatnonzero(~mine | (admission.verdict == Verdict.WAITING))
+    refused = admission.refused()
+    out = np.sort(refused[mine[refused]])
     added = []
     step(f"checkpoints {bucket}")
-    added.append(write_rows(table.root, "checkpoints", bucket, checkpoints_of(new)))
+    added.append(write_data_file(table.root, "checkpoints", bucket, checkpoint_table(new)))
     if new.rows.num_rows:
         step(f"pending {bucket}")
-        added.append(write_rows(table.root, "pending", bucket, new.rows))
+        added.append(write_data_file(table.root, "pending", bucket, new.rows))
     if len(left):
         step(f"deltas {bucket}")
-        rows = offer.rows.take(pa.array(left))
-        added.append(write_rows(table.root, "deltas", bucket, rows))
+        rows = admission.rows.take(pa.array(left))
+        added.append(write_data_file(table.root, "deltas", bucket, rows))
     if len(out):
         step(f"refused {bucket}")
-        rows = refused_rows(offer.rows, out, offer.reasons(out))
-        added.append(write_rows(table.root, "refused", bucket, rows))
+        rows = refused_rows(admission.rows, out, admission.reasons(out))
+        added.append(write_data_file(table.root, "refused", bucket, rows))
     return added
 
 
@@ -174,7 +183,7 @@ def commit_buckets(
         files += tuple(file for file in base.files if file.path not in removed)
         try:
             base = table.log.commit(table.log.following(base, files=files))
-        except Taken:
+        except VersionConflict:
             continue
         for path in sorted(removed):
             step(f"remove {path}")

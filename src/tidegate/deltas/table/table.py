@@ -15,19 +15,35 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import concat
+from tidegate.core.checks import duration, int_in
 from tidegate.core.outcomes import Int64s
-from tidegate.core.state import concat
-from tidegate.core.time import Duration, parse_duration
-from tidegate.deltas import VectorDelta
-from tidegate.deltas.codec import chains_from, checkpoint_schema, locate, vector_column
-from tidegate.deltas.columns import Chains, Composed
-from tidegate.deltas.objects import rows_from
-from tidegate.deltas.offer import Limits, Offer
-from tidegate.deltas.rows import DELTAS, Block, normalise, reason_text
-from tidegate.deltas.strategies import whole
-from tidegate.deltas.table.buckets import bucket_of
-from tidegate.deltas.table.files import read_rows, remove_unnamed, write_rows
-from tidegate.deltas.table.log import CommitLog, DataFile, Step, Taken, Version, no_step
+from tidegate.core.time import Duration
+from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.columns import (
+    Chains,
+    Composed,
+    DeltaRows,
+    chains_from_tables,
+    checkpoint_schema,
+    find_vectors,
+    normalise,
+    vector_column,
+)
+from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.operations import DELTAS, VectorDelta, rows_from
+from tidegate.deltas.table.versions import (
+    CommitLog,
+    DataFile,
+    Step,
+    Version,
+    VersionConflict,
+    bucket_of,
+    no_step,
+    read_data_file,
+    remove_unnamed_files,
+    write_data_file,
+)
 from tidegate.errors import StateError
 
 __all__ = ["Bucket", "DeltaTable", "refused_rows", "vector_schema"]
@@ -57,7 +73,7 @@ class Bucket:
     chains: Chains
     stored: Chains
     """The same vectors as the last compaction left them, without what was appended since."""
-    offer: Offer
+    admission: Admission
     vec: Int64s
     """The vector of each appended row."""
     files: tuple[DataFile, ...]
@@ -90,7 +106,7 @@ class DeltaTable:
             raise StateError(f"{path} is a table of {settings.get('kind')}, not of deltas")
         self.dims: int = settings["dims"]
         self.buckets: int = settings["buckets"]
-        self.limits = Limits(settings["parent_wait_ns"], settings["max_waiting"])
+        self.limits = ParentLimits(settings["parent_wait_ns"], settings["max_waiting"])
 
     @classmethod
     def create(
@@ -105,10 +121,10 @@ class DeltaTable:
         """A new, empty table. `buckets` bounds how finely a compaction can be spread."""
         settings = {
             "kind": "deltas",
-            "dims": whole(dims, "dims", 1),
-            "buckets": whole(buckets, "buckets", 1),
-            "parent_wait_ns": parse_duration(parent_wait, "parent_wait"),
-            "max_waiting": whole(max_waiting, "max_waiting", 0),
+            "dims": int_in("dims", dims, 1),
+            "buckets": int_in("buckets", buckets, 1),
+            "parent_wait_ns": duration("parent_wait", parent_wait),
+            "max_waiting": int_in("max_waiting", max_waiting, 0),
         }
         CommitLog(path).create(settings)
         return cls(path)
@@ -125,14 +141,17 @@ class DeltaTable:
         rows = self._rows(deltas)
         if rows.num_rows == 0 or (batch is not None and batch in self.log.latest().batches):
             return pa.RecordBatch.from_pylist([], schema=REFUSED)
-        reason, where = Block.of(rows).check(self.dims)
-        bad = np.flatnonzero(reason)
-        words = [reason_text(int(reason[r]), int(where[r]), self.dims) for r in bad]
-        files = self._split("deltas", rows.take(pa.array(np.flatnonzero(reason == 0))))
+        verdict, where = DeltaRows(rows).verdicts(self.dims)
+        bad = np.flatnonzero(verdict != Verdict.OPEN)
+        words = [
+            Verdict(verdict[r]).sentence(where=int(where[r]), dims=self.dims) for r in bad.tolist()
+        ]
+        good = np.flatnonzero(verdict == Verdict.OPEN)
+        files = self._split("deltas", rows.take(pa.array(good)))
         told = refused_rows(rows, bad, words)
         if len(bad):
             self.log.step("refused")
-            files.append(write_rows(self.root, "refused", 0, told))
+            files.append(write_data_file(self.root, "refused", 0, told))
         while True:
             base = self.log.latest()
             if batch is not None and batch in base.batches:
@@ -141,7 +160,7 @@ class DeltaTable:
             try:
                 self.log.commit(self.log.following(base, files=(*base.files, *files), batches=seen))
                 break
-            except Taken:
+            except VersionConflict:
                 continue
         return told
 
@@ -160,7 +179,7 @@ class DeltaTable:
         for number in np.unique(bucket).tolist():
             part = rows.take(pa.array(order[edges[number] : edges[number + 1]]))
             self.log.step(f"append {number}")
-            out.append(write_rows(self.root, kind, number, part))
+            out.append(write_data_file(self.root, kind, number, part))
         return out
 
     # -- reading ----------------------------------------------------------------------------------
@@ -212,17 +231,19 @@ class DeltaTable:
         ids = heads.column("vector_id")
         zeros = np.zeros(len(ids), np.int32)
         both = pa.concat_arrays([pending.column("vector_id"), appended.column("vector_id")])
-        place = locate(ids, zeros, both, np.zeros(len(both), np.int32))
+        place = find_vectors(ids, zeros, both, np.zeros(len(both), np.int32))
         lead = len(pending.column("vector_id"))
-        chains = chains_from(heads, pending, place[:lead])
+        chains = chains_from_tables(heads, pending, np.arange(lead), place[:lead])
         fresh = both.take(pa.array(np.flatnonzero(place < 0))).unique()
         if len(fresh):
-            new = locate(fresh, np.zeros(len(fresh), np.int32), both, np.zeros(len(both), np.int32))
+            zeros = np.zeros(len(fresh), np.int32)
+            new = find_vectors(fresh, zeros, both, np.zeros(len(both), np.int32))
             place = np.where(place < 0, new + len(ids), place)
-            chains = chains.plus(Chains.of(self.dims, fresh))
-        offer = Offer(chains, appended, place[lead:], self.limits)
-        admitted, _ = offer.round(chains)
-        return Bucket(admitted, chains, offer, place[lead:], files)
+            chains = chains.plus(Chains.empty(self.dims, fresh))
+        vec = place[lead:]
+        admission = Admission(chains, DeltaRows(appended), vec, self.limits)
+        admitted, _ = admission.admit(chains)
+        return Bucket(admitted, chains, admission, vec, files)
 
     def _read(
         self,
@@ -231,7 +252,7 @@ class DeltaTable:
         schema: pa.Schema,
         only: list[tuple[str, str, str]] | None = None,
     ) -> pa.RecordBatch:
-        parts = [read_rows(self.root, f, schema, only) for f in files if f.kind == kind]
+        parts = [read_data_file(self.root, f, schema, only) for f in files if f.kind == kind]
         found = concat(parts)
         return found if found is not None else pa.RecordBatch.from_pylist([], schema=schema)
 
@@ -241,7 +262,7 @@ class DeltaTable:
         """Remove files that are no part of the table and older than `grace_s` seconds: those of
         writers that died, and those a compaction replaced."""
         named = {file.path for file in self.log.latest().files}
-        return remove_unnamed(self.root, named, time.time() - grace_s)
+        return remove_unnamed_files(self.root, named, time.time() - grace_s)
 
 
 def _handed_on(chains: Chains, composed: Composed) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tidegate.deltas.strategies import whole
+from tidegate.core.checks import int_in
 from tidegate.deltas.table.vectors import as_vectors, newest_only
 from tidegate.errors import ConfigError, StateError
 
@@ -45,7 +45,7 @@ class DeltaLakeVectors:
     """A Delta table of the newest vectors, readable by anything that reads Delta."""
 
     def __init__(self, path: str | Path, dims: int) -> None:
-        self.dims = whole(dims, "dims", 1)
+        self.dims = int_in("dims", dims, 1)
         self.path = str(path)
         self.lake = _deltalake()
         self.schema = pa.schema(

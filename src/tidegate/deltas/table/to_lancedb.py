@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tidegate.deltas.strategies import whole
+from tidegate.core.checks import int_in
 from tidegate.deltas.table.vectors import as_vectors, newest_only
 from tidegate.errors import ConfigError
 
@@ -43,7 +43,7 @@ class LanceVectors:
         table: str = "vectors",
         dtype: Literal["float64", "float32"] = "float64",
     ) -> None:
-        whole(dims, "dims", 1)
+        int_in("dims", dims, 1)
         if dtype not in ("float64", "float32"):
             raise ConfigError("dtype", dtype, "must be float64 or float32")
         self.dims = dims

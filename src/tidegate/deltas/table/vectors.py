@@ -15,12 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.deltas.codec import locate
-from tidegate.deltas.strategies import whole
-from tidegate.deltas.table.buckets import bucket_of
-from tidegate.deltas.table.files import read_rows, write_rows
-from tidegate.deltas.table.log import CommitLog, DataFile, Step, Taken, Version, no_step
+from tidegate.core.checks import int_in
+from tidegate.deltas.columns import find_vectors
 from tidegate.deltas.table.table import vector_schema
+from tidegate.deltas.table.versions import (
+    CommitLog,
+    DataFile,
+    Step,
+    Version,
+    VersionConflict,
+    bucket_of,
+    no_step,
+    read_data_file,
+    write_data_file,
+)
 from tidegate.errors import StateError
 
 __all__ = ["VectorTable", "as_vectors"]
@@ -75,7 +83,7 @@ class VectorTable:
     @classmethod
     def create(cls, path: str | Path, dims: int, *, buckets: int = 16) -> VectorTable:
         """A new, empty table."""
-        settings = {"dims": whole(dims, "dims", 1), "buckets": whole(buckets, "buckets", 1)}
+        settings = {"dims": int_in("dims", dims, 1), "buckets": int_in("buckets", buckets, 1)}
         CommitLog(path).create({"kind": "vectors", **settings})
         return cls(path)
 
@@ -92,7 +100,7 @@ class VectorTable:
             kept = tuple(file for file in base.files if file.path not in removed)
             try:
                 self.log.commit(self.log.following(base, files=(*kept, *added)))
-            except Taken:
+            except VersionConflict:
                 for file in added:
                     (self.root / file.path).unlink(missing_ok=True)
                 continue
@@ -106,8 +114,12 @@ class VectorTable:
         for number in np.unique(bucket).tolist():
             mine = new.filter(pa.array(bucket == number))
             old = self._bucket(base, number)
-            at = locate(old.column("vector_id"), np.zeros(old.num_rows, np.int32),
-                        mine.column("vector_id"), np.zeros(mine.num_rows, np.int32))  # fmt: skip
+            at = find_vectors(
+                old.column("vector_id"),
+                np.zeros(old.num_rows, np.int32),
+                mine.column("vector_id"),
+                np.zeros(mine.num_rows, np.int32),
+            )
             stored = np.full(mine.num_rows, -1, np.int64)
             stored[at >= 0] = old.column("delta_count").to_numpy()[at[at >= 0]]
             newer = mine.column("delta_count").to_numpy() > stored
@@ -119,21 +131,21 @@ class VectorTable:
             whole_ = pa.concat_batches([old.filter(pa.array(stays)), mine.filter(pa.array(newer))])
             removed |= {file.path for file in base.of_bucket(number)}
             self.log.step(f"vectors {number}")
-            added.append(write_rows(self.root, "vectors", number, whole_.sort_by("vector_id")))
+            added.append(write_data_file(self.root, "vectors", number, whole_.sort_by("vector_id")))
         return added, removed, count
 
     def _bucket(self, version: Version, number: int) -> pa.RecordBatch:
         files = version.of_bucket(number)
         if not files:
             return pa.RecordBatch.from_pylist([], schema=vector_schema(self.dims))
-        return read_rows(self.root, files[0], vector_schema(self.dims))
+        return read_data_file(self.root, files[0], vector_schema(self.dims))
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:
         """One vector; None if there is none, or it is deleted."""
         number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
         for file in self.log.latest().of_bucket(number):
             only = [("vector_id", "=", vector_id), ("deleted", "=", False)]
-            row = read_rows(self.root, file, vector_schema(self.dims), only)
+            row = read_data_file(self.root, file, vector_schema(self.dims), only)
             if row.num_rows:
                 found: NDArray[np.float64] = row.column("vector").flatten().to_numpy()
                 return found
@@ -143,4 +155,4 @@ class VectorTable:
         """All vectors, tombstones too, a bucket at a time."""
         version = self.log.latest()
         for file in version.files:
-            yield read_rows(self.root, file, vector_schema(self.dims))
+            yield read_data_file(self.root, file, vector_schema(self.dims))

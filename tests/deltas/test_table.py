@@ -31,7 +31,7 @@ from tidegate.deltas import (
     TimeBoundary,
     VectorDelta,
 )
-from tidegate.deltas.objects import rows_from
+from tidegate.deltas.operations import rows_from
 from tidegate.deltas.table import (
     BackgroundCompactor,
     DeltaTable,
@@ -39,7 +39,7 @@ from tidegate.deltas.table import (
     VectorTable,
     compact_table,
 )
-from tidegate.deltas.table.log import CommitLog
+from tidegate.deltas.table.versions import CommitLog
 from tidegate.errors import ConfigError, StateError
 
 DIMS = 6
@@ -76,7 +76,7 @@ def in_process(deltas: list[VectorDelta]) -> dict[str, Any]:
     chains: dict[str, DeltaChain] = {}
     for name in {d.vector_id for d in deltas}:
         chains[name] = DeltaChain(name, DIMS)
-        chains[name].extend(d for d in deltas if d.vector_id == name)
+        chains[name].process(d for d in deltas if d.vector_id == name)
     out = {}
     for name, chain in chains.items():
         vector = chain.compose()
@@ -304,7 +304,7 @@ def test_background_appends_in_order_from_two_threads() -> None:
             for n in range(200):
                 with gate:
                     delta = VectorDelta(f"{writer}-{n}", "v", Add([1.0], [writer]), next(clock))
-                    assert background.append(chain, delta) == []
+                    assert background.push(chain, delta) == []
 
         threads = [threading.Thread(target=add, args=(w,)) for w in range(2)]
         for thread in threads:
@@ -318,22 +318,22 @@ def test_background_appends_in_order_from_two_threads() -> None:
 
 def test_a_delta_before_the_folded_place_undoes_the_swap() -> None:
     chain = DeltaChain("v", 1)
-    chain.extend(VectorDelta(f"d{n}", "v", Offset(1.0), n * 10) for n in range(10))
+    chain.process(VectorDelta(f"d{n}", "v", Offset(1.0), n * 10) for n in range(10))
     compactor = Compactor(FullMerge(), delta_threshold=2)
     with chain.compacting() as attempt:
         assert attempt.chains is not None
-        folded = compactor.fold(attempt.chains, compactor.plan(attempt.chains))
-        assert chain.append(VectorDelta("early", "v", Scale(2.0), 45)) == []
-        assert not attempt.swap(folded.chains)
+        folded = compactor.carry_out(attempt.chains, compactor.plan(attempt.chains))
+        assert chain.push(VectorDelta("early", "v", Scale(2.0), 45)) == []
+        assert not chain.swap(attempt, folded.chains)
     assert chain.compose().tolist() == [15.0]  # type: ignore[union-attr]
     assert len(chain) == 11
     with chain.compacting() as one, chain.compacting() as other:
         assert one.chains is not None
         assert other.chains is not None
-        first = compactor.fold(one.chains, compactor.plan(one.chains)).chains
-        assert chain.append(VectorDelta("after", "v", Offset(1.0), 500)) == []
-        assert one.swap(first)
-        assert not other.swap(first)
+        first = compactor.carry_out(one.chains, compactor.plan(one.chains)).chains
+        assert chain.push(VectorDelta("after", "v", Offset(1.0), 500)) == []
+        assert chain.swap(one, first)
+        assert not chain.swap(other, first)
     assert chain.compose().tolist() == [16.0]  # type: ignore[union-attr]
     assert len(chain) == 1
 
@@ -345,7 +345,7 @@ def test_the_hard_limit_compacts_before_accepting_more() -> None:
     )
     with BackgroundCompactor(keep_all) as background:
         for n in range(100):
-            assert background.append(chain, VectorDelta(f"d{n:03}", "v", Offset(1.0), n)) == []
+            assert background.push(chain, VectorDelta(f"d{n:03}", "v", Offset(1.0), n)) == []
             assert len(chain) <= 20
     assert chain.compose().tolist() == [100.0]  # type: ignore[union-attr]
 

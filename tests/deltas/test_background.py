@@ -12,7 +12,7 @@ from tidegate.windows import Memory, MemoryTracker
 
 def chain_of(deltas: int) -> DeltaChain:
     chain = DeltaChain("v", dims=64)
-    chain.extend([VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(deltas)])
+    chain.process([VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(deltas)])
     return chain
 
 
@@ -46,6 +46,6 @@ def test_a_chain_larger_than_the_budget_is_left_and_counted() -> None:
     assert len(chain) == 20
     assert looking.refused == 1
     with BackgroundCompactor(limited, memory=tracker) as looking:
-        refused = looking.append(chain, VectorDelta("one more", "v", Offset(1.0), 20))
+        refused = looking.push(chain, VectorDelta("one more", "v", Offset(1.0), 20))
     assert [refusal.reason for refusal in refused] == ["the chain is full and cannot be compacted"]
     assert chain.compose().tolist() == [20.0] * 64

@@ -4,6 +4,9 @@ Soft limit: `delta_threshold` pending deltas, or `time_threshold` since the olde
 last compaction: worth doing in the background. Hard limit: `max_chain_length`: done before more is
 accepted, and there the bound is stronger than the retention.
 
+The law: a compaction never changes what a chain composes to, now or as of any time inside the
+retention.
+
 Clock policy: age is wall time and only comes in as an argument; everything else is event time.
 """
 
@@ -15,12 +18,12 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.core.checks import duration, int_in
 from tidegate.core.outcomes import Int64s
-from tidegate.core.time import MAX_NS, MIN_NS, Duration, parse_duration
-from tidegate.deltas.columns import Chains
+from tidegate.core.time import MAX_NS, MIN_NS, Duration
+from tidegate.deltas.columns import Chains, Compacted, Plan, compact
 from tidegate.deltas.delta_chain import DeltaChain
-from tidegate.deltas.folding import Folded, Plan, fold
-from tidegate.deltas.strategies import Strategy, TieredMerge, read_strategy, whole
+from tidegate.deltas.strategies import Horizon, Strategy, TieredMerge, read_strategy
 from tidegate.errors import ConfigError
 
 __all__ = ["CompactionResult", "Compactor", "Level"]
@@ -31,7 +34,9 @@ class Level(Enum):
 
     NONE = "none"
     BACKGROUND = "background"
+    """Over the soft limit: worth doing beside the appends."""
     FORCED = "forced"
+    """At the hard limit: to be done before more is accepted."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +44,25 @@ class CompactionResult:
     """What a compaction of one chain did (or, after a dry run, would do)."""
 
     strategy: str
+    """The name of the strategy."""
     deltas_before: int
+    """Pending deltas before."""
     deltas_after: int
+    """Pending deltas after."""
     bytes_before: int
+    """Measured bytes of checkpoint and pending deltas before, uncompressed."""
     bytes_after: int
+    """The same after."""
     error: str | None = None
     """Why the chain was left as it was: a stored delta cannot be applied."""
     conflict: bool = False
     """Deltas came in before the folded place, or another compaction was first: nothing changed."""
     dry_run: bool = False
+    """Nothing was changed, because that was asked for."""
 
     @property
     def deltas_merged(self) -> int:
+        """How many pending deltas fewer."""
         return self.deltas_before - self.deltas_after
 
     @property
@@ -60,6 +72,7 @@ class CompactionResult:
 
     @property
     def no_op(self) -> bool:
+        """Whether nothing was merged."""
         return self.deltas_merged == 0
 
 
@@ -67,42 +80,54 @@ class CompactionResult:
 class Compactor:
     """Keeps chains short without ever changing the vector they compose to.
 
-    >>> from tidegate.deltas import Add, VectorDelta
-    >>> chain = DeltaChain("vec-1", dims=2)
-    >>> deltas = [VectorDelta(f"d{n}", "vec-1", Add([1.0, 0.0]), time_ns=n) for n in range(12)]
-    >>> chain.extend(deltas)
-    []
-    >>> result = Compactor(TieredMerge(keep_recent=10)).compact(chain)
-    >>> result.deltas_merged, len(chain), chain.compose().tolist()
-    (2, 10, [12.0, 0.0])
+    Raises:
+        ConfigError: a setting is out of range, or `keep_recent` of the strategy is not below
+            `delta_threshold` (every compaction would be a no-op).
+
+    Example:
+        >>> from tidegate.deltas import Add, VectorDelta
+        >>> chain = DeltaChain("vec-1", dims=2)
+        >>> deltas = [VectorDelta(f"d{n}", "vec-1", Add([1.0, 0.0]), time_ns=n) for n in range(12)]
+        >>> chain.process(deltas)
+        []
+        >>> result = Compactor(TieredMerge(keep_recent=10)).compact(chain)
+        >>> result.deltas_merged, len(chain), chain.compose().tolist()
+        (2, 10, [12.0, 0.0])
     """
 
     strategy: Strategy = field(default_factory=TieredMerge)
+    """What to fold or merge: a strategy, its name, or a mapping as in a definition."""
     delta_threshold: int = 100
+    """The soft limit, in pending deltas (at least 1). 100 keeps a read below some ten microseconds
+    and makes compactions rare enough not to matter."""
     time_threshold: Duration | None = "60 s"
-    """None: age never counts."""
+    """The soft limit, in wall time since the oldest pending delta arrived or the last compaction.
+    None: age never counts."""
     max_chain_length: int = 1000
+    """The hard limit, in pending deltas (at least `delta_threshold`)."""
     retention: Duration | None = None
-    """Deltas younger than this are never folded: vectors can be composed as of any time in it."""
+    """Deltas younger than this (event time) are neither folded nor merged: vectors can be composed
+    as of any time in it. None: nothing is retained beyond what the strategy keeps."""
     remember: Duration | None = None
-    """How long ids of folded deltas are kept to recognise duplicates; None: for ever."""
+    """How long (event time) ids of folded deltas are kept to recognise duplicates. None: for ever;
+    they are then most of what a chain occupies."""
     time_threshold_ns: int | None = field(init=False, repr=False)
     retention_ns: int | None = field(init=False, repr=False)
     remember_ns: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strategy", read_strategy(self.strategy))
-        whole(self.delta_threshold, "delta_threshold", 1)
-        whole(self.max_chain_length, "max_chain_length", self.delta_threshold)
+        set_ = object.__setattr__
+        set_(self, "strategy", read_strategy(self.strategy))
+        int_in("delta_threshold", self.delta_threshold, 1)
+        int_in("max_chain_length", self.max_chain_length, self.delta_threshold)
         keep = getattr(self.strategy, "keep_recent", 0)
         if keep >= self.delta_threshold:
             raise ConfigError(
                 "keep_recent", keep, f"must be below delta_threshold ({self.delta_threshold})"
             )
-        set_ = object.__setattr__
         for name in ("time_threshold", "retention", "remember"):
             value = getattr(self, name)
-            set_(self, f"{name}_ns", None if value is None else parse_duration(value, name))
+            set_(self, f"{name}_ns", None if value is None else duration(name, value))
 
     # -- many chains ------------------------------------------------------------------------------
 
@@ -114,34 +139,44 @@ class Compactor:
         reads: Int64s | None = None,
         forced: NDArray[np.bool_] | None = None,
     ) -> Plan:
-        """What the strategy would do. `forced` chains get below the hard limit whatever it says."""
+        """What the strategy would do with many chains.
+
+        Args:
+            chains: the chains.
+            watermark_ns: event time per vector; None: that of its newest delta.
+            reads: how often each vector was composed since its last compaction; None: never.
+            forced: chains at the hard limit. If the strategy leaves one of them there, its older
+                half is folded, whatever the retention says.
+        """
+        size = len(chains.ids)
         now = chains.newest_ns if watermark_ns is None else watermark_ns
-        keep = np.full(len(chains), MAX_NS, np.int64)
+        newest = np.full(size, MAX_NS, np.int64)
         if self.retention_ns is not None:
             low = MIN_NS + self.retention_ns
-            keep = np.where(now >= low, np.maximum(now, low) - self.retention_ns, MIN_NS - 1)
+            newest = np.where(now >= low, np.maximum(now, low) - self.retention_ns, MIN_NS - 1)
         if reads is None:
-            reads = np.zeros(len(chains), np.int64)
-        plan = self.strategy.plan(chains, now, keep, reads)
+            reads = np.zeros(size, np.int64)
+        plan = self.strategy.plan(chains, Horizon(now, newest, reads))
         if forced is not None and forced.any():
-            left = chains.pending - fold(chains, plan).merged
+            left = chains.pending - compact(chains, plan).merged
             over = forced & (left >= self.max_chain_length)
             rows = np.where(over, chains.pending - self.max_chain_length // 2, plan.fold)
-            plan = Plan(
-                rows, None if plan.run is None else np.where(over[chains.vec], -1, plan.run)
-            )
+            run = None if plan.run is None else np.where(over[chains.vec], -1, plan.run)
+            plan = Plan(rows, run)
         return plan
 
-    def fold(self, chains: Chains, plan: Plan) -> Folded:
-        """Carry the plan out."""
-        return fold(chains, plan, self.remember_ns)
+    def carry_out(self, chains: Chains, plan: Plan) -> Compacted:
+        """Compact many chains by a plan; forgets ids older than `remember`."""
+        return compact(chains, plan, self.remember_ns)
 
     # -- one chain --------------------------------------------------------------------------------
 
     def level(self, chain: DeltaChain, wall_ns: int | None = None) -> Level:
-        """How urgently this chain should be compacted; NONE if the strategy would change nothing.
+        """How urgently a chain should be compacted; NONE if the strategy would change nothing.
 
-        `wall_ns` is the time by the clock of its appends; without it, age does not count.
+        Args:
+            chain: the chain.
+            wall_ns: the time by the clock of its appends; None: age does not count.
         """
         pending = len(chain)
         if pending >= self.max_chain_length:
@@ -151,12 +186,18 @@ class Compactor:
         if pending < self.delta_threshold and not old:
             return Level.NONE
         chains = chain.chains
-        if chains is None or not self.plan(chains, reads=chain.reads_array()).changes(chains).any():
+        if chains is None:
             return Level.NONE
-        return Level.BACKGROUND
+        plan = self.plan(chains, reads=np.array([chain.reads], np.int64))
+        return Level.BACKGROUND if plan.changes(chains).any() else Level.NONE
 
     def needs_compaction(self, chain: DeltaChain, wall_ns: int | None = None) -> bool:
-        """Whether `compact` would be worth it now, and would change something."""
+        """Whether `compact` would be worth it now, and would change something.
+
+        Args:
+            chain: the chain.
+            wall_ns: as for `level`.
+        """
         return self.level(chain, wall_ns) is not Level.NONE
 
     def compact(
@@ -167,7 +208,14 @@ class Compactor:
         wall_ns: int | None = None,
         dry_run: bool = False,
     ) -> CompactionResult:
-        """Compact one chain. Works on a snapshot and swaps at the end: appends go on meanwhile."""
+        """Compact one chain. Works on a snapshot and swaps at the end: appends go on meanwhile.
+
+        Args:
+            chain: the chain.
+            watermark_ns: event time now; None: that of its newest delta.
+            wall_ns: the time by the clock, from which its age counts again; None: unchanged.
+            dry_run: only say what it would bring.
+        """
         with chain.compacting() as attempt:
             before = attempt.chains
             if before is None:
@@ -175,21 +223,21 @@ class Compactor:
             plan = self.plan(
                 before,
                 watermark_ns=None if watermark_ns is None else np.array([watermark_ns], np.int64),
-                reads=attempt.reads,
+                reads=np.array([attempt.reads], np.int64),
                 forced=before.pending >= self.max_chain_length,
             )
-            folded = self.fold(before, plan)
+            done = self.carry_out(before, plan)
             swapped = True
-            if folded.changed[0] and not dry_run:
-                swapped = attempt.swap(folded.chains, wall_ns)
-            after = folded.chains if swapped else before
+            if done.changed[0] and not dry_run:
+                swapped = chain.swap(attempt, done.chains, wall_ns)
+            after = done.chains if swapped else before
             return CompactionResult(
                 self.strategy.name,
                 int(before.pending[0]),
                 int(after.pending[0]),
                 int(before.nbytes[0]),
                 int(after.nbytes[0]),
-                folded.errors.get(0),
+                done.errors.get(0),
                 not swapped,
                 dry_run,
             )
