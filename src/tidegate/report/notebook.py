@@ -26,7 +26,7 @@ from tidegate.batching.message import MessageBatch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, StreamError, Watermark
 from tidegate.core.time import MIN_NS, format_duration, format_time
-from tidegate.deltas.compaction import CompactionResult
+from tidegate.deltas.compactor import CompactionResult
 from tidegate.errors import ConfigError
 from tidegate.profile.inspect import Profile
 from tidegate.profile.roles import TOPIC_NAMES, Roles
