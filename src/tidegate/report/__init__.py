@@ -27,7 +27,7 @@ DISPLAYED = {
     "tidegate.sync.results": ("SyncResult", "SyncSet"),
     "tidegate.batching.message": ("MessageBatch",),
     "tidegate.windows.results": ("WindowOutput",),
-    "tidegate.deltas.compaction": ("CompactionResult",),
+    "tidegate.deltas.compactor": ("CompactionResult",),
     "tidegate.profile.inspect": ("Profile",),
 }  # fmt: skip
 """Classes with a display, by the module that defines them. IPython compares these strings with
