@@ -181,7 +181,7 @@ def one_of_each() -> list[Any]:
     """A result of every class in the list, made by the operators where that is easy."""
     sync = tg.ApproximateTime(["a", "b"], queue_size=3)
     chain = tg.DeltaChain("v", dims=1)
-    chain.extend(tg.VectorDelta(f"d{n}", "v", Add([1.0]), time_ns=n) for n in range(5))
+    chain.process(tg.VectorDelta(f"d{n}", "v", Add([1.0]), time_ns=n) for n in range(5))
     batcher = tg.RateAwareBatcher(batch_length="1 s")
     pulses = [tg.Message("det", n * 10**8, gated=True) for n in range(20)]
     one_row = tg.triggers.Count(1)
