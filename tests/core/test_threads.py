@@ -128,7 +128,7 @@ def _sets(number: int, disorder: int) -> tuple[list[Any], bytes]:
         EventtimeWatermark("10 us"),
         Synchronize(("a", "b", "c"), 5, keys="k"),
     ]
-    flow = Flow(stages, key="k")
+    flow = Flow(stages, key="k", timed=True)
     out = []
     for first in (0, 120_000):
         part = rows.slice(first, n - 120_000 if first else 120_000)

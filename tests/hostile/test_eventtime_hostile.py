@@ -275,7 +275,7 @@ def test_keys_of_any_kind(key: pa.Array) -> None:
 
 @pytest.mark.parametrize("key", [pa.array([{"a": 1}]), pa.array([[1]])])
 def test_a_nested_key_is_a_mistake_in_the_definition(key: pa.Array) -> None:
-    flow = Flow([EventtimeWatermark(0)], key="k")
+    flow = Flow([EventtimeWatermark(0)], key="k", timed=True)
     with pytest.raises(ConfigError, match="key: got 'k', must be a column of plain values"):
         flow.process(pa.record_batch({"k": key}))
 

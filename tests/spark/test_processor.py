@@ -29,7 +29,7 @@ print(processor.pages[0], sorted(heavy))
 
 
 def make() -> Flow:
-    return Flow((EventtimeWatermark("200 ms"),), key=("car",))
+    return Flow((EventtimeWatermark("200 ms"),), key=("car",), timed=True)
 
 
 def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:

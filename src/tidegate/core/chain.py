@@ -8,6 +8,10 @@
 Everything a call implies comes out of that call: each outcome of a stage is pushed through all
 later stages before the next one is looked at, so the order between data, late rows and watermarks
 is kept from end to end.
+
+Every stage is counted at its borders (`StageCounts`), so that what a run says adds up: a row that
+entered a stage left it as data, late, error or dropped, was used up in something else (a set, a
+window), or is held.
 """
 
 from __future__ import annotations
@@ -21,16 +25,21 @@ import pyarrow as pa
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
 from tidegate.core.state import State
-from tidegate.errors import ContractError
+from tidegate.errors import ConfigError, ContractError
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "StageCounts", "check_time"]
+
+StageCounts = dict[str, int]
+"""Rows that crossed the borders of one stage: `rows_in` and `late_in` came, `rows_out`, `late_out`,
+`error_out` and `dropped_out` left."""
 
 
 @dataclass(frozen=True)
 class Chain:
     """Operators one behind the other. Data, late rows and watermarks go on; all else goes out.
 
-    No stage holds rows for one that takes them in any order.
+    The stages are adapted to each other: none buffers rows for a stage that accepts them in any
+    order, and late rows come between the data where a later stage needs that.
     """
 
     stages: tuple[Operator, ...]
@@ -47,62 +56,106 @@ class Chain:
             ordered = ordered or stages[number].needs_late_in_order
         object.__setattr__(self, "stages", tuple(stages))
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name per stage, all different: the second `window` is `window_2`."""
+        names = [stage.name for stage in self.stages]
+        return tuple(
+            name if (number := names[:at].count(name)) == 0 else f"{name}_{number + 1}"
+            for at, name in enumerate(names)
+        )
+
     def open(self, lanes: int = 1) -> list[State]:
+        """New, empty states, one per stage."""
         return [stage.open(lanes) for stage in self.stages]
 
-    def process(self, states: Sequence[State], collection: Collection) -> list[Outcome]:
-        return self._push(states, 0, [collection])
+    def open_counts(self) -> list[StageCounts]:
+        """Counters to be passed to the calls below, one per stage, all zero."""
+        names = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out")
+        return [dict.fromkeys(names, 0) for _ in self.stages]
 
-    def advance(self, states: Sequence[State], watermark: Watermark) -> list[Outcome]:
-        return self._push(states, 0, [watermark])
+    # -- calls: each takes the states and, if rows are to be counted, the counters ----------------
+
+    def process(
+        self, states: Sequence[State], collection: Collection, counts: Counts = None
+    ) -> list[Outcome]:
+        """Rows came: through all stages."""
+        return self._push(states, 0, [collection], counts)
+
+    def advance(
+        self, states: Sequence[State], watermark: Watermark, counts: Counts = None
+    ) -> list[Outcome]:
+        """Time has passed: through all stages."""
+        return self._push(states, 0, [watermark], counts)
 
     def wake_at(self, states: Sequence[State]) -> int | None:
-        due = [at for s, state in zip(self.stages, states, strict=True) if (at := s.wake_at(state))]
-        return min(due, default=None)
+        """The wall time of the earliest deadline of any stage."""
+        due = [s.wake_at(state) for s, state in zip(self.stages, states, strict=True)]
+        return min((at for at in due if at is not None), default=None)
 
-    def wake(self, states: Sequence[State], wall_ns: int) -> list[Outcome]:
+    def wake(self, states: Sequence[State], wall_ns: int, counts: Counts = None) -> list[Outcome]:
+        """Deadlines up to `wall_ns` are due: stage by stage, each through the later ones."""
         out: list[Outcome] = []
         for number, stage in enumerate(self.stages):
-            out += self._push(states, number + 1, stage.wake(states[number], wall_ns))
+            out += self._push(states, number + 1, stage.wake(states[number], wall_ns), counts)
         return out
 
     def resume(self, states: Sequence[State], wall_ns: int) -> None:
+        """The chain runs again after a break."""
         for stage, state in zip(self.stages, states, strict=True):
             stage.resume(state, wall_ns)
 
-    def control(self, states: Sequence[State], signal: ControlSignal) -> list[Outcome]:
+    def control(
+        self, states: Sequence[State], signal: ControlSignal, counts: Counts = None
+    ) -> list[Outcome]:
+        """Hand a signal to every stage. The end flushes (gracefully) or discards (quickly)."""
         out: list[Outcome] = []
         if signal.name == "end" and signal.value is End.QUICK:
             for stage, state in zip(self.stages, states, strict=True):
                 stage.discard(state)
             return out
         if signal.name == "end":
-            return self.flush(states, signal.lane)
+            return self.flush(states, signal.lane, counts)
         for number, stage in enumerate(self.stages):
-            out += self._push(states, number + 1, stage.control(states[number], signal))
+            out += self._push(states, number + 1, stage.control(states[number], signal), counts)
         return out
 
-    def flush(self, states: Sequence[State], lanes: Int32s | None = None) -> list[Outcome]:
-        """Flush the first stage through the rest, then the second, and so on."""
+    def flush(
+        self, states: Sequence[State], lanes: Int32s | None = None, counts: Counts = None
+    ) -> list[Outcome]:
+        """The stream ends: flush the first stage through the rest, then the second, and so on."""
         out: list[Outcome] = []
         for number, stage in enumerate(self.stages):
-            out += self._push(states, number + 1, stage.flush(states[number], lanes))
+            out += self._push(states, number + 1, stage.flush(states[number], lanes), counts)
         return out
 
+    def forget(
+        self, states: Sequence[State], lanes: Int32s, counts: Counts = None
+    ) -> list[Outcome]:
+        """The keys of these lanes are forgotten: like `flush`, with reasons that say so."""
+        out: list[Outcome] = []
+        for number, stage in enumerate(self.stages):
+            out += self._push(states, number + 1, stage.forget(states[number], lanes), counts)
+        return out
+
+    # -- what can be told without running ----------------------------------------------------------
+
     def metrics(self, states: Sequence[State]) -> dict[str, int | float]:
+        """The metrics of all stages, each behind the label of its stage."""
         out: dict[str, int | float] = {}
-        for stage, state in zip(self.stages, states, strict=True):
-            out |= {f"{stage.name}.{key}": value for key, value in stage.metrics(state).items()}
+        for label, stage, state in zip(self.labels, self.stages, states, strict=True):
+            out |= {f"{label}.{key}": value for key, value in stage.metrics(state).items()}
         return out
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
+        """The schema of the data that leaves, given that of the rows that come."""
         for stage in self.stages:
             rows = stage.schema(rows)
         return rows
 
     def input_columns(self) -> frozenset[str] | None:
-        """The input columns that data is made of, if they can be told. Rows that are refused leave
-        whole, so this serves only who asks for nothing but data."""
+        """The input columns that data is made of; None if it may be all of them. Rows that are
+        refused leave whole, so this is only of use to a caller who wants nothing but data."""
         names: frozenset[str] = frozenset()
         for stage in self.stages:
             read = stage.input_columns()
@@ -124,11 +177,30 @@ class Chain:
             rows = stage.schema(rows)
         return out
 
+    def expected_names(self) -> dict[str, tuple[str, ...]]:
+        """The values that settings expect to find in columns of the input, by column."""
+        out: dict[str, tuple[str, ...]] = {}
+        for stage in self.stages:
+            for column, names in stage.expected_names().items():
+                out[column] = tuple(dict.fromkeys((*out.get(column, ()), *names)))
+            if stage.outputs_only_read_columns:
+                break
+        return out
+
     def _push(
-        self, states: Sequence[State], number: int, items: Iterable[Outcome]
+        self,
+        states: Sequence[State],
+        number: int,
+        items: Iterable[Outcome],
+        counts: Counts,
     ) -> list[Outcome]:
+        """Run `items`, which leave stage `number - 1`, through stage `number` and those behind."""
         out: list[Outcome] = []
         for item in items:
+            if counts is not None and number > 0:
+                name = _LEAVES.get(item.kind)
+                if name is not None:
+                    counts[number - 1][name] += len(item)
             if number == len(self.stages) or not isinstance(item, (Collection, Late, Watermark)):
                 out.append(item)
                 continue
@@ -139,10 +211,47 @@ class Chain:
             state.touch(item.lane)
             stage = self.stages[number]
             if isinstance(item, Collection):
+                if counts is not None:
+                    counts[number]["rows_in"] += len(item)
                 made = stage.process(state, item)
             elif isinstance(item, Late):
+                if counts is not None:
+                    counts[number]["late_in"] += len(item)
                 made = stage.process_late(state, item)
             else:
                 made = stage.advance(state, item)
-            out += self._push(states, number + 1, made)
+            out += self._push(states, number + 1, made, counts)
         return out
+
+
+Counts = Sequence[StageCounts] | None
+
+_LEAVES = {
+    "data": "rows_out",
+    "late": "late_out",
+    "error": "error_out",
+    "dropped": "dropped_out",
+}
+
+
+def check_time(stages: Sequence[Operator], has_time: bool, add: str) -> None:
+    """Refuse a chain in which a stage needs the time of rows and nothing gives it.
+
+    `has_time` says whether rows come with a time of their own. `add` is the line a user has to add;
+    it ends the sentence of the `ConfigError`. Called by `Flow`, `frames` and the planner: no run
+    ever has all stamps 0.
+
+    >>> from tidegate.eventtime import EventtimeWatermark, ProcessTimeWatermark
+    >>> check_time([EventtimeWatermark()], True, "")
+    >>> check_time([ProcessTimeWatermark()], False, "")
+    >>> check_time([EventtimeWatermark()], False, 'add .event_time(type="iso8601")')
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ConfigError: EventtimeWatermark needs the time of each row, and none is \
+declared: add .event_time(type="iso8601")
+    """
+    for stage in stages:
+        if stage.needs_time and not has_time:
+            text = f"{type(stage).__name__} needs the time of each row, and none is declared: {add}"
+            raise ConfigError("time", None, add, message=text)
+        has_time = has_time or stage.gives_time

@@ -1,24 +1,41 @@
-"""A chain of operators with its state and its keys: the thing that runs, in process and in Spark.
+"""A chain of operators with its state and its keys: the thing that runs, in process and on Spark.
 
 A flow gives every key a lane, runs all lanes through the chain at once, forgets keys that have been
 silent for long, and hands out its state in pages of lanes, so that only what changed is written.
+
+    process(rows) ──► check columns ──► decoder: times ──► accept(collection)
+    accept ──► a lane per key ──► Chain.process ──► outcomes
+    wake   ──► deadlines of stages; keys unseen for too long leave as forgotten
+    pages / load, snapshot / restore ──► the state, in pages of PAGE_LANES lanes
+
+Clock policy: `wall_ns` of `process` and `wake` is the only clock. It decides which keys are
+forgotten; what else it decides is said in each stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection as Collection_
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
-from tidegate.core.arrow import compile_kernels, concat, factorize, first_rows, present
-from tidegate.core.chain import Chain
+from tidegate.core.arrow import (
+    as_text,
+    compile_kernels,
+    concat,
+    factorize,
+    first_rows,
+    present,
+)
+from tidegate.core.chain import Chain, StageCounts, check_time
+from tidegate.core.checks import duration, one_of
 from tidegate.core.checks import names as check_names
 from tidegate.core.columns import LANE, check_columns
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Operator, check_state
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
@@ -28,18 +45,32 @@ from tidegate.core.outcomes import (
     StreamError,
 )
 from tidegate.core.state import Column, Layout, State
-from tidegate.core.time import UNSET, Duration, parse_duration
+from tidegate.core.time import UNSET, Duration
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["PAGE_LANES", "Flow", "ReadsTime"]
+__all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen"]
 
 PAGE_LANES = 512
 """Lanes per page of state: large enough that a page costs little beyond its bytes, small enough
 that a few busy keys among a million do not rewrite the others."""
 
 
+_NAMES_KEPT = 20
+"""Names kept per column for the sentence about one that never occurred: enough to recognise a
+misspelling, few enough that a column of a million values costs nothing."""
+
+_ADD_DECODER = (
+    'pass decoder=Decoder((TimeColumn("stamp", "unixtimestamp_ns"),)) to Flow, with the name and '
+    "the type of your time column"
+)
+
+
 class ReadsTime(Protocol):
     """What a flow needs of a decoder: `tidegate.eventtime.Decoder` is the one there is."""
+
+    @property
+    def reads_time(self) -> bool:
+        """Whether rows get a time of their own; if not, they get the processing time."""
 
     def decode(
         self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
@@ -47,8 +78,67 @@ class ReadsTime(Protocol):
         """The rows that have a time, and those that have none with the reason."""
 
 
+class Lag(NamedTuple):
+    """How far a key is behind."""
+
+    key: Any
+    """Its value, or a tuple of values if the key has several columns."""
+    watermark_ns: int
+    lag_ns: int
+    """Its distance to the watermark of the key furthest ahead."""
+
+
+class _Kept(NamedTuple):
+    """What page 0 carries beside the states."""
+
+    counters: dict[str, int]
+    counts: list[StageCounts]
+    columns: tuple[str, ...]
+    seen: dict[str, list[str]]
+
+
+def never_seen(
+    expected: Mapping[str, Sequence[str]], seen: Mapping[str, Collection_[str]]
+) -> list[str]:
+    """A sentence for every name that a setting expects in a column and the data never had.
+
+    `expected` and `seen` are names by column, as from `Chain.expected_names` and
+    `Flow.seen_names`; on Spark, `seen` is the union over all shards.
+    """
+    out = []
+    for column, names in expected.items():
+        found = seen.get(column, ())
+        for name in names:
+            if name not in found:
+                others = ", ".join(sorted(found)) or "nothing"
+                out.append(f"{column} {name!r} was never seen; seen: {others}")
+    return out
+
+
 class Flow:
-    """Operators, their state, and a lane per key.
+    """Operators, their state, and a lane per key: the thing that runs, in process and on Spark.
+
+    Parameters
+    ----------
+    stages
+        The operators, in order. They are adapted to each other, see `Chain`.
+    key
+        The column, or columns, whose values are kept apart: each combination is a key with a lane
+        of its own, null included. Default None: one lane for everything.
+    decoder
+        Reads the event time of rows (`tidegate.eventtime.Decoder`). Without one, rows are stamped
+        with the processing time given to `process`, and a stage that needs time is refused.
+    forget
+        A key unseen for longer than this (wall time) leaves: what it holds is delivered with the
+        reason `forgotten`, and its lane is used again. Default None: keys are kept for ever, and
+        memory grows with their number.
+    new_columns
+        What happens to rows with a column that the first collection did not have: `"deliver"`
+        (default) delivers it from there on, null before; `"refuse"` makes errors of those rows.
+    timed
+        True if collections come with their times, through `accept`, as on Spark. Default False.
+
+    Raises `ConfigError` for a bad setting, and where a stage needs time and nothing gives it.
 
     >>> import pyarrow as pa
     >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
@@ -68,18 +158,30 @@ class Flow:
         key: str | Sequence[str] | None = None,
         decoder: ReadsTime | None = None,
         forget: Duration | None = None,
+        new_columns: Literal["deliver", "refuse"] = "deliver",
+        timed: bool = False,
     ) -> None:
         self.chain = Chain(tuple(stages))
         self.keys = check_names("key", key)
         check_columns(self.keys, "key")
         self.decoder = decoder
-        self.forget_ns = None if forget is None else parse_duration(forget, "forget", minimum=1)
+        self.forget_ns = None if forget is None else duration("forget", forget, 1)
+        self.new_columns = one_of("new_columns", new_columns, ("deliver", "refuse"))
+        has_time = timed or (decoder is not None and decoder.reads_time)
+        check_time(self.chain.stages, has_time, _ADD_DECODER)
         self.states = self.chain.open()
         self.lanes = State(_LANES)
         self._lane_of: dict[Any, int] = {}
         self._free: list[int] = []
-        self._checked: list[str] = []
-        self.counters = {"rows_in": 0, "parse_error_count": 0}
+        self._columns: tuple[str, ...] = ()
+        """The columns seen so far, in order of appearance."""
+        self._expected_names = self.chain.expected_names()
+        self._seen: dict[str, set[str]] = {name: set() for name in self._expected_names}
+        self.counters = {
+            "rows_in": 0, "parse_error_count": 0, "new_column_error_count": 0,
+            "forgotten_keys": 0,
+        }  # fmt: skip
+        self.counts = self.chain.open_counts()
 
     def compile(self) -> None:
         """Compile what every collection runs through, so that no worker has to."""
@@ -91,17 +193,20 @@ class Flow:
     # -- running --------------------------------------------------------------------------------
 
     def process(self, rows: pa.RecordBatch, wall_ns: int = 0) -> list[Outcome]:
-        """Rows came, in arrival order: read their times, find their lanes, run the chain."""
+        """Rows came, in arrival order: read their times, find their lanes, run the chain.
+
+        `wall_ns` is the processing time, in nanoseconds since 1970: the only clock there is.
+        """
         self.counters["rows_in"] += rows.num_rows
         if rows.num_rows == 0:
             return []
-        if rows.schema.names != self._checked:
-            check_columns(rows.schema.names)
-            self._checked = rows.schema.names
-        out: list[Outcome] = []
+        refused = self._check_columns(rows)
+        if refused is not None:
+            return [refused]
         if self.decoder is None:
             stamps = np.full(rows.num_rows, wall_ns, np.int64)
             return self.accept(Collection.of(rows, stamps, wall_ns))
+        out: list[Outcome] = []
         collection, errors = self.decoder.decode(rows, wall_ns=wall_ns)
         if errors is not None:
             self.counters["parse_error_count"] += len(errors)
@@ -112,13 +217,31 @@ class Flow:
         """Rows that have their times already; their lanes are found here."""
         if len(collection) == 0:
             return []
+        self._look_for_names(collection.rows)
         lane = self._lanes_of(collection.rows)
         here = present(lane, self.lanes.lanes)
         self.lanes["seen"][here] = collection.wall_ns
         self.lanes.touch(here)
-        return self.chain.process(
-            self.states, Collection(collection.rows, collection.time_ns, lane, collection.wall_ns)
-        )
+        with_lanes = Collection(collection.rows, collection.time_ns, lane, collection.wall_ns)
+        return self.chain.process(self.states, with_lanes, self.counts)
+
+    def _check_columns(self, rows: pa.RecordBatch) -> StreamError | None:
+        """Refuse internal names, and new columns if told to."""
+        names = rows.schema.names
+        new = [name for name in names if name not in self._columns]
+        if not new:
+            return None
+        check_columns(new)
+        if self.new_columns == "refuse" and self._columns:
+            self.counters["new_column_error_count"] += rows.num_rows
+            n = rows.num_rows
+            reason = f"column {new[0]!r} is not among those the stream began with"
+            return StreamError(
+                rows, pa.repeat(new[0], n), as_text(rows.column(new[0])), pa.repeat(reason, n),
+                np.zeros(n, np.int32),
+            )  # fmt: skip
+        self._columns += tuple(new)
+        return None
 
     def wake_at(self) -> int | None:
         """The wall time of the next deadline: of a stage, or of a key to be forgotten."""
@@ -131,14 +254,15 @@ class Flow:
         return due
 
     def wake(self, wall_ns: int) -> list[Outcome]:
-        """Deadlines up to `wall_ns` are due; keys unseen for too long are flushed and freed."""
-        out = self.chain.wake(self.states, wall_ns)
+        """Deadlines up to `wall_ns` are due; keys unseen for too long are delivered and freed."""
+        out = self.chain.wake(self.states, wall_ns, self.counts)
         if self.forget_ns is not None:
             old = (self.lanes["used"] == 1) & (self.lanes["seen"] < wall_ns - self.forget_ns)
             gone = np.flatnonzero(old).astype(np.int32)
             if len(gone):
-                out += self.chain.flush(self.states, gone)
+                out += self.chain.forget(self.states, gone, self.counts)
                 self._forget(gone)
+                self.counters["forgotten_keys"] += len(gone)
         return out
 
     def resume(self, wall_ns: int) -> None:
@@ -147,20 +271,73 @@ class Flow:
 
     def control(self, signal: ControlSignal) -> list[Outcome]:
         """Hand a signal to every stage."""
-        return self.chain.control(self.states, signal)
+        return self.chain.control(self.states, signal, self.counts)
 
     def end(self, how: End = End.GRACEFUL) -> list[Outcome]:
         """The stream ends: deliver everything held, or discard and count it."""
         return self.control(ControlSignal.end(how))
 
+    # -- what a run says --------------------------------------------------------------------------
+
     def metrics(self) -> dict[str, int | float]:
-        """Counters of the flow and of every stage."""
+        """Counters of the flow and of every stage: its borders (see `StageCounts`) and its own."""
+        borders = {
+            f"{label}.{name}": value
+            for label, counts in zip(self.chain.labels, self.counts, strict=True)
+            for name, value in counts.items()
+        }
         return {
             **self.counters,
             "keys": len(self._lane_of),
             "state_bytes": sum(state.nbytes() for state in self.states),
+            "names_never_seen": len(self.warnings()),
+            **borders,
             **self.chain.metrics(self.states),
         }
+
+    def warnings(self) -> list[str]:
+        """Sentences about settings that name something the data does not have.
+
+        >>> never_seen({"topic": ("lidr", "camera")}, {"topic": {"lidar", "camera"}})
+        ["topic 'lidr' was never seen; seen: camera, lidar"]
+        """
+        return never_seen(self._expected_names, self._seen) if self.counters["rows_in"] else []
+
+    def seen_names(self) -> dict[str, list[str]]:
+        """The values seen in columns of which a setting names values, sorted, by column."""
+        return {column: sorted(names) for column, names in self._seen.items()}
+
+    def lagging(self, count: int = 5) -> list[Lag]:
+        """The keys furthest behind: their watermark, and its distance to that of the key furthest
+        ahead. Most behind first, at most `count` of them; empty without an event-time stage."""
+        for stage, state in zip(self.chain.stages, self.states, strict=True):
+            watermark = stage.watermarks(state)
+            if watermark is None:
+                continue
+            key_of = {lane: key for key, lane in self._lane_of.items()}
+            used = np.array(sorted(key_of), np.int64)
+            used = used[used < len(watermark)]
+            used = used[watermark[used] != UNSET]
+            if len(used) == 0:
+                return []
+            order = used[np.argsort(watermark[used], kind="stable")]
+            ahead = int(watermark[order[-1]])
+            return [
+                Lag(key_of[int(lane)], int(watermark[lane]), ahead - int(watermark[lane]))
+                for lane in order[:count]
+            ]
+        return []
+
+    def _look_for_names(self, rows: pa.RecordBatch) -> None:
+        """Note which of the values that settings name occur, and a few others for the message."""
+        for column, names in self._expected_names.items():
+            seen = self._seen[column]
+            index = rows.schema.get_field_index(column)
+            if index < 0 or seen.issuperset(names):
+                continue
+            found = as_text(rows.column(index).unique()).drop_null().to_pylist()
+            seen.update(name for name in found if name in names)
+            seen.update(found[: max(0, _NAMES_KEPT - len(seen))])
 
     # -- keys and lanes -------------------------------------------------------------------------
 
@@ -247,39 +424,97 @@ class Flow:
             if changed and page > 0 and not touched[edges[page] : edges[page + 1]].any():
                 continue
             stages = list(zip(identities, parts, strict=True))
-            out[page] = snapshot.encode(stages, {"page": page, "counters": self.counters})
+            out[page] = snapshot.encode(stages, self._extra(page))
         return out
 
     def load(self, pages: Mapping[int, bytes]) -> None:
-        """Take up the state in these pages, or raise a StateError and change nothing."""
+        """Take up the state in these pages, or raise a StateError and change nothing.
+
+        Pages may come from anybody: sizes, lanes, keys and counters are checked here, the values of
+        each stage by its `invariants`.
+        """
         expected = self._expected()
         parts: list[dict[int, State]] = [{} for _ in expected]
-        counters = dict(self.counters)
+        kept = _Kept(dict(self.counters), self.chain.open_counts(), (), {})
         for place, page in enumerate(sorted(pages)):
             if page != place:
                 raise StateError(f"state page {place} is missing; there are {sorted(pages)}")
-            states, extra = snapshot.decode(pages[page], expected, f"state page {page}")
+            what = f"state page {page}"
+            states, extra = snapshot.decode(pages[page], expected, what)
             if extra.get("page") != page:
-                raise StateError(f"state page {page} calls itself page {extra.get('page')}")
+                raise StateError(f"{what} calls itself page {extra.get('page')}")
+            full = PAGE_LANES if place < len(pages) - 1 else None
+            for state in states:
+                if state.lanes > PAGE_LANES or state.lanes != (full or states[0].lanes):
+                    raise StateError(f"{what} is corrupt: it has {state.lanes} lanes")
             if page == 0:
-                counters = {**counters, **extra["counters"]}
+                kept = self._read_extra(extra)
             for number, state in enumerate(states):
                 parts[number][page * PAGE_LANES] = state
         lanes, *states = [
             State.of_pages(layout, part) for (_, layout), part in zip(expected, parts, strict=True)
         ]
-        self.lanes, self.states, self.counters = lanes, states, counters
-        self._lane_of = {}
+        lane_of = self._read_keys(lanes)
+        for stage, state in zip(self.chain.stages, states, strict=True):
+            check_state(stage, state)
+        self.lanes, self.states, self._lane_of = lanes, states, lane_of
+        self.counters, self.counts, self._columns, seen = kept
+        self._seen = {name: set(seen.get(name, ())) for name in self._expected_names}
+        taken = set(lane_of.values())
+        self._free = [n for n in range(max(taken, default=-1), -1, -1) if n not in taken]
+
+    def _extra(self, page: int) -> dict[str, Any]:
+        """What a page says beside the states. Counters and names are in page 0."""
+        if page > 0:
+            return {"page": page}
+        return {
+            "page": 0,
+            "counters": self.counters,
+            "counts": self.counts,
+            "columns": list(self._columns),
+            "seen": self.seen_names(),
+        }
+
+    def _read_extra(self, extra: dict[str, Any]) -> _Kept:
+        broken = StateError("state page 0 is corrupt: its counters are not those of this flow")
+        counters, counts = extra.get("counters"), extra.get("counts")
+        columns, seen = extra.get("columns"), extra.get("seen")
+        if not isinstance(counts, list) or len(counts) != len(self.counts):
+            raise broken
+        for known, found in zip([self.counters, *self.counts], [counters, *counts], strict=True):
+            if not isinstance(found, dict) or set(found) != set(known):
+                raise broken
+            if any(type(value) is not int or not 0 <= value < 2**63 for value in found.values()):
+                raise broken
+        assert isinstance(counters, dict)
+        if not isinstance(seen, dict) or not isinstance(columns, list):
+            raise broken
+        for names in (columns, *seen.values()):
+            if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+                raise broken
+        return _Kept(counters, counts, tuple(columns), seen)
+
+    def _read_keys(self, lanes: State) -> dict[Any, int]:
+        """The lane of each key; every key once, every lane once, and only lanes in use."""
         table = lanes.tables["keys"]
-        if table is not None:
+        if table is None:
+            numbers: list[int] = []
+            columns: list[list[Any]] = [[] for _ in self.keys]
+        else:
+            if set(table.schema.names) != {*self.keys, LANE}:
+                raise StateError(f"state is corrupt: its keys have columns {table.schema.names}")
+            if any(pa.types.is_nested(field.type) for field in table.schema):
+                raise StateError("state is corrupt: its keys are not plain values")
             numbers = table.column(LANE).to_pylist()
             columns = [_values(table.column(name)) for name in self.keys]
-            names: list[Any] = [()] * len(numbers)
-            if columns:
-                names = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-            self._lane_of = dict(zip(names, numbers, strict=True))
-        taken = set(self._lane_of.values())
-        self._free = [n for n in range(max(taken, default=-1), -1, -1) if n not in taken]
+        names: list[Any] = [()] * len(numbers)
+        if columns:
+            names = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        lane_of = dict(zip(names, numbers, strict=True))
+        used = np.flatnonzero(lanes["used"])
+        if sorted(numbers) != used.tolist() or len(lane_of) != len(numbers):
+            raise StateError("state is corrupt: its keys and its lanes do not agree")
+        return lane_of
 
     def snapshot(self) -> bytes:
         """The whole state as one blob."""
@@ -290,7 +525,7 @@ class Flow:
         """Take up a snapshot of a flow with the same stages and keys, or raise a StateError."""
         header, buffers = snapshot.unpack(blob)
         pages = header.get("pages")
-        if not isinstance(pages, list) or len(pages) != len(buffers):
+        if not isinstance(pages, list) or pages != list(range(len(buffers))):
             raise StateError("snapshot is not that of a flow")
         self.load({page: bytes(buffer) for page, buffer in zip(pages, buffers, strict=True)})
 

@@ -22,10 +22,20 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tidegate.core import snapshot
-from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
+from tidegate.core.outcomes import (
+    Collection,
+    ControlSignal,
+    End,
+    Int32s,
+    Int64s,
+    Late,
+    Outcome,
+    Watermark,
+)
 from tidegate.core.state import Layout, State
+from tidegate.errors import StateError
 
-__all__ = ["Operator"]
+__all__ = ["Operator", "check_state"]
 
 
 class Operator(ABC):
@@ -39,6 +49,16 @@ class Operator(ABC):
     @abstractmethod
     def layout(self) -> Layout:
         """What the state consists of."""
+
+    def invariants(self, state: State) -> None:  # noqa: B027  (nothing to check by default)
+        """Raise a StateError unless the state is one the kernels can run on.
+
+        Called once after a snapshot was decoded and before anything runs, by `restore` and by
+        `Flow.load`. Names, types, shapes and lanes of arrays and tables are checked by then; what
+        is left is what the kernels assume of the values: indices in range, sizes that agree, sorted
+        offsets, columns of state tables. Kernels run without bounds checks, so a restored state is
+        untrusted until this has passed: it may come from anybody.
+        """
 
     @abstractmethod
     def process(self, state: State, collection: Collection) -> list[Outcome]:
@@ -67,6 +87,22 @@ class Operator(ABC):
     def uses_wall_time(self) -> bool:
         """Whether `wake_at` may ever name a deadline. Asked before there is a state."""
         return type(self).wake_at is not Operator.wake_at
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether this stage decides by the time of rows. A flow, a DataFrame pipeline or a
+        definition in which such a stage gets no time is refused (`core.chain.check_time`)."""
+        return False
+
+    @property
+    def gives_time(self) -> bool:
+        """Whether rows leave this stage with a time that it gave them."""
+        return False
+
+    def expected_names(self) -> dict[str, tuple[str, ...]]:
+        """The values that settings expect in columns of the input, by column: topics, streams. A
+        run says which of them never occurred."""
+        return {}
 
     @property
     def accepts_any_order(self) -> bool:
@@ -106,6 +142,12 @@ class Operator(ABC):
         """Deliver what these lanes (or all) still hold, in order. The state is then empty."""
         return []
 
+    def forget(self, state: State, lanes: Int32s) -> list[Outcome]:
+        """The keys of these lanes were silent for too long: deliver what they hold. Called instead
+        of `flush`, so that a stage can give `forgotten` as the reason where it would say that the
+        stream ended. The lanes are freed afterwards."""
+        return self.flush(state, lanes)
+
     def discard(self, state: State) -> dict[str, int]:
         """A quick end: forget what is buffered, and say how much that was."""
         return {}
@@ -117,6 +159,11 @@ class Operator(ABC):
     def metrics(self, state: State) -> dict[str, int | float]:
         """Counters and levels, by the names in the specification."""
         return {}
+
+    def watermarks(self, state: State) -> Int64s | None:
+        """The watermark of every lane, UNSET where there is none yet; None if this stage does not
+        make one. For the keys furthest behind."""
+        return None
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The schema of the data rows that leave, given that of the rows that come."""
@@ -146,7 +193,20 @@ class Operator(ABC):
     def restore(self, blob: bytes) -> State:
         """The reverse of `snapshot`. Nothing is restored in part."""
         states, _ = snapshot.decode(blob, [(self.identity(), self.layout())])
+        check_state(self, states[0])
         return states[0]
+
+
+def check_state(operator: Operator, state: State) -> None:
+    """Check the invariants of a decoded state; whatever goes wrong is a StateError."""
+    try:
+        operator.invariants(state)
+    except StateError:
+        raise
+    except Exception as error:
+        # An invariant that stumbles over the state has found something no snapshot of ours has.
+        text = f"state of {operator.name} is corrupt: {type(error).__name__}: {error}"
+        raise StateError(text) from error
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,19 @@
 
     magic "TIDE" | u16 format | u32 crc32 of the rest | u32 header length | header (JSON) | buffers
 
-The header names every stage with its version and settings and says where each array and table lies.
-An unreadable, newer or foreign snapshot is a `StateError` that says which of these it is.
+The header names every stage with its version and settings, then its arrays and tables in the order
+of the buffers. An unreadable, newer or foreign snapshot is a `StateError` that says which it is.
+
+A snapshot may come from anybody, and a checksum is easily repaired. So nothing is believed: every
+size is compared with the bytes that are there before anything is allocated, array types and shapes
+must be those of the layout, Arrow checks every offset of a table, and `Operator.invariants` checks
+the values before a kernel sees them.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import struct
 import zlib
 from collections.abc import Sequence
@@ -17,12 +23,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.state import LANE, Layout, State
+from tidegate.core.columns import LANE
+from tidegate.core.ipc import read_batch, write_batch
+from tidegate.core.state import Layout, State
 from tidegate.errors import StateError
 
 __all__ = ["FORMAT", "decode", "encode", "pack", "unpack"]
 
 FORMAT = 1
+"""The version of this layout. Raised when a reader of today could not read it any more."""
+
+_BROKEN = (
+    KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
+    MemoryError,
+)  # fmt: skip
+"""What Python raises when a header is not what it should be."""
+
+_LANES_WITHOUT_ARRAYS = 1 << 20
+"""The most lanes a state without arrays may claim: nothing else bounds them, and each costs a byte.
+Far above the lanes of a page (512), far below what would hurt."""
+
 _MAGIC = b"TIDE"
 _HEAD = struct.Struct("<4sHII")
 
@@ -54,9 +74,9 @@ def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[me
         raise StateError(f"{what} is corrupt: its checksum does not match")
     try:
         header: dict[str, Any] = json.loads(bytes(body[:length]))
-        sizes = [int(size) for size in header["sizes"]]
-    except (ValueError, TypeError, KeyError) as error:
-        raise StateError(f"{what} is corrupt: its header is unreadable ({error})") from error
+        sizes = [operator.index(size) for size in header["sizes"]]
+    except _BROKEN as error:
+        raise StateError(f"{what} is corrupt: its header is unreadable ({error!r})") from error
     if length + sum(sizes) != len(body) or min(sizes, default=0) < 0:
         raise StateError(f"{what} is corrupt: it is not as long as its header says")
     buffers, at = [], length
@@ -78,10 +98,7 @@ def encode(stages: Sequence[tuple[dict[str, Any], State]], extra: dict[str, Any]
         for name, table in state.tables.items():
             tables.append([name, table is not None])
             if table is not None:
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, table.schema) as writer:
-                    writer.write_batch(table)
-                buffers.append(sink.getvalue().to_pybytes())
+                buffers.append(write_batch(table))
         described.append({**identity, "lanes": state.lanes, "arrays": arrays, "tables": tables})
     return pack({"stages": described, "extra": extra}, buffers)
 
@@ -92,9 +109,12 @@ def decode(
     """The reverse of `encode`, against the chain that wants to use it."""
     header, buffers = unpack(blob, what)
     try:
-        return _states(header, buffers, expected, what), header["extra"]
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(f"{what} is corrupt: its header is not one of ours ({error})") from error
+        states, extra = _states(header, buffers, expected, what), header["extra"]
+        if not isinstance(extra, dict):
+            raise StateError(f"{what} is corrupt: its header is not one of ours (extra)")
+        return states, extra
+    except _BROKEN as error:
+        raise StateError(f"{what} is corrupt: its header is not one of ours ({error!r})") from error
 
 
 def _states(
@@ -110,14 +130,15 @@ def _states(
     states, at = [], 0
     for stage, (identity, layout) in zip(found, expected, strict=True):
         _match(stage, identity, what)
-        lanes = int(stage["lanes"])
-        if lanes < 1:
+        lanes = operator.index(stage["lanes"])
+        most = len(buffers[at]) if layout.arrays else _LANES_WITHOUT_ARRAYS
+        if not 1 <= lanes <= most:
             raise StateError(f"{what}, stage {identity['name']}: has {lanes} lanes")
-        state = State(layout, lanes)
         if sorted(name for name, *_ in stage["arrays"]) != sorted(layout.arrays):
             raise StateError(f"{what}, stage {identity['name']}: arrays differ from the layout")
         if len(stage["tables"]) != len(layout.tables):
             raise StateError(f"{what}, stage {identity['name']}: tables differ from the layout")
+        arrays = {}
         for name, dtype, shape in stage["arrays"]:
             column = layout.arrays[name]
             if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape) != (lanes, *column.shape):
@@ -128,8 +149,9 @@ def _states(
             raw = np.frombuffer(buffers[at], dtype)
             if raw.size != int(np.prod(shape)):
                 raise StateError(f"{what}, stage {identity['name']}: array {name} is cut off")
-            state.arrays[name] = raw.reshape(shape).copy()
+            arrays[name] = raw.reshape(shape).copy()
             at += 1
+        state = State.of_arrays(layout, lanes, arrays)
         for name, present in stage["tables"]:
             if name not in state.tables:
                 raise StateError(f"{what}, stage {identity['name']}: unknown table {name}")
@@ -137,6 +159,8 @@ def _states(
                 state.tables[name] = _read_table(buffers[at], lanes, f"{what}, table {name}")
                 at += 1
         states.append(state)
+    if at != len(buffers):
+        raise StateError(f"{what} is corrupt: {len(buffers) - at} buffers belong to no stage")
     return states
 
 
@@ -162,11 +186,9 @@ def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
 
 
 def _read_table(buffer: memoryview, lanes: int, what: str) -> pa.RecordBatch:
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
-            table = reader.read_next_batch()
-    except (pa.ArrowInvalid, OSError, StopIteration) as error:
-        raise StateError(f"{what} is unreadable: {error}") from error
+    table = read_batch(buffer, what)
+    if len(set(table.schema.names)) != len(table.schema.names):
+        raise StateError(f"{what}: two of its columns have the same name")
     lane = table.column(LANE).to_numpy()
     if lane.dtype != np.int32 or (len(lane) and not 0 <= lane.min() <= lane.max() < lanes):
         raise StateError(f"{what}: its rows are not all of the {lanes} lanes there are")

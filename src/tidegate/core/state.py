@@ -60,6 +60,14 @@ class State:
         self.tables: dict[str, pa.RecordBatch | None] = dict.fromkeys(layout.tables)
         self.touched: NDArray[np.bool_] = np.zeros(lanes, np.bool_)
 
+    @classmethod
+    def of_arrays(cls, layout: Layout, lanes: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """A state with these arrays, which must be those of the layout, and empty tables."""
+        state = cls(Layout({}, layout.tables), 0)
+        state.layout, state.lanes, state.arrays = layout, lanes, arrays
+        state.touched = np.zeros(lanes, np.bool_)
+        return state
+
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self.arrays[name]
 

@@ -61,6 +61,11 @@ class Decoder:
                 "must name the message (stream) of each column when there are several",
             )
 
+    @property
+    def reads_time(self) -> bool:
+        """Whether a time column is declared; if not, rows get the processing time."""
+        return bool(self.times)
+
     def decode(
         self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
     ) -> tuple[Collection, StreamError | None]:

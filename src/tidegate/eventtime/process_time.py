@@ -45,6 +45,10 @@ class ProcessTimeWatermark(Operator):
         object.__setattr__(self, "interval", parse_duration(self.interval, "interval", minimum=1))
         object.__setattr__(self, "offset", parse_duration(self.offset, "offset", minimum=None))
 
+    @property
+    def gives_time(self) -> bool:
+        return True
+
     def layout(self) -> Layout:
         return Layout(
             {

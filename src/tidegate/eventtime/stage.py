@@ -143,7 +143,6 @@ class EventtimeWatermark(Operator):
 
     name: ClassVar[str] = "eventtime_watermark"
     version: ClassVar[int] = 2
-    gives_time: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -189,6 +188,10 @@ class EventtimeWatermark(Operator):
     def invariants(self, state: State) -> None:
         require_int64(state, "held", TIME)
         require_int64(state, "suspects", TIME, AGAINST)
+
+    @property
+    def needs_time(self) -> bool:
+        return True
 
     def input_columns(self) -> frozenset[str] | None:
         return frozenset() if self.source is None else frozenset({self.source})

@@ -291,7 +291,7 @@ class Frames:
         stages, names, forget = self.stages, self.keys, self.forget
 
         def make() -> Flow:
-            return Flow(stages, key=names, forget=forget)
+            return Flow(stages, key=names, forget=forget, timed=True)
 
         step = Shard(make, self.arrival)
         make().compile()
