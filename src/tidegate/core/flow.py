@@ -443,9 +443,9 @@ class Flow:
             states, extra = snapshot.decode(pages[page], expected, what)
             if extra.get("page") != page:
                 raise StateError(f"{what} calls itself page {extra.get('page')}")
-            full = PAGE_LANES if place < len(pages) - 1 else None
             for state in states:
-                if state.lanes > PAGE_LANES or state.lanes != (full or states[0].lanes):
+                # A page may be shorter than others behind it: it was written when it was the last.
+                if state.lanes > PAGE_LANES or state.lanes != states[0].lanes:
                     raise StateError(f"{what} is corrupt: it has {state.lanes} lanes")
             if page == 0:
                 kept = self._read_extra(extra)
