@@ -129,14 +129,12 @@ def run(
 
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:
-        from tidegate.pipeline.secrets import resolve
-        from tidegate.pipeline.security import inside_roots
+        from tidegate.pipeline.formats import sink_path
         from tidegate.report.serve import LiveServer
 
         path = out or (definition.sink.path if definition.sink else None)
         if path is not None:
-            path = inside_roots(resolve(path, "sink.path"), "sink.path")
-            live = LiveServer(path, serve).start()
+            live = LiveServer(sink_path(path), serve).start()
             errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
     if watch:
         summary = run_watched(pipeline, master=master, out=out, console=errors)

@@ -135,7 +135,7 @@ def test_definitions_are_frozen() -> None:
          "options.eventtime.late_tolerance: got '1 s', is also given as lateTolerance "
          "(fleet.yaml, line 14)"),
         ("late: side_output", "enabled: false",
-         "options.eventtime.enabled: stands twice, on lines 12 and 14 of fleet.yaml"),
+         "options.eventtime.enabled: is given twice, on lines 12 and 14 of fleet.yaml"),
         ("enabled: true", "enabled: 7",
          "options.eventtime.enabled: got 7, must be true or false (fleet.yaml, line 12)"),
         ("shards: 4", "shards: 0",

@@ -131,7 +131,7 @@ def test_paths_do_not_leave_the_roots(
     root.mkdir()
     (root / "link").symlink_to("/etc")
     monkeypatch.setenv("TIDEGATE_ROOTS", str(root))
-    with pytest.raises(ConfigError, match="must lie in"):
+    with pytest.raises(ConfigError, match="must be inside"):
         opened(spark, f"{{path: '{path.format(root=root)}'}}")
 
 

@@ -30,6 +30,7 @@ from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import document
 from tidegate.pipeline.errors import config_error
+from tidegate.pipeline.secrets import scrub
 
 __all__ = [
     "EventtimeDefinition",
@@ -358,8 +359,11 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
             yield
         except ConfigError as error:
             place = self._document.where_is(error.field)
-            if not place or place in str(error):
+            if place in str(error):
+                place = ""
+            said = scrub(f"{error}{place}")
+            if said == str(error):
                 raise
-            raise ConfigError(
-                error.field, error.value, error.expected, message=f"{error}{place}"
-            ) from error
+            value = scrub(error.value) if isinstance(error.value, str) else error.value
+            # Not `from error`: its text has what the references stood for.
+            raise ConfigError(error.field, value, scrub(error.expected), message=said) from None

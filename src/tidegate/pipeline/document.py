@@ -1,7 +1,20 @@
-"""A YAML document that remembers on which line everything stands, so that an error can say so."""
+"""Read YAML that a stranger may have written, and remember on which line every value is.
+
+Rules:
+
+1. Only plain values come out: text, numbers, true and false, null, lists, mappings. Tags that build
+   anything else (`!!python/...`, `!!set`, dates, binary) are refused or stay text.
+2. Size is bounded before anything is built. The text is read as a stream of events first, and the
+   nesting depth, the number of nodes and the number of nodes after all aliases and merge keys are
+   expanded are counted there. A few lines of aliases of aliases would otherwise stand for billions
+   of values.
+3. A key that is given twice is an error: YAML readers silently keep the last one.
+4. Every fault is one ConfigError that names the file and the line. Nothing else is raised.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,31 +24,51 @@ from pydantic.alias_generators import to_camel
 
 from tidegate.errors import ConfigError
 
-__all__ = ["Document", "Path", "dotted", "read"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "dotted", "read"]
+
+MAX_BYTES = 256 * 1024
+"""Longest text, in UTF-8 bytes. A pipeline with 1,000 aggregates has about 60 kB. Reading this much
+takes up to 4 s in pure Python; ten times as much would look like a program that hangs."""
+
+MAX_DEPTH = 32
+"""Deepest nesting. A definition needs about 10 (a trigger inside a watermark inside a stage). From
+about 300 on, Python's recursion limit would end the reader inside PyYAML."""
+
+MAX_NODES = 50_000
+"""Most values and keys, with every alias counted as the values it stands for. A definition of
+`MAX_BYTES` without aliases stays below it unless it is made of one-letter values."""
 
 Path = tuple[str | int, ...]
-"""Where a value stands: ("streams", "fleet", "key") or ("stages", 0)."""
+"""Where a value is in a document: ("streams", "fleet", "key") or ("stages", 0)."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The plain values of a definition, the name of its file, and the line of each value."""
+    """The plain values of a definition, and where each of them is.
+
+    Attributes
+    ----------
+    value : the values.
+    name : the name of the file, None for a definition made in Python.
+    lines : line number (from 1) per path.
+    """
 
     value: Mapping[str, Any]
     name: str | None = None
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def where(self, path: Path) -> str:
-        """` (fleet.yaml, line 7)`: the line of the value, or of the nearest that stands around it;
-        nothing for a definition made in Python."""
+        """Return ` (fleet.yaml, line 7)` for error texts: the line of the value at `path`, or of
+        the nearest one around it. Empty for a definition made in Python."""
         return "" if self.name is None else f" ({self.name}, line {self.line(path)})"
 
     def where_is(self, field: str) -> str:
-        """The same for a field by its dotted name; nothing if it does not stand in the file."""
+        """Return the same for a field by its dotted name; empty if it is not in the file."""
         found = next((path for path in self.lines if path and dotted(path) == field), None)
         return "" if found is None else self.where(found)
 
     def line(self, path: Path) -> int:
+        """Return the line of the value at `path`, or of the nearest one around it."""
         while path not in self.lines and path:
             camel = (*path[:-1], to_camel(str(path[-1])))  # the file may have the other spelling
             path = camel if camel in self.lines else path[:-1]
@@ -43,20 +76,32 @@ class Document:
 
 
 def read(text: str, name: str = "pipeline.yaml") -> Document:
-    """Read YAML safely: plain values only, and a key that stands twice is an error.
+    """Read the text of a YAML file whose top is a mapping.
+
+    Parameters
+    ----------
+    text : the YAML.
+    name : the name of the file, for errors.
+
+    Raises
+    ------
+    ConfigError : for every fault; see the rules of this module.
 
     >>> read("a:\\n  b: 1\\n").where(("a", "b"))
     ' (pipeline.yaml, line 2)'
     >>> read("a: 1\\na: 2\\n")
     Traceback (most recent call last):
         ...
-    tidegate.errors.ConfigError: a: stands twice, on lines 1 and 2 of pipeline.yaml
+    tidegate.errors.ConfigError: a: is given twice, on lines 1 and 2 of pipeline.yaml
+    >>> read("a: &x [1, 2]\\nb: &y [*x, *x]\\nc: [*y, *y, *y]\\n").value["c"][2]
+    [[1, 2], [1, 2]]
     """
     loader = None
+    lines: dict[Path, int] = {}
     try:
-        loader = yaml.SafeLoader(text)
+        _check_size(text, name)
+        loader = _Loader(text)
         root = loader.get_single_node()
-        lines: dict[Path, int] = {}
         if root is not None:
             _walk(root, (), lines, name, seen=set())
         value = None if root is None else loader.construct_document(root)
@@ -68,12 +113,98 @@ def read(text: str, name: str = "pipeline.yaml") -> Document:
     if not isinstance(value, dict):
         got = type(value).__name__ if value is not None else "nothing"
         raise ConfigError(
-            "definition", value, "must be a mapping", message=f"{name} must be a mapping, got {got}"
+            "definition", got, "must be a mapping", message=f"{name} must be a mapping, got {got}"
         )
     return Document(value, name, lines)
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, without the types a definition has no use for, and with a line for
+    faults."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, OverflowError, KeyError, IndexError, AttributeError) as bad:
+            shown = f"{node.value!r:.60}" if isinstance(node, yaml.ScalarNode) else node.tag
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown} cannot be read: {bad}", node.start_mark
+            ) from bad
+
+
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+        r"|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+}
+"""Numbers as everybody means them. YAML 1.1 also reads 12:30:45 as 45045 and 010 as 8; here they
+stay text, and so do dates, which the models do not expect as objects."""
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, _NUMBERS.get(tag, shape))
+        for tag, shape in found
+        if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
+    ]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag in ("timestamp", "binary", "set", "omap", "pairs"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_undefined)  # type: ignore[type-var]
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not come yet."""
+
+    anchor: str | None
+    nodes: int = 1
+
+
+def _check_size(text: str, name: str) -> None:
+    """Refuse a text that is too long, nested too deeply, or too large once aliases are expanded.
+
+    Works on the events of the parser, which keeps no tree and does not recurse.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise _too_large(name, 1, f"has {size:,} bytes, at most {MAX_BYTES:,} are read")
+    anchors: dict[str, int] = {}
+    opened = [_Open(None, 0)]
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
+        added, anchor = 0, getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors and any(o.anchor == anchor for o in opened):
+                raise _too_large(name, line, f"the alias *{event.anchor} is inside its own value")
+            added = anchors.get(str(anchor), 1)  # an undefined one is refused by the composer
+        elif isinstance(event, yaml.ScalarEvent):
+            added = 1
+            if anchor is not None:
+                anchors[anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            opened.append(_Open(anchor))
+            if len(opened) - 1 > MAX_DEPTH:
+                raise _too_large(name, line, f"is nested more than {MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            ended = opened.pop()
+            added = ended.nodes
+            if ended.anchor is not None:
+                anchors[ended.anchor] = ended.nodes
+        opened[-1].nodes += added
+        if opened[-1].nodes > MAX_NODES:
+            raise _too_large(
+                name, line, f"has more than {MAX_NODES:,} values, with aliases expanded"
+            )
+
+
+def _too_large(name: str, line: int, what: str) -> ConfigError:
+    return ConfigError("definition", name, what, message=f"{name}, line {line}: {what}")
+
+
 def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]) -> None:
+    """Note the line of every value below `node`, and refuse keys that are given twice."""
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:  # an alias (`*x`): its lines are known already
         return
@@ -87,8 +218,8 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: 
                 raise ConfigError(
                     field_name,
                     key.value,
-                    "must stand once",
-                    message=f"{field_name}: stands twice, on lines {lines[inner]} and {line} "
+                    "must be given once",
+                    message=f"{field_name}: is given twice, on lines {lines[inner]} and {line} "
                     f"of {name}",
                 )
             lines[inner] = line
@@ -99,10 +230,10 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: 
 
 
 def dotted(path: Path) -> str:
-    """`streams.fleet.key`, `stages[0].window`.
+    """Return a path as users write it.
 
-    >>> dotted(("stages", 0, "window"))
-    'stages[0].window'
+    >>> dotted(("streams", "fleet", "key")), dotted(("stages", 0, "window"))
+    ('streams.fleet.key', 'stages[0].window')
     """
     text = ""
     for part in path:
@@ -117,7 +248,8 @@ def _unreadable(error: yaml.YAMLError, name: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    if isinstance(error, yaml.reader.ReaderError):  # a character no YAML may have
+    if isinstance(error, yaml.reader.ReaderError):  # a character that YAML does not allow
         problem = f"{problem} (at character {error.position + 1})"
+    problem = f"{' '.join(str(problem).split()):.200}"
     message = f"{name}{line}: cannot be read as YAML: {problem}"
     return ConfigError("definition", name, "must be YAML", message=message)

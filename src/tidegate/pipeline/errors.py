@@ -17,6 +17,9 @@ from tidegate.pipeline.document import Document, Path, dotted
 
 __all__ = ["config_error", "unknown"]
 
+MOST_NAMES = 30
+"""Names listed in an error. A hundred options of a client would hide the sentence."""
+
 
 def config_error(error: ValidationError, model: type[BaseModel], source: Document) -> ConfigError:
     """The first mistake, in the order of the document, and how many more there are."""
@@ -56,9 +59,12 @@ def unknown(name: str, known: Iterable[str]) -> str:
     'is not known here; did you mean lateTolerance? allowed are late, lateTolerance'
     """
     names = sorted(known)
+    listed = names if len(names) <= MOST_NAMES else []
     spelled = {to_camel(each): each for each in names} | {each: each for each in names}
     near = difflib.get_close_matches(name, spelled, n=1)
     hint = f" did you mean {spelled[near[0]]}?" if near else ""
+    if names and not listed:
+        return f"is not known here{';' if hint else ''}{hint}"
     return f"is not known here;{hint} allowed are {', '.join(names) or 'none'}"
 
 

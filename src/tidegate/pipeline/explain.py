@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from tidegate.pipeline import plan_nodes as nodes
+from tidegate.pipeline.formats import refusals
 from tidegate.pipeline.planner import Plan
+from tidegate.pipeline.secrets import show_text
 
 __all__ = ["explain", "explain_json"]
 
@@ -47,7 +49,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
         "options": {
             "mode": options.mode,
             "trigger": options.trigger,
-            "checkpoint": options.checkpoint,
+            "checkpoint": show_text(options.checkpoint),
             "shards": options.shards,
             "forget_ns": options.forget,
             "eventtime_enabled": options.eventtime.enabled,
@@ -102,4 +104,4 @@ def _notes(plan: Plan) -> list[str]:
         )
     if plan.definition.options.eventtime.enabled and not plan.key:
         notes.append("no key: all rows share one order and one watermark")
-    return notes
+    return [*notes, *refusals(plan.definition)]

@@ -10,7 +10,8 @@ from tidegate.core.operator import Operator
 from tidegate.core.time import format_duration
 from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark
 from tidegate.pipeline.definition import SinkDefinition, SourceDefinition
-from tidegate.pipeline.secrets import shown
+from tidegate.pipeline.formats import Direction, show_option
+from tidegate.pipeline.secrets import show_text, shown
 
 __all__ = [
     "Node",
@@ -58,8 +59,8 @@ class PhysicalDataSource(Node):
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"stream": self.stream}
         if self.source is not None:
-            facts |= {"format": self.source.format, "path": self.source.path}
-            facts |= _options(self.source.options)
+            facts |= {"format": self.source.format, "path": show_text(self.source.path)}
+            facts |= _options("source", self.source)
         facts |= {"key": list(self.key), "topic": self.topic, "arrival": list(self.arrival)}
         if self.columns is not None:
             facts["columns"] = list(self.columns)
@@ -158,8 +159,8 @@ class PhysicalSink(Node):
     def facts(self) -> dict[str, Any]:
         return {
             "format": self.sink.format,
-            "path": self.sink.path,
-            **_options(self.sink.options),
+            "path": show_text(self.sink.path),
+            **_options("sink", self.sink),
         }
 
 
@@ -168,14 +169,19 @@ def milliseconds(ns: int) -> int | float:
     return ns // 10**6 if ns % 10**6 == 0 else ns / 10**6
 
 
-def _options(options: Mapping[str, object]) -> dict[str, Any]:
-    return {f"option.{name}": shown(name, value) for name, value in options.items()}
+def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> dict[str, Any]:
+    return {
+        f"option.{name}": show_option(direction, part.format, name, value)
+        for name, value in part.options.items()
+    }
 
 
 def _readable(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with the durations we know written as a user would, and without what is unset."""
     return {
-        name: format_duration(value) if name in _DURATIONS and isinstance(value, int) else value
+        name: format_duration(value)
+        if name in _DURATIONS and isinstance(value, int)
+        else shown(name, value)
         for name, value in settings.items()
         if value is not None
     }

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.errors import StateError
-from tidegate.pipeline.definition import PipelineDefinition
+from tidegate.pipeline.definition import PipelineDefinition, SinkDefinition, SourceDefinition
+from tidegate.pipeline.formats import Direction, show_option
 from tidegate.pipeline.secrets import shown
 from tidegate.version import __version__
 
@@ -60,11 +61,10 @@ def record_text(definition: PipelineDefinition) -> str:
     (['car'], {'password': '***', 'user': '${env:U}'})
     """
     first = next(iter(definition.streams.values()))
-    values = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
     made = {
         "format": FORMAT,
         "tidegate": __version__,
-        "definition": _shown("", values),
+        "definition": _shown(definition),
         "roles": {
             "key": first.key,
             "topic": first.topic,
@@ -75,9 +75,28 @@ def record_text(definition: PipelineDefinition) -> str:
     return json.dumps(made, indent=1)
 
 
-def _shown(name: str, value: Any) -> Any:
+def _shown(definition: PipelineDefinition) -> Any:
+    """The definition as plain values, without secrets."""
+    values = definition.model_dump(mode="json", by_alias=True, exclude_none=True)
+    made: dict[str, Any] = _hide("", values)
+    for name, stream in definition.streams.items():
+        if stream.source is not None:
+            made["streams"][name]["source"]["options"] = _options("source", stream.source)
+    if definition.sink is not None:
+        made["sink"]["options"] = _options("sink", definition.sink)
+    return made
+
+
+def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> dict[str, Any]:
+    return {
+        name: show_option(direction, part.format, name, value)
+        for name, value in part.options.items()
+    }
+
+
+def _hide(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _shown(str(key), inner) for key, inner in value.items()}
+        return {key: _hide(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_shown(name, inner) for inner in value]
+        return [_hide(name, inner) for inner in value]
     return shown(name, value)

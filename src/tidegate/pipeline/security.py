@@ -1,33 +1,107 @@
-"""What a pipeline file that comes from someone else may not do: name code, leave the given folders.
+"""What a pipeline file may make this machine do: the rules for files from strangers.
 
-Code: some options of sources and sinks make a client load a library, run a command or make an
-object of a class. They are refused unless TIDEGATE_ALLOW_CODE=1.
+1. **Formats.** A definition may use the formats and options listed in `tidegate.pipeline.formats`.
+   Any other format, and any other option of a listed one, must be allowed by whoever starts the
+   run: `--allow-format NAME`, or the variable TIDEGATE_ALLOW_FORMATS with names and commas.
+2. **Code.** Options that make a client load a library, run a command or a statement, or create an
+   object of a class are refused, in allowed formats too, unless TIDEGATE_ALLOW_CODE=1. The same
+   holds for functions named on a definition's behalf (`module:function`).
+3. **Folders.** With TIDEGATE_ROOTS set to directories (`:` between them), every path of a
+definition
+   must be inside one of them: sources, sinks, the checkpoint, files of secrets, and options that
+   name a place. `resolve_path` is the one function that decides, and it returns the path to use:
+   `file:` URIs become plain paths, and with roots set, links and `..` are resolved. What was
+   checked is what is opened. Links inside a source's or sink's folder that lead out are refused.
 
-Folders: with TIDEGATE_ROOTS set to directories (`:` between them), every path in a definition must
-lie in one of them, whatever `..` or symbolic links it goes through: sources, sinks, the checkpoint,
-files of secrets, and options that name a place. Without it, paths are the user's own affair.
+Without TIDEGATE_ROOTS, paths are not restricted.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 from tidegate.errors import ConfigError
 
-__all__ = ["ALLOW_CODE", "ROOTS", "inside_roots", "option_inside_roots", "refuse_code"]
+__all__ = [
+    "ALLOW_CODE",
+    "ALLOW_FORMATS",
+    "ROOTS",
+    "allow_formats",
+    "allowed_formats",
+    "code_allowed",
+    "expand",
+    "is_local",
+    "names_code",
+    "refuse_code",
+    "refuse_links_out",
+    "resolve_path",
+]
 
 ALLOW_CODE = "TIDEGATE_ALLOW_CODE"
 """Set to 1, the options of a definition may name code."""
 
+ALLOW_FORMATS = "TIDEGATE_ALLOW_FORMATS"
+"""Formats that definitions may use beyond the listed ones, with commas between them."""
+
+ROOTS = "TIDEGATE_ROOTS"
+"""Directories that definitions may read from and write to, with `:` between them."""
+
+LINKS_SHOWN = 3
+"""Links named in an error; the rest are counted."""
+
+MOST_CHOICES = 1_000
+"""Patterns that the braces of one path may stand for: twenty pairs of braces are a million."""
+
 _NAMES_CODE = re.compile(
     r"(^|\.)(class|classes|reporters|providers?|library\.paths|kinit\.cmd|engine\.location|"
-    r"assignment\.strategy)$",
+    r"assignment\.strategy|driver|sessioninitstatement|preparequery|connectionprovider)$",
     re.IGNORECASE,
 )
-"""Of Kafka's two clients: plugins, commands for tickets, handlers, interceptors, reporters."""
+"""Of Kafka's two clients: plug-ins, commands for tickets, handlers, interceptors, reporters. Of
+JDBC: the driver, statements that run before the query, the provider of connections."""
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_FILE_URI = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>/.*)$", re.IGNORECASE | re.DOTALL)
+_SIGNS = "*?[{"
+"""Characters that make a path a pattern."""
+
+
+# -- formats and code ------------------------------------------------------------------------------
+
+
+def allowed_formats(env: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the formats that whoever started this process allows beyond the listed ones.
+
+    >>> sorted(allowed_formats({"TIDEGATE_ALLOW_FORMATS": "jdbc, iceberg"}))
+    ['iceberg', 'jdbc']
+    """
+    given = (os.environ if env is None else env).get(ALLOW_FORMATS, "")
+    return frozenset(name.strip().lower() for name in given.split(",") if name.strip())
+
+
+def allow_formats(names: Iterable[str]) -> None:
+    """Allow further formats for the rest of this process: `--allow-format` calls this."""
+    os.environ[ALLOW_FORMATS] = ",".join(sorted({*allowed_formats(), *names}))
+
+
+def code_allowed(env: Mapping[str, str] | None = None) -> bool:
+    """Return whether definitions may name code (TIDEGATE_ALLOW_CODE=1)."""
+    return (os.environ if env is None else env).get(ALLOW_CODE) == "1"
+
+
+def names_code(option: str) -> bool:
+    """Return whether an option makes a client run code that its value names.
+
+    >>> names_code("sessionInitStatement"), names_code("kafka.interceptor.classes")
+    (True, True)
+    >>> names_code("subclass")
+    False
+    """
+    return _NAMES_CODE.search(option) is not None
 
 
 def refuse_code(names: Iterable[str], field: str) -> None:
@@ -39,48 +113,171 @@ def refuse_code(names: Iterable[str], field: str) -> None:
     tidegate.errors.ConfigError: sink.options: got 'plugin.library.paths', names code to run; only \
 with TIDEGATE_ALLOW_CODE=1
     """
-    if os.environ.get(ALLOW_CODE) == "1":
+    if code_allowed():
         return
     for name in names:
-        if _NAMES_CODE.search(name):
+        if names_code(name):
             raise ConfigError(field, name, f"names code to run; only with {ALLOW_CODE}=1")
 
 
-ROOTS = "TIDEGATE_ROOTS"
-
-_NAMES_A_PLACE = re.compile(r"(path|dir|directory|folder|file|location|keytab)$", re.IGNORECASE)
-"""Options of formats and clients that name a place: `sourceArchiveDir`, `ssl.ca.location`."""
+# -- paths -----------------------------------------------------------------------------------------
 
 
-def inside_roots(
-    path: str, field: str, env: Mapping[str, str] | None = None, *, pattern: bool = False
+def _roots(env: Mapping[str, str] | None) -> list[Path]:
+    given = (os.environ if env is None else env).get(ROOTS)
+    return [Path(root).resolve() for root in (given or "").split(os.pathsep) if root]
+
+
+def is_local(path: str) -> bool:
+    """Return whether a path is on a mounted file system, not a URI of something remote.
+
+    >>> is_local("out"), is_local("file:/out"), is_local("s3://bucket/out")
+    (True, True, False)
+    """
+    return _SCHEME.match(path) is None or path[:5].lower() == "file:"
+
+
+def resolve_path(
+    path: str,
+    field: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    pattern: bool = False,
+    written: str | None = None,
 ) -> str:
-    """`path`, or a ConfigError if it leaves the directories given.
+    """Return the path to use for a path of a definition, or raise a ConfigError.
 
-    >>> inside_roots("/data/fleet/../../etc", "sink.path", {"TIDEGATE_ROOTS": "/data"})
+    Parameters
+    ----------
+    path : a local path, a `file:` URI, or the URI of remote storage.
+    field : the field it is from, for errors.
+    env : the environment variables; those of the process if not given.
+    pattern : whether `*`, `?`, `[...]` and `{a,b}` are signs of a pattern.
+    written : the text of the definition, for errors, where `path` has its references resolved.
+
+    Returns
+    -------
+    str : a `file:` URI as a plain path. With TIDEGATE_ROOTS set, an absolute path without links and
+        `..`; of a pattern, the part before its first sign is resolved like that.
+
+    Raises
+    ------
+    ConfigError : the path leaves the roots, or is remote while roots are set.
+
+    >>> resolve_path("file:///data/in", "path", {})
+    '/data/in'
+    >>> resolve_path("/data/fleet/../../etc", "sink.path", {"TIDEGATE_ROOTS": "/data"})
     Traceback (most recent call last):
         ...
-    tidegate.errors.ConfigError: sink.path: got '/data/fleet/../../etc', must lie in /data \
+    tidegate.errors.ConfigError: sink.path: got '/data/fleet/../../etc', must be inside /data \
 (TIDEGATE_ROOTS)
     """
-    given = (os.environ if env is None else env).get(ROOTS)
-    if not given:
-        return path
-    roots = [Path(root).resolve() for root in given.split(os.pathsep) if root]
-    plain = path.removeprefix("file://")
-    # A pattern is judged by what stands before its first sign, and may not climb after it.
-    before = plain
-    for sign in "*?[{" if pattern else "":
-        before = before.split(sign, 1)[0]
-    place = Path(before or ".").resolve()
-    climbs = ".." in Path(plain[len(before) :]).parts
-    if "://" in plain or climbs or not any(place.is_relative_to(root) for root in roots):
-        shown = ", ".join(str(root) for root in roots)
-        raise ConfigError(field, path, f"must lie in {shown} ({ROOTS})")
-    return path
+    shown = path if written is None else written
+    if "\0" in path:
+        raise ConfigError(field, shown, "must not contain a NUL character")
+    plain = path
+    if path[:5].lower() == "file:":
+        match = _FILE_URI.match(path)
+        if match is None or (match["host"] or "").lower() not in ("", "localhost"):
+            raise ConfigError(field, shown, "must be file:///absolute/path")
+        plain = "/" + match["path"].lstrip("/")
+    roots = _roots(env)
+    if not roots:
+        return plain
+    expected = f"must be inside {', '.join(map(str, roots))} ({ROOTS})"
+    if _SCHEME.match(plain):
+        raise ConfigError(field, shown, expected)
+    before, after = _split(plain) if pattern else (plain, "")
+    # After the first sign nothing may climb, in whatever way a pattern can write "..".
+    if "\\" in after or ".." in re.split(r"[/{},\[\]]", after):
+        raise ConfigError(field, shown, expected)
+    try:
+        place = Path(before or ".").resolve()
+    except (OSError, RuntimeError) as error:  # links that lead to themselves
+        raise ConfigError(field, shown, f"cannot be resolved: {error}") from error
+    if not any(place.is_relative_to(root) for root in roots):
+        raise ConfigError(field, shown, expected)
+    return str(place / after) if after else str(place)
 
 
-def option_inside_roots(name: str, value: str, field: str) -> None:
-    """Refuse an option that names a place outside of the directories given."""
-    if _NAMES_A_PLACE.search(name):
-        inside_roots(value, f"{field}.{name}")
+def _split(pattern: str) -> tuple[str, str]:
+    """The folder before the first sign of a pattern, and the rest."""
+    first = min((pattern.find(sign) for sign in _SIGNS if sign in pattern), default=-1)
+    if first < 0:
+        return pattern, ""
+    cut = pattern.rfind("/", 0, first) + 1
+    return pattern[:cut], pattern[cut:]
+
+
+def expand(path: str, field: str = "path") -> list[Path]:
+    """Return what a local path names: itself if it exists, or everything a pattern matches.
+
+    Raises ConfigError for a pattern whose braces stand for more than `MOST_CHOICES` patterns.
+    """
+    if not any(sign in path for sign in _SIGNS):
+        return [Path(path)] if Path(path).exists() else []
+    found: list[Path] = []
+    choices = list(islice(_braces(path), MOST_CHOICES + 1))
+    if len(choices) > MOST_CHOICES:
+        raise ConfigError(field, path, f"stands for more than {MOST_CHOICES:,} patterns")
+    for each in choices:
+        place = Path(each)
+        base, rest = (Path("/"), each.lstrip("/")) if place.is_absolute() else (Path(), each)
+        found += base.glob(rest) if any(s in rest for s in _SIGNS) else [place]
+    return [place for place in found if place.exists()]
+
+
+def _braces(pattern: str) -> Iterator[str]:
+    """`a{b,c}` as `ab` and `ac`, as Spark reads it. Braces inside braces are not expanded."""
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        yield pattern
+        return
+    for choice in match[1].split(","):
+        yield from _braces(pattern[: match.start()] + choice + pattern[match.end() :])
+
+
+def refuse_links_out(
+    places: Iterable[Path],
+    field: str,
+    env: Mapping[str, str] | None = None,
+    *,
+    written: str | None = None,
+) -> None:
+    """Raise a ConfigError if one of these places is, or contains, a link that leaves the roots.
+
+    Spark follows links when it lists a folder. Costs a walk over the folder, and nothing without
+    roots. A link that is put there later is not seen by this.
+    """
+    roots = _roots(env)
+    if not roots:
+        return
+    out = [link for place in places for link in _links(place) if not _inside(link, roots)]
+    if out:
+        more = f" and {len(out) - LINKS_SHOWN} more" if len(out) > LINKS_SHOWN else ""
+        named = ", ".join(str(link) for link in out[:LINKS_SHOWN])
+        shown = str(out[0]) if written is None else written
+        raise ConfigError(
+            field, shown,
+            f"contains links that lead out: {named}{more}; everything must be inside "
+            f"{', '.join(map(str, roots))} ({ROOTS})",
+        )  # fmt: skip
+
+
+def _inside(place: Path, roots: list[Path]) -> bool:
+    try:
+        target = place.resolve()
+    except (OSError, RuntimeError):
+        return False
+    return any(target.is_relative_to(root) for root in roots)
+
+
+def _links(place: Path) -> Iterator[Path]:
+    """The place itself, and all links below it. Links are not followed."""
+    yield place
+    if place.is_dir():
+        for folder, folders, files in os.walk(place, followlinks=False):
+            for name in (*folders, *files):
+                path = Path(folder, name)
+                if path.is_symlink():
+                    yield path

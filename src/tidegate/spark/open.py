@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,8 +10,7 @@ from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeTypes
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
-from tidegate.pipeline.secrets import resolve
-from tidegate.pipeline.security import inside_roots, option_inside_roots, refuse_code
+from tidegate.pipeline.formats import source_settings
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
@@ -79,22 +76,7 @@ def check_sources(definition: PipelineDefinition) -> None:
 
 def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
     """Path and options of a source with references resolved, if what they name is there."""
-    path = None if source.path is None else resolve(source.path, f"{field}.path")
-    if path is not None:
-        inside_roots(path, f"{field}.path", pattern=True)
-        matches = _matches(path) if "://" not in path else []
-        if "://" not in path and not matches:
-            raise ConfigError(f"{field}.path", path, "does not exist")
-        for match in matches:  # what a pattern finds may be a link that leads out
-            inside_roots(str(match), f"{field}.path")
-    options = {
-        key: resolve(str(value), f"{field}.options.{key}") for key, value in source.options.items()
-    }
-    refuse_code(options, f"{field}.options")
-    for key, value in options.items():
-        option_inside_roots(key, value, f"{field}.options")
-    if "path" in {key.lower() for key in options}:
-        raise ConfigError(f"{field}.options", "path", "is source.path, not an option")
+    path, options = source_settings(source, field)
     if source.format == "kafka":
         check_broker(options, field)
     return path, options
@@ -109,14 +91,6 @@ def _cause(error: Exception) -> str:
         if "tidegate.errors.ConfigError: " in line:
             return line.split("tidegate.errors.ConfigError: ", 1)[1]
     return lines[0]
-
-
-def _matches(path: str) -> list[Path]:
-    if any(sign in path for sign in "*?["):
-        return list(Path().glob(path)) if not Path(path).is_absolute() else list(
-            Path("/").glob(path.lstrip("/"))
-        )  # fmt: skip
-    return [Path(path)] if Path(path).exists() else []
 
 
 def open_pipeline(

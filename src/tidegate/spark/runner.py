@@ -16,9 +16,8 @@ from rich.table import Table
 from tidegate.core.time import format_duration, format_time, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
+from tidegate.pipeline.formats import sink_path
 from tidegate.pipeline.run_record import RECORD, record_text
-from tidegate.pipeline.secrets import resolve
-from tidegate.pipeline.security import inside_roots
 from tidegate.spark.frames import HIGHEST, Frames
 from tidegate.spark.open import check_sources, open_pipeline
 from tidegate.spark.query import run_batch_job, start, stop_between_batches
@@ -142,11 +141,10 @@ def _open(definition: PipelineDefinition, master: str | None, out: str | None) -
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
-    path = inside_roots(resolve(path, "sink.path"), "sink.path")
+    path = sink_path(path)
     checkpoint = definition.options.checkpoint
     if checkpoint is not None:
-        field = "options.checkpoint"
-        checkpoint = inside_roots(resolve(checkpoint, field), field)
+        checkpoint = sink_path(checkpoint, "options.checkpoint")
     settings = SinkSettings.of(definition.sink, definition.streams)
     check_sources(definition)
     streaming = definition.options.mode == "streaming"

@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.definition import SinkDefinition, StreamDefinition
+from tidegate.pipeline.formats import sink_options
 from tidegate.pipeline.secrets import resolve
-from tidegate.pipeline.security import option_inside_roots
+from tidegate.pipeline.security import resolve_path
 from tidegate.spark.sink import Commit, ParquetSink
 
 __all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]
@@ -48,11 +49,7 @@ class SinkSettings:
         """The settings of a definition; what the streams say that feed the sink is its default."""
         if definition is None:
             return cls()
-        options = {
-            name: resolve(str(v), f"sink.options.{name}") for name, v in definition.options.items()
-        }
-        for name, value in options.items():
-            option_inside_roots(name, value, "sink.options")
+        options = sink_options(definition)
         if definition.format == "mcap" and streams:
             options = {**_of_streams(streams), **options}
         return cls(definition.format, options)
@@ -64,7 +61,10 @@ def _of_streams(streams: Mapping[str, StreamDefinition]) -> dict[str, str]:
     paths = [s.path for s in sources if s.path is not None and s.format in ("mcap", "rosbag")]
     found = {"key": ",".join(next(iter(streams.values())).key)}
     if paths:
-        found["schemasPath"] = ",".join(resolve(path, "path") for path in paths)
+        found["schemasPath"] = ",".join(
+            resolve_path(resolve(path, "path"), "path", pattern=True, written=path)
+            for path in paths
+        )
     return {name: value for name, value in found.items() if value}
 
 
