@@ -208,6 +208,9 @@ def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     finally:
         running.kill()
     assert running.returncode == 130, stderr
-    assert stderr.strip().splitlines()[-1] == "stopped; run it again to go on from the last commit"
+    assert (
+        stderr.strip().splitlines()[-1]
+        == "stopped; run the same command again to continue from the last commit"
+    )
     assert "Traceback" not in stderr
     assert pq.read_table(out / "data")["t"].to_pylist() == [3]

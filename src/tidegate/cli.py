@@ -1,6 +1,7 @@
 """The command line. Spark, numba and pyarrow are imported when a command needs them, not before.
 
-A wrong input is one sentence and exit code 2; `--debug` shows the stack.
+Wrong input is one sentence on standard error and exit code 2; `--debug` shows the stack. Values
+that references such as `${env:NAME}` stood for are never printed.
 """
 
 from __future__ import annotations
@@ -14,58 +15,70 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tidegate.core.text import plural
 from tidegate.errors import TidegateError, sentence_of
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="tidegate",
-    help="Puts the messages of many clocks in order, in step and in batches, on Spark.",
+    help="Reorders, aligns and batches messages from many clocks, on Spark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 INTERRUPTED = 130
-"""The exit code of a program stopped by Ctrl-C, which is what typer makes of it."""
+"""Exit code after Ctrl-C, as shells and typer have it."""
 
 console = Console()
 errors = Console(stderr=True)
 
-PipelineFile = Annotated[Path, typer.Argument(help="the pipeline's YAML file")]
+PipelineFile = Annotated[Path, typer.Argument(help="The pipeline file (YAML).")]
 Master = Annotated[
-    str | None, typer.Option(help="a Spark master; local mode on all cores if unset")
+    str | None, typer.Option(help="Spark master; local mode on all cores if not given.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="print JSON, for a script")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 KeyColumns = Annotated[
-    list[str] | None, typer.Option("--key", help="the key column (several times for several)")
+    list[str] | None, typer.Option("--key", help="Key column; repeat the option for several.")
 ]
-TopicColumn = Annotated[str | None, typer.Option("--topic", help="the topic column")]
+TopicColumn = Annotated[str | None, typer.Option("--topic", help="Topic column.")]
 ArrivalColumn = Annotated[
-    str | None, typer.Option("--arrival", help="the column that pins the order of arrival")
+    str | None, typer.Option("--arrival", help="Column that gives the order of arrival.")
 ]
-TimeColumn = Annotated[str | None, typer.Option("--time", help="the event-time column")]
+TimeColumn = Annotated[str | None, typer.Option("--time", help="Event-time column.")]
 TimeType = Annotated[
-    str | None, typer.Option("--type", help="how it is read, such as unixtimestamp_ms")
+    str | None, typer.Option("--type", help="Event-time type, such as unixtimestamp_ms.")
 ]
 Serve = Annotated[
     int | None,
     typer.Option(
-        "--serve", help="a live page and /metrics on this loopback port", min=0, max=65535
+        "--serve",
+        help="Serve a live page and /metrics on this port of this machine.",
+        min=0,
+        max=65535,
     ),
 ]
-Limit = Annotated[int, typer.Option(help="look at no more rows than this", min=1)]
+AllowFormat = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-format",
+        help="Let the pipeline file use this source or sink format, with any options that do not "
+        "name code. Repeat the option for several. Only for files you trust.",
+    ),
+]
+Limit = Annotated[int, typer.Option(help="Most rows to read.", min=1)]
 
 
 @app.callback()
 def _options(
     context: typer.Context,
-    debug: Annotated[bool, typer.Option(help="show the stack of an error")] = False,
+    debug: Annotated[bool, typer.Option(help="Show the stack of an error.")] = False,
 ) -> None:
     context.obj = {"debug": debug}
 
 
 @app.command()
 def explain(pipeline: PipelineFile, as_json: Json = False) -> None:
-    """Show the physical plan: its steps in order, their settings, the time column and its type."""
+    """Show what a pipeline would do: its stages in order, settings, time column. Reads no data."""
     from tidegate.pipeline import PipelineDefinition, explain_json, plan
     from tidegate.pipeline import explain as as_text
 
@@ -75,15 +88,21 @@ def explain(pipeline: PipelineFile, as_json: Json = False) -> None:
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of pipeline files, for an editor."""
+    """Print the JSON Schema of pipeline files, for completion and checks in an editor."""
     from tidegate.pipeline import json_schema
 
     print(json.dumps(json_schema(), indent=2))
 
 
 @app.command(name="dry-run")
-def dry_run(pipeline: PipelineFile, master: Master = None, as_json: Json = False) -> None:
-    """Check a pipeline against its sources and show what would run. Runs nothing."""
+def dry_run(
+    pipeline: PipelineFile,
+    master: Master = None,
+    allow_format: AllowFormat = None,
+    as_json: Json = False,
+) -> None:
+    """Check a pipeline against its sources and show the tables it would write. Runs nothing."""
+    _allow(allow_format)
     from tidegate.pipeline import PipelineDefinition, explain_json
     from tidegate.pipeline import explain as as_text
 
@@ -114,15 +133,17 @@ def run(
     pipeline: PipelineFile,
     master: Master = None,
     out: Annotated[
-        str | None, typer.Option(help="where the tables go, instead of sink.path")
+        str | None, typer.Option(help="Folder for the tables, instead of sink.path.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="take up edits of the file while the stream runs")
+        bool, typer.Option("--watch", help="Apply edits of the file while the stream runs.")
     ] = False,
     serve: Serve = None,
+    allow_format: AllowFormat = None,
     as_json: Json = False,
 ) -> None:
-    """Run a pipeline: once over what is there (batch), or as a stream."""
+    """Run a pipeline: once over the existing data (batch), or as a stream."""
+    _allow(allow_format)
     from tidegate.pipeline import PipelineDefinition
     from tidegate.spark.reload import run_watched
     from tidegate.spark.runner import print_summary, run_definition
@@ -148,12 +169,14 @@ def run(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="where recording and results go")] = Path("demo-out"),
-    vehicles: Annotated[int, typer.Option(help="how many vehicles", min=1)] = 20,
-    seconds: Annotated[int, typer.Option(help="how long the recording is", min=1)] = 60,
-    seed: Annotated[int, typer.Option(help="another seed gives another recording")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for recording and results.")] = Path("demo-out"),
+    vehicles: Annotated[int, typer.Option(help="Number of vehicles.", min=1)] = 20,
+    seconds: Annotated[int, typer.Option(help="Length of the recording in seconds.", min=1)] = 60,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random numbers: another seed, another recording.")
+    ] = 0,
 ) -> None:
-    """Make up a fleet's recording with every trouble real ones have, and put it in order."""
+    """Generate a fleet's recording with late, lost and broken messages, and put it in order."""
     from tidegate.spark.demo import run_demo
 
     run_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
@@ -161,20 +184,21 @@ def demo(
 
 @app.command()
 def view(
-    out: Annotated[str, typer.Argument(help="where a run wrote its tables")],
+    out: Annotated[str, typer.Argument(help="Folder in which a run wrote its tables.")],
     page: Annotated[
-        Path | None, typer.Option(help="the file to write; OUT/page.html if unset")
+        Path | None, typer.Option(help="File to write; OUT/page.html if not given.")
     ] = None,
     key: KeyColumns = None,
     topic: TopicColumn = None,
     arrival: ArrivalColumn = None,
     limit: Annotated[
-        int, typer.Option(help="most messages in the page; above, they are thinned", min=1)
+        int, typer.Option(help="Most messages in the page; of more, a sample is shown.", min=1)
     ] = 1_000_000,
     serve: Serve = None,
     as_json: Json = False,
 ) -> None:
-    """Make one page of a run: every message on a timeline, where it went and why; its health."""
+    """Make a page of a run: every message on a timeline, where it went and why; rates and
+    delays."""
     from tidegate.profile.roles import Roles
     from tidegate.report.page import write_page
 
@@ -192,27 +216,29 @@ def view(
     if as_json:
         print(json.dumps(made, indent=2))
         return
-    thinned = "" if made["messages"] == made["of"] else f" of {made['of']:,}"
+    sample = "" if made["messages"] == made["of"] else f" (a sample of {made['of']:,})"
     console.print(
-        f"[bold]{made['page']}[/] shows {made['messages']:,}{thinned} messages of "
-        f"{made['keys']:,} keys in {made['bytes'] / 1e6:.1f} MB; open it in a browser",
+        f"wrote [bold]{made['page']}[/] ({made['bytes'] / 1e6:.1f} MB): "
+        f"{plural(made['messages'], 'message')}{sample} of {plural(made['keys'], 'key')}; open it "
+        "in a browser",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
 
 
 @app.command()
 def export(
-    out: Annotated[str, typer.Argument(help="where a run wrote its tables")],
-    file: Annotated[Path, typer.Argument(help="the log to write: .mcap or .rrd")],
+    out: Annotated[str, typer.Argument(help="Folder in which a run wrote its tables.")],
+    file: Annotated[Path, typer.Argument(help="File to write: .mcap or .rrd.")],
     to: Annotated[
-        str | None, typer.Option(help="mcap or rerun; by the file's name if unset")
+        str | None, typer.Option(help="mcap or rerun; by the name of the file if not given.")
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="which tables; unset: data (MCAP), all (Rerun)")
+        list[str] | None,
+        typer.Option(help="Tables to export; data (MCAP) or all (Rerun) if not given."),
     ] = None,
     key: KeyColumns = None,
 ) -> None:
-    """Write the tables of a run as a log to play: MCAP, or a recording for Rerun's viewer."""
+    """Export the tables of a run as a recording: MCAP, or for the Rerun viewer."""
     from tidegate.errors import ConfigError
 
     wanted = to or ("rerun" if file.suffix == ".rrd" else "mcap")
@@ -221,7 +247,7 @@ def export(
         from tidegate.report.rerun import export_rerun
 
         done = export_rerun(out, str(file), kinds=kind or (), roles=Roles(tuple(key or ())))
-        console.print(f"wrote {done.rows:,} rows to {file}", soft_wrap=True)
+        console.print(f"wrote {plural(done.rows, 'row')} to {file}", soft_wrap=True)
         if done.left_out:
             errors.print(f"left out: {', '.join(sorted(done.left_out))}", soft_wrap=True)
         return
@@ -230,12 +256,12 @@ def export(
     from tidegate.mcap import export as write
 
     written = write(out, file, kinds=tuple(kind or ("data",)), key=tuple(key or ()))
-    console.print(f"wrote {written:,} messages to {file}", soft_wrap=True)
+    console.print(f"wrote {plural(written, 'message')} to {file}", soft_wrap=True)
 
 
 @app.command()
 def inspect(
-    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines, CSV or MCAP")],
+    path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
     key: KeyColumns = None,
     topic: TopicColumn = None,
     time: TimeColumn = None,
@@ -244,7 +270,7 @@ def inspect(
     limit: Limit = 5_000_000,
     as_json: Json = False,
 ) -> None:
-    """Look at a table: rates, jitter, gaps, disorder, clock skew, and what to set because of it."""
+    """Profile a recording: rates, jitter, gaps, disorder, clock skew, and suggested settings."""
     from tidegate.profile.inspect import inspect as make_profile
     from tidegate.profile.roles import Roles
     from tidegate.profile.show import print_profile
@@ -259,10 +285,10 @@ def inspect(
 
 @app.command()
 def init(
-    path: Annotated[str, typer.Argument(help="a file or folder: Parquet, JSON lines, CSV or MCAP")],
-    to: Annotated[Path, typer.Option(help="the file to write")] = Path("pipeline.yaml"),
-    out: Annotated[str, typer.Option(help="where its tables will go")] = "out",
-    force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
+    path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
+    to: Annotated[Path, typer.Option(help="File to write.")] = Path("pipeline.yaml"),
+    out: Annotated[str, typer.Option(help="Folder for the tables of the pipeline.")] = "out",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     key: KeyColumns = None,
     topic: TopicColumn = None,
     time: TimeColumn = None,
@@ -270,14 +296,14 @@ def init(
     arrival: ArrivalColumn = None,
     limit: Limit = 1_000_000,
 ) -> None:
-    """Write a commented pipeline.yaml from a look at the data."""
+    """Write a first pipeline.yaml from a profile of the data, with a comment on every choice."""
     from tidegate.errors import ConfigError
     from tidegate.profile.inspect import inspect as make_profile
     from tidegate.profile.roles import Roles
     from tidegate.profile.starter import starter
 
     if to.exists() and not force:
-        raise ConfigError("to", str(to), "is there already; give --force to replace it")
+        raise ConfigError("to", str(to), "exists already; --force replaces it")
     roles = Roles(tuple(key or ()), topic, time, arrival)
     text = starter(make_profile(path, roles, time_type=time_type, limit=limit), out=out)
     try:
@@ -288,7 +314,7 @@ def init(
 
 
 def main() -> None:
-    """The entry point: one sentence and exit code 2 for what a user can mend."""
+    """The entry point: one sentence and exit code 2 for what a user can correct."""
     debug = "--debug" in sys.argv
     try:
         code: Any = app(standalone_mode=False)
@@ -301,7 +327,9 @@ def main() -> None:
         _say(str(error))
         raise SystemExit(2) from None
     except (KeyboardInterrupt, typer.Abort):
-        errors.print("stopped; run it again to go on from the last commit")
+        errors.print(
+            "stopped; run the same command again to continue from the last commit", soft_wrap=True
+        )
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         # typer's own errors (a wrong option, a missing file) know how to show themselves
@@ -317,5 +345,17 @@ def main() -> None:
 
 
 def _say(sentence: str) -> None:
-    """One line on standard error. What stands in brackets is text of the user's, not markup."""
+    """Print one line on standard error, without what references stood for and without markup."""
+    if "tidegate.pipeline.secrets" in sys.modules:  # else nothing was resolved
+        from tidegate.pipeline.secrets import scrub
+
+        sentence = scrub(sentence)
     errors.print(f"[bold red]tidegate:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+
+
+def _allow(formats: list[str] | None) -> None:
+    """Allow the formats of `--allow-format` for this process and the processes it starts."""
+    if formats:
+        from tidegate.pipeline.security import allow_formats
+
+        allow_formats(formats)

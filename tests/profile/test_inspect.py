@@ -215,7 +215,7 @@ def _tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["inspect", "{tmp}/broken.parquet"], "is not readable as parquet"),
         (["inspect", "{recording}", "--topic", "nope"], "is not a column of the table"),
         (["inspect", "{recording}", "--time", "value"], "cannot be read as a time"),
-        (["init", "{recording}", "--to", "{tmp}/broken.parquet"], "is there already"),
+        (["init", "{recording}", "--to", "{tmp}/broken.parquet"], "exists already"),
         (["view", "{tmp}"], "holds no run"),
         (["view"], "Missing argument"),
     ],
