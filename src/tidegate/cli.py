@@ -65,6 +65,14 @@ AllowFormat = Annotated[
         "name code. Repeat the option for several. Only for files you trust.",
     ),
 ]
+UserTypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--types",
+        help="Event-time types of your own: module:function, or the name of an installed entry "
+        "point. Repeat the option for several.",
+    ),
+]
 Limit = Annotated[int, typer.Option(help="Most rows to read.", min=1)]
 
 
@@ -77,8 +85,9 @@ def _options(
 
 
 @app.command()
-def explain(pipeline: PipelineFile, as_json: Json = False) -> None:
+def explain(pipeline: PipelineFile, types: UserTypes = None, as_json: Json = False) -> None:
     """Show what a pipeline would do: its stages in order, settings, time column. Reads no data."""
+    _allow(None, types)
     from tidegate.pipeline import PipelineDefinition, explain_json, plan
     from tidegate.pipeline import explain as as_text
 
@@ -99,10 +108,11 @@ def dry_run(
     pipeline: PipelineFile,
     master: Master = None,
     allow_format: AllowFormat = None,
+    types: UserTypes = None,
     as_json: Json = False,
 ) -> None:
     """Check a pipeline against its sources and show the tables it would write. Runs nothing."""
-    _allow(allow_format)
+    _allow(allow_format, types)
     from tidegate.pipeline import PipelineDefinition, explain_json
     from tidegate.pipeline import explain as as_text
 
@@ -140,10 +150,11 @@ def run(
     ] = False,
     serve: Serve = None,
     allow_format: AllowFormat = None,
+    types: UserTypes = None,
     as_json: Json = False,
 ) -> None:
     """Run a pipeline: once over the existing data (batch), or as a stream."""
-    _allow(allow_format)
+    _allow(allow_format, types)
     from tidegate.pipeline import PipelineDefinition
     from tidegate.spark.reload import run_watched
     from tidegate.spark.runner import print_summary, run_definition
@@ -353,9 +364,13 @@ def _say(sentence: str) -> None:
     errors.print(f"[bold red]tidegate:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
-def _allow(formats: list[str] | None) -> None:
-    """Allow the formats of `--allow-format` for this process and the processes it starts."""
+def _allow(formats: list[str] | None, types: list[str] | None) -> None:
+    """Apply `--allow-format` and `--types` to this process and the processes it starts."""
     if formats:
         from tidegate.pipeline.security import allow_formats
 
         allow_formats(formats)
+    if types:
+        from tidegate.pipeline.user_types import use_types
+
+        use_types(types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeTypes, EventtimeWatermark, ProcessTimeWatermark
 from tidegate.pipeline import PipelineDefinition, StageContext, Stages, explain, explain_json, plan
+from tidegate.pipeline.user_types import use_types
 from tidegate.pipeline.window_stage import build_window
 from tidegate.sync import Synchronize
 from tidegate.testing.fleet import facts, fleet
@@ -193,8 +195,10 @@ def test_several_streams_meet_in_one_pipeline() -> None:
          "key `vin` not found in stream `fleet` schema"),
         (define(stream={"topic": "topc"}), "topic `topc` not found in stream `fleet` schema"),
         (define(stream={"arrival": ["offset"]}), "arrival `offset` not found in stream `fleet`"),
-        (define(stream={"columns": [*STREAM["columns"], "time_ns"]}),
-         "column `time_ns` of stream `fleet` is a name Tidegate keeps for itself"),
+        (define(stream={"columns": [*STREAM["columns"], "__tidegate_lane"]}),
+         "streams.fleet.columns: got '__tidegate_lane', columns that start with '__tidegate_' are"),
+        (define(eventtime={"source": "partition"}),
+         "options.eventtime.source `partition` not found in stream `fleet` schema"),
         (define("sort"), "stages[0].sort: is not known here; allowed are batch, compact"),
         (define({"sinchronise": {}}),
          "stages[0].sinchronise: is not known here; did you mean synchronize?"),
@@ -403,3 +407,168 @@ def test_explain_warns_of_what_may_surprise() -> None:
         "PhysicalGate stands before the watermark", "no arrival columns", "no key",
     ]  # fmt: skip
     assert "PhysicalProcessTimeWatermark" in explain(plan(define(WINDOW, enabled=False)))
+
+
+# -- no silent wrong answer -----------------------------------------------------------------------
+
+
+def test_a_declared_event_time_that_is_not_enabled_is_refused_with_the_line_to_add() -> None:
+    text = """\
+streams:
+  fleet:
+    key: vehicle
+    eventtime: {column: stamp, type: unixtimestamp_ns}
+stages:
+  - synchronize: {topics: [a, b], topic: t}
+"""
+    with pytest.raises(ConfigError) as caught:
+        plan(PipelineDefinition.from_yaml(text))
+    assert str(caught.value) == (
+        "stream `fleet` declares eventtime, but options.eventtime.enabled is not set: add "
+        "`options: {eventtime: {enabled: true}}`, or `enabled: false` for processing time "
+        "(pipeline.yaml, line 4)"
+    )
+    for enabled in ("true", "false"):
+        plan(PipelineDefinition.from_yaml(f"{text}options: {{eventtime: {{enabled: {enabled}}}}}"))
+
+
+@pytest.mark.parametrize("stage", [SYNC, WINDOW, {"batch": {"length": "1 s"}}])
+def test_a_stage_that_decides_by_time_needs_a_clock(stage: Any) -> None:
+    streams = {"s": {"key": "vehicle", "topic": "topic"}}
+    with pytest.raises(ConfigError, match=r"^stages\[0\]\.\w+ decides by time, and no stream"):
+        plan(PipelineDefinition.of({"streams": streams, "stages": [stage]}))
+    chosen = {"eventtime": {"enabled": False}}
+    plan(PipelineDefinition.of({"streams": streams, "stages": [stage], "options": chosen}))
+
+
+def test_a_stage_for_which_any_clock_will_do_does_not() -> None:
+    streams = {"s": {"key": "vector"}}
+    plan(PipelineDefinition.of({"streams": streams, "stages": [{"compact": {"dims": 3}}]}))
+    plan(PipelineDefinition.of({"streams": streams}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "able"),
+    [
+        (pa.int64(), "iso8601", "unixtimestamp_ms"),
+        (pa.int64(), "timestamp", "unixtimestamp_ns"),
+        (pa.bool_(), "unixtimestamp_ns", None),
+        (pa.list_(pa.int64()), "unixtimestamp_ns", None),
+        (pa.timestamp("us"), "unixtimestamp_ms", "timestamp"),
+    ],
+)
+def test_a_column_that_can_never_be_read_as_that_time_is_a_plan_error(
+    kind: pa.DataType, type_: str, able: str | None
+) -> None:
+    definition = define(stream={"eventtime": {"column": "stamp", "type": type_}})
+    schema = SCHEMA.set(2, pa.field("stamp", kind))
+    with pytest.raises(ConfigError, match=f"`{type_}` cannot read `stamp` of stream") as caught:
+        plan(definition, {"fleet": schema})
+    assert (able is None) or (able in str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [
+        (pa.int64(), "unixtimestamp_ns"), (pa.int32(), "unixtimestamp_s"),
+        (pa.string(), "iso8601"), (pa.string(), "unixtimestamp_ms"),
+        (pa.dictionary(pa.int32(), pa.string()), "iso8601"), (pa.timestamp("ns"), "timestamp"),
+        (pa.timestamp("us", "UTC"), "timestamp"), (pa.null(), "iso8601"),
+    ],
+)  # fmt: skip
+def test_columns_that_can_be_read_are_planned(kind: pa.DataType, type_: str) -> None:
+    definition = define(stream={"eventtime": {"column": "stamp", "type": type_}})
+    plan(definition, {"fleet": SCHEMA.set(2, pa.field("stamp", kind))})
+
+
+def test_a_time_inside_a_struct() -> None:
+    header = pa.struct({"stamp": pa.int64(), "frame": pa.string()})
+    schema = SCHEMA.set(2, pa.field("header", header))
+    declared = {"column": "header.stamp", "type": "unixtimestamp_ns"}
+    definition = define(stream={"eventtime": declared, "columns": None})
+    made = plan(definition, {"fleet": schema})
+    assert "eventtime.column=header.stamp" in explain(made)
+    rows = pa.record_batch(
+        [["v", "v"], ["t", "t"], [{"stamp": 5, "frame": "a"}, None], [1, 2], [1.0, 2.0]],
+        schema=schema,
+    )
+    collection, errors = made.decoder.decode(rows)
+    assert collection.time_ns.tolist() == [5]
+    assert errors is not None
+    assert len(errors.rows) == 1
+    with pytest.raises(ConfigError, match=r"eventtime.column `header.time` not found"):
+        plan(
+            define(stream={"eventtime": {**declared, "column": "header.time"}, "columns": None}),
+            {"fleet": schema},
+        )
+    dotted = SCHEMA.set(2, pa.field("header.stamp", pa.int64()))
+    assert plan(definition, {"fleet": dotted}).decoder.times[0].message is None
+
+
+def test_explain_states_the_zone_of_times_without_one() -> None:
+    iso = define(stream={"eventtime": {"column": "stamp", "type": "iso8601"}})
+    assert "eventtime.zone=UTC where a time has none" in explain(plan(iso))
+    assert "zone" not in explain(plan(define()))
+
+
+# -- event-time types of users --------------------------------------------------------------------
+
+
+@pytest.fixture
+def clocks(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_clocks.py").write_text(
+        "import pyarrow.compute as pc\n"
+        "def register(types):\n"
+        "    types.register('gps_seconds', lambda column: pc.multiply(column, 1_000_000_000))\n"
+        "def broken(types):\n"
+        "    raise RuntimeError('no clock')\n"
+        "value = 5\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("TIDEGATE_TYPES", raising=False)
+    monkeypatch.setenv("TIDEGATE_TYPES", "")
+    return "my_clocks"
+
+
+GPS = {"eventtime": {"column": "stamp", "type": "gps_seconds"}}
+
+
+def test_types_named_on_the_command_line(clocks: str) -> None:
+    with pytest.raises(ConfigError, match=r"eventtime.type `gps_seconds` not registered"):
+        plan(define(stream=GPS))
+    use_types([f"{clocks}:register"])
+    made = plan(define(stream=GPS))
+    rows = pa.record_batch({"stamp": [2]})
+    assert made.decoder.decode(rows)[0].time_ns.tolist() == [2_000_000_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere:register", "cannot be loaded: No module named 'nowhere'"),
+        ("my_clocks:nothing", "cannot be loaded"),
+        ("my_clocks:value", "must be a function"),
+        ("my_clocks:broken", "failed: RuntimeError: no clock"),
+        ("unheard_of", "must be module:function or one of group tidegate.eventtime_types"),
+    ],
+)
+def test_types_that_cannot_be_loaded_are_one_sentence(clocks: str, name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        use_types([name])
+
+
+def test_an_entry_point_is_code_and_must_be_allowed(
+    clocks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = EntryPoint("gps_seconds", f"{clocks}:register", "tidegate.eventtime_types")
+    found = {"gps_seconds": [entry]}
+    monkeypatch.setattr(
+        "tidegate.pipeline.user_types.entry_points", lambda group, name: found.get(name, [])
+    )
+    with pytest.raises(ConfigError, match=r"allow it with --types gps_seconds or TIDEGATE_ALLOW"):
+        plan(define(stream=GPS))
+    monkeypatch.setenv("TIDEGATE_ALLOW_CODE", "1")
+    plan(define(stream=GPS))
+    monkeypatch.delenv("TIDEGATE_ALLOW_CODE")
+    use_types(["gps_seconds"])
+    plan(define(stream=GPS))

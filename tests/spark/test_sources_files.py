@@ -75,7 +75,8 @@ def test_a_bad_line_is_an_error_row_with_its_text_and_its_file(
     write(tmp_path / "in", format)
     name, content = BAD[format]
     (tmp_path / "in" / name).write_text(content)
-    schema = "schema: 'vehicle string, stamp long, x double', options: {header: true}"
+    options = ", options: {header: true}" if format == "csv" else ""
+    schema = f"schema: 'vehicle string, stamp long, x double'{options}"
     made = opened(spark, f"{{format: {format}, path: {tmp_path / 'in'}, {schema}}}")
     (wrong,) = made.errors.collect()
     assert wrong["line_unparsed"] == content.splitlines()[-1]

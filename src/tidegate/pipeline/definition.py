@@ -1,8 +1,11 @@
-"""What a pipeline is: streams, options, stages, sink. YAML and Python are this one model.
+"""What a pipeline is: streams, options, stages, sink. YAML and Python use this one model.
 
 Every field may be written `late_tolerance` or `lateTolerance`. A field that does not exist, a value
-that does not fit and a choice that is not offered are each one ConfigError sentence: where, what
-was found, what is allowed, and for a file on which line.
+of the wrong type and a choice that is not offered are each one ConfigError: the field, the value,
+what is allowed, and for a file the line.
+
+The text below each field is its documentation: it appears in the JSON Schema (`tidegate schema`)
+and in the reference.
 """
 
 from __future__ import annotations
@@ -47,10 +50,11 @@ __all__ = [
 
 _DURATION_SCHEMA = WithJsonSchema(
     {
-        "description": 'a span of time, such as "200 ms" or "5 s"; a bare number is nanoseconds',
+        "description": 'A span of time, such as "200 ms", "5 s" or "10 minutes"; a bare number is '
+        "nanoseconds.",
         "anyOf": [
             {"type": "integer"},
-            {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ns|us|µs|ms|s|min|m|h|d)\s*$"},
+            {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[A-Za-zµ]+\s*$"},
         ],
     }
 )
@@ -74,17 +78,17 @@ def _scalar(value: object) -> object:
 
 
 Span = Annotated[int, BeforeValidator(parse_duration), _DURATION_SCHEMA]
-"""A duration of at least 0, kept in nanoseconds."""
+"""A duration of at least 0, in nanoseconds."""
 LongerSpan = Annotated[int, BeforeValidator(_positive), _DURATION_SCHEMA]
 """A duration of at least 1 ns."""
 Names = Annotated[list[str], BeforeValidator(_names), _NAMES_SCHEMA]
-"""One column or a list of them."""
+"""One column, or a list of columns."""
 Scalar = Annotated[
     Any,
     BeforeValidator(_scalar),
     WithJsonSchema({"type": ["string", "number", "integer", "boolean"]}),
 ]
-"""An option of a Spark format: it gets them all as text."""
+"""The value of an option. Sources and sinks get all of them as text."""
 
 
 class _Model(BaseModel):
@@ -102,8 +106,8 @@ class _Model(BaseModel):
         except ValidationError as error:
             raise config_error(error, type(self), document.Document(fields)) from None
 
-    # Models inside models are built by pydantic itself, not through this __init__: an error then
-    # keeps the whole path to its field. RootModel marks its own __init__ in the same way.
+    # pydantic builds models inside models without this __init__, so that an error keeps the whole
+    # path to its field. RootModel marks its own __init__ in the same way.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
@@ -117,46 +121,62 @@ class _Model(BaseModel):
 
 
 class EventtimeDefinition(_Model):
-    """Which column carries event time, and the name of the type that reads it."""
+    """The column with the event time, and how its values are read."""
 
     column: str
-    """The column with the time of each row."""
+    """The column with the time of each row. `header.stamp` is the field `stamp` of the struct
+    column `header`, unless there is a column of that whole name."""
     type: str
-    """A registered event-time type, such as `unixtimestamp_ms` or `iso8601`."""
+    """How the values are read: `unixtimestamp_s`, `unixtimestamp_ms`, `unixtimestamp_us`,
+    `unixtimestamp_ns`, `iso8601`, `timestamp`, or a type of your own (`tidegate run --types`).
+    Times without a zone are read as UTC, never in the zone of the machine or the session."""
 
 
 class MessageDefinition(_Model):
-    """One of several messages a tuple may carry, each in a struct column named after it."""
+    """One of several messages of a row, in a struct column of that name."""
 
     eventtime: EventtimeDefinition | None = None
+    """The event time inside this message. A row has the time of its first message that has one."""
 
 
 class SourceDefinition(_Model):
-    """Where rows come from: any format that Spark reads."""
+    """Where the rows of a stream come from."""
 
     format: str = "parquet"
+    """`parquet`, `csv`, `json`, `orc`, `xml`, `text`, `avro`, `delta`, `kafka`, `mcap`, `rosbag` or
+    `spool`. Any other format of Spark must be allowed when the run is started:
+    `--allow-format NAME`."""
     path: str | None = None
+    """A file, a folder or a pattern (`logs/*.mcap`), local or a URI that Spark reads. `${env:NAME}`
+    and `${file:path}` are replaced when the run starts."""
     options: dict[str, Scalar] = Field(default_factory=dict)
-    """Options of the format; `${env:NAME}` and `${file:path}` are looked up when the run starts."""
+    """Options of the format. `${env:NAME}` and `${file:path}` are replaced when the run starts:
+    that is how to give a password. An option that is not listed for the format is refused."""
     ddl: str | None = Field(default=None, alias="schema")
-    """The schema as Spark writes it (`vehicle string, stamp long`), for formats that need one."""
+    """The schema in Spark's notation (`vehicle string, stamp long`). Needed for Kafka values, and
+    for files of text whose types must not be guessed."""
 
 
 class StreamDefinition(_Model):
-    """One declared stream."""
+    """One input of the pipeline. All streams of a pipeline need the same key and topic columns."""
 
     source: SourceDefinition | None = None
+    """Where its rows come from. Required to run; `explain` does without."""
     columns: list[str] | None = None
-    """The columns of its rows, if they cannot be taken from the data."""
+    """The names of its columns, for `explain` without data. A run takes them from the data."""
     key: Names = Field(default_factory=list)
-    """What order, watermark and state are kept for, one by one: a vehicle, an instrument."""
+    """The columns that identify a vehicle, an instrument, a shard. Each key has its own order,
+    watermark and state. Without a key, all rows share one."""
     topic: str | None = None
-    """The column that names the topic of a message."""
+    """The column that names the topic of a message. Needed by `synchronize` and `batch`."""
     arrival: Names = Field(default_factory=list)
-    """The columns that pin arrival order, most significant first: a log time, an offset."""
+    """The columns that give the order of arrival, most significant first: a log time, an offset.
+    Spark does not keep the order of rows, so without them rows of equal time have no fixed
+    order."""
     eventtime: EventtimeDefinition | None = None
+    """The event time of its rows. Required if `options.eventtime.enabled` is true."""
     messages: dict[str, MessageDefinition] = Field(default_factory=dict)
-    """For tuples of several messages: the struct columns, and the event time inside each."""
+    """For rows that hold several messages, each in a struct column: the event time inside each."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -164,7 +184,7 @@ class StreamDefinition(_Model):
             raise ConfigError(
                 "messages",
                 sorted(self.messages),
-                "eventtime is declared for the stream already; declare it inside the messages",
+                "eventtime is also declared for the stream; declare it inside the messages only",
             )
         for name in ("key", "arrival"):
             columns = getattr(self, name)
@@ -176,50 +196,75 @@ class StreamDefinition(_Model):
 class EventtimeOptions(_Model):
     """How rows are put in order of event time."""
 
-    enabled: bool = False
-    """Off: processing time, and what streams declare about event time is not looked at."""
+    enabled: bool | None = None
+    """true: rows are ordered by their event time. false: by the time at which they are seen
+    (processing time), and what streams declare about event time is ignored. There is no default
+    where it matters: a stream that declares event time, or a stage that needs time, without this
+    setting is refused."""
     late_tolerance: Span = 0
-    """How far behind the newest time a row may arrive and still be put in order."""
+    """How far behind the newest time of its key a row may arrive and still be put in order. Rows
+    wait that long, so it is also the delay. `tidegate inspect` suggests a value. Default 0: only
+    rows that arrive in order are on time."""
     late: Literal["side_output", "drop"] = "side_output"
+    """What happens to late rows: `side_output` writes them to the table `late` with their lateness,
+    `drop` only counts them."""
     watermark_per: Literal["collection", "tuple"] = "tuple"
-    """`tuple` judges every row by those before it, so how rows fall into micro-batches changes
-    nothing; `collection` judges a whole collection by the watermark before it."""
+    """`tuple` judges every row by the rows before it, so that results do not depend on how the
+    input is cut into micro-batches; `collection` judges a micro-batch by the watermark before
+    it."""
     max_future_skew: Span | None = None
-    """A row further ahead than this is reported and does not move time."""
+    """A row further ahead than this has a wrong clock: it becomes an error row and does not move
+    the watermark. Default: no limit, so one row a year ahead makes all rows after it late."""
     skew_against: Literal["rows", "clock"] = "rows"
+    """What `max_future_skew` is measured against: the newest row of the key, or the system
+    clock."""
     skew_confirm: int = Field(default=10, ge=1)
+    """How many rows that agree with each other confirm a jump ahead: after a pause of the
+    recording, the clock is right and the rows are accepted. At 1, every wrong clock is believed;
+    default 10."""
     source: str | None = None
-    """A column that names the partition a row came from: each then has its own watermark."""
+    """A column that names the partition a row comes from, such as `kafka_partition`. Each source
+    then has its own watermark, and the slowest one counts. Default: one watermark per key."""
     max_sources: int = Field(default=16, ge=1)
+    """Most sources per key; rows of further ones are errors. Bounds the state. Default 16."""
     idle_timeout: LongerSpan | None = None
-    """A source unseen for so long is not waited for."""
+    """A source that has not sent a row for this long (wall-clock time) no longer holds the
+    watermark back. Default: it is waited for without limit."""
 
 
 class ProcesstimeOptions(_Model):
-    """The ticker of processing time."""
+    """The watermark of processing time."""
 
     interval: LongerSpan | None = None
-    """Time between watermarks. Unset: the length of the first window, else 1 s."""
+    """Time between two watermarks. Default: the length (or step) of the first window, else 1 s."""
     offset: Annotated[
         int, BeforeValidator(lambda v: parse_duration(v, minimum=None)), _DURATION_SCHEMA
     ] = 0
+    """Shifts the watermarks from whole multiples of the interval since 1970. May be negative."""
 
 
 class Options(_Model):
     """How the pipeline runs."""
 
     eventtime: EventtimeOptions = EventtimeOptions()
+    """How rows are put in order of event time."""
     processtime: ProcesstimeOptions = ProcesstimeOptions()
+    """The watermark of processing time, where event time is not enabled."""
     mode: Literal["batch", "streaming"] = "batch"
-    """`batch` reads what there is once; `streaming` goes on, or catches up with `available_now`."""
+    """`batch` reads the existing data once; `streaming` waits for more, or ends after the existing
+    data with `trigger: available_now`."""
     trigger: str | None = None
-    """Streaming: `available_now`, or the time between micro-batches, such as `1 s`."""
+    """Streaming: `available_now`, or the time between micro-batches, such as `1 s`. Default:
+    `available_now`."""
     checkpoint: str | None = None
-    """Streaming: where Spark keeps progress and state."""
+    """Streaming: the folder in which Spark keeps progress and state. Default: below the sink's
+    path."""
     shards: int | None = Field(default=None, ge=1)
-    """How many groups the keys are spread over. Unset: one per core."""
+    """Number of groups the keys are divided into; each is one task and one state. Default: one per
+    core. Fewer leave cores idle, many cost about 1 ms each per micro-batch."""
     forget: LongerSpan | None = None
-    """A key unseen for so long (wall time) is flushed and its state freed."""
+    """A key without rows for this long (wall-clock time) is flushed and its state freed. Default:
+    never, so the state grows with the number of keys."""
 
     @field_validator("trigger", mode="after")
     @classmethod
@@ -244,7 +289,9 @@ class StageDefinition(_Model):
     """A stage by name, with its settings: `{"synchronize": {...}}`, or just `"compact"`."""
 
     name: str
+    """`synchronize`, `batch`, `window`, `compact`, or a stage of your own (`STAGES.register`)."""
     settings: dict[str, Any] = Field(default_factory=dict)
+    """The settings of the stage: the arguments of its class, in either spelling."""
 
     @model_validator(mode="before")
     @classmethod
@@ -268,15 +315,19 @@ SinkFormat = Literal["parquet", "delta", "kafka", "mcap"]
 
 
 class SinkDefinition(_Model):
-    """Where the tables go: one per kind (data, late, error, ...), under `path`."""
+    """Where the tables go: one per kind of outcome (data, late, error, ...), below `path`."""
 
     format: SinkFormat = "parquet"
+    """`parquet`, `delta`, `kafka` or `mcap`."""
     path: str | None = None
+    """The folder of the tables, local or a URI. `--out` replaces it."""
     options: dict[str, Scalar] = Field(default_factory=dict)
+    """Options of the format: `compression` for parquet, `bootstrap.servers` and `topic` for kafka.
+    An option that is not listed for the format is refused."""
 
 
 class PipelineDefinition(_Model):
-    """A whole pipeline.
+    """A whole pipeline: what `tidegate run` runs.
 
     >>> pipeline = PipelineDefinition.from_yaml('''
     ... name: fleet
@@ -297,28 +348,37 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
     """
 
     name: str = Field(default="pipeline", min_length=1)
+    """The name of the pipeline, in logs and on the page."""
     streams: dict[str, StreamDefinition] = Field(min_length=1)
+    """The inputs, by name. At least one."""
     options: Options = Options()
+    """How the pipeline runs: event time, batch or streaming, checkpoint."""
     stages: list[StageDefinition] = Field(default_factory=list)
+    """What happens to the rows, in order. Without stages, rows are put in order of their time."""
     sink: SinkDefinition | None = None
+    """Where the tables go. Required to run, unless `--out` is given."""
 
     _document: document.Document = PrivateAttr(default_factory=lambda: document.Document({}))
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
-        """From plain values, as a YAML or JSON file gives them."""
+        """Make a definition from plain values, as a YAML or JSON file gives them.
+
+        Raises ConfigError for the first mistake, and says how many more there are.
+        """
         return cls._checked(document.Document(value))
 
     @classmethod
     def from_yaml(cls, text: str, name: str = "pipeline.yaml") -> Self:
-        """From the text of a YAML file; errors name its lines."""
+        """Make a definition from the text of a YAML file called `name`; errors name its lines."""
         return cls._checked(document.read(text, name))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """From a YAML file."""
+        """Make a definition from a YAML file. At most `document.MAX_BYTES` are read."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with Path(path).open("rb") as file:
+                text = file.read(document.MAX_BYTES + 1).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
             raise ConfigError(
@@ -337,16 +397,18 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
         return made
 
     def __eq__(self, other: object) -> bool:
-        """The same pipeline, wherever it was written down."""
+        """Two definitions are equal if they describe the same pipeline, whatever file they are
+        from."""
         return isinstance(other, PipelineDefinition) and self.model_dump() == other.model_dump()
 
     def where(self, *path: str | int) -> str:
-        """The file and line of a field, for errors; empty if this was made in Python."""
+        """Return the file and line of a field, for errors; empty if this was made in Python."""
         return self._document.where(path)
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """What turns out to be wrong with a field inside gets the line on which it stands.
+        """Add the line to every ConfigError about a field that is raised inside, and replace what
+        references stood for by the references.
 
         >>> pipeline = PipelineDefinition.from_yaml("streams: {s: {}}\\nsink: {path: out}")
         >>> with pipeline.located():

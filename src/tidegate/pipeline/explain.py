@@ -52,7 +52,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
             "checkpoint": show_text(options.checkpoint),
             "shards": options.shards,
             "forget_ns": options.forget,
-            "eventtime_enabled": options.eventtime.enabled,
+            "eventtime_enabled": bool(options.eventtime.enabled),
             "eventtime_late_tolerance_ms": nodes.milliseconds(options.eventtime.late_tolerance),
         },
         "nodes": [

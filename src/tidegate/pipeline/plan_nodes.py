@@ -24,6 +24,10 @@ __all__ = [
     "milliseconds",
 ]
 
+MAY_LACK_A_ZONE = ("iso8601", "timestamp")
+"""Event-time types whose values may come without a zone. They are then in UTC, never in the zone of
+the machine or the session; `explain` says so."""
+
 _DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "offset")
 
 
@@ -85,6 +89,8 @@ class PhysicalDecoder(Node):
             facts[f"{prefix}.column"] = time.path
             facts[f"{prefix}.type"] = time.type
             place = time.column if time.message is None else time.message
+            if time.type in MAY_LACK_A_ZONE:
+                facts[f"{prefix}.zone"] = "UTC where a time has none"
             if self.columns is not None:
                 facts[f"{prefix}.index"] = self.columns.index(place)
         return facts

@@ -1,14 +1,19 @@
-"""From a definition to a physical plan: every name checked, every stage built, nothing run.
+"""From a definition to a physical plan: every name is checked, every stage is built, nothing runs.
 
 Rules of planning:
 
-- `eventtime.enabled` puts a PhysicalEventtimeWatermark before the first stage that needs time. If
-  no stage does, it still stands behind the decoder: to put rows in order is what Tidegate is for,
-  with or without a window behind it. (A planner that only serves windows would leave it out.)
-- Otherwise time is processing time, what streams declare about event time is not looked at, and a
-  PhysicalProcessTimeWatermark is put before the first stage that needs time.
-- Stages that do not need time and stand before the watermark see rows in order of arrival, and rows
-  they hold back do not advance time. `explain` says so.
+1. **No time, no decision.** A stream that declares event time, or a stage that decides by time,
+needs
+   `options.eventtime.enabled` to be set. Without it the plan is refused, with the line to add.
+2. `enabled: true` puts a PhysicalEventtimeWatermark before the first stage that needs time. If no
+   stage does, it comes right after the decoder: putting rows in order is useful without a window.
+3. `enabled: false` means processing time: what streams declare about event time is ignored, and a
+   PhysicalProcessTimeWatermark is put before the first stage that needs time.
+4. Stages before the watermark see rows in order of arrival, and rows they hold back do not advance
+   time. `explain` says so.
+5. What the schema can tell is told here and not by the rows: columns that do not exist, a time
+column
+   whose type the declared event-time type can never read, keys that are lists, internal names.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidegate.core.chain import Chain
+from tidegate.core.columns import check_columns
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
@@ -30,34 +36,37 @@ from tidegate.eventtime import (
     TimeColumn,
 )
 from tidegate.pipeline import plan_nodes as nodes
-from tidegate.pipeline.definition import PipelineDefinition, StreamDefinition
+from tidegate.pipeline.definition import (
+    EventtimeDefinition,
+    PipelineDefinition,
+    StreamDefinition,
+)
 from tidegate.pipeline.stages import STAGES, StageContext, Stages
+from tidegate.pipeline.user_types import known_types
 
-__all__ = ["Input", "Plan", "plan"]
+__all__ = ["Input", "Plan", "named_types", "plan"]
 
 DEFAULT_TICK_NS = 10**9
-"""The ticker of processing time where no window says how often it is needed: one second."""
-
-
-RESERVED = frozenset({"time_ns", "__lane", "__time"})
-"""Columns that results and states have beside those of the rows."""
+"""Time between two watermarks of processing time, where no window tells how often they are needed.
+One second: shorter costs a micro-batch each, longer delays results."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One stream of a plan: where its rows are and how they get their times."""
+    """One stream of a plan: where its rows are, and how they get their times."""
 
     source: nodes.PhysicalDataSource
     decoder: Decoder
 
     @property
     def stream(self) -> str:
+        """The name of the stream in the definition."""
         return self.source.stream
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A definition that has been checked, as the steps that run."""
+    """A definition that has been checked, as the nodes that run."""
 
     definition: PipelineDefinition
     inputs: tuple[Input, ...]
@@ -65,14 +74,17 @@ class Plan:
 
     @property
     def key(self) -> tuple[str, ...]:
+        """The key columns, the same for all streams."""
         return self.inputs[0].source.key
 
     @property
     def topic(self) -> str | None:
+        """The topic column, the same for all streams."""
         return self.inputs[0].source.topic
 
     @property
     def arrival(self) -> tuple[str, ...]:
+        """The arrival columns of the first stream."""
         return self.inputs[0].source.arrival
 
     @property
@@ -81,12 +93,12 @@ class Plan:
         return self.inputs[0].decoder
 
     def flow_stages(self) -> tuple[Operator, ...]:
-        """The operators, in order."""
+        """Return the operators, in order."""
         return tuple(node.operator for node in self.nodes if node.operator is not None)
 
     def flow(self) -> Flow:
-        """A flow that runs this plan in process. With several streams, decode each with its input's
-        decoder and hand the collections to `accept`."""
+        """Return a flow that runs this plan in process. With several streams, decode each with the
+        decoder of its input and give the collections to `accept`."""
         return Flow(
             self.flow_stages(),
             key=self.key,
@@ -95,11 +107,11 @@ class Plan:
         )
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """The schema of the data that comes out."""
+        """Return the schema of the data that comes out, for rows of this schema."""
         return Chain(self.flow_stages()).schema(rows)
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
-        """The schemas of the tables beside it."""
+        """Return the schemas of the tables beside the data: late rows, errors, ..."""
         return Chain(self.flow_stages()).side_schemas(rows)
 
 
@@ -110,17 +122,26 @@ def plan(
     types: EventtimeTypes | None = None,
     stages: Stages = STAGES,
 ) -> Plan:
-    """Check `definition` and build its physical plan, or raise a ConfigError.
+    """Check a definition and build its physical plan.
 
-    `schemas` has the schema (or the column names) of each stream as its data gives it; a stream's
-    own `columns` serve where it has none. Without either, columns are not checked here.
+    Parameters
+    ----------
+    definition : what to plan.
+    schemas : per stream the schema (or the column names) of its data. A stream that is not in it
+        has the columns of its definition; without either, columns are not checked.
+    types : the event-time types; if not given, the built-in ones and those of `--types`.
+    stages : the stages that a definition may use.
+
+    Raises
+    ------
+    ConfigError : for the first thing that is wrong, with the line of the file.
 
     >>> definition = PipelineDefinition.of({"streams": {"s": {"columns": ["t"]}}})
     >>> [node.name for node in plan(definition).nodes]
     ['PhysicalDataSource', 'PhysicalDecoder']
     """
-    registry = types or EventtimeTypes()
-    enabled = definition.options.eventtime.enabled
+    registry = types or known_types(named_types(definition))
+    enabled = _event_time(definition, stages)
     if enabled and not any(_declares(stream) for stream in definition.streams.values()):
         names = ", ".join(definition.streams)
         message = (
@@ -135,6 +156,7 @@ def plan(
         known = (schemas or {}).get(name)
         inputs.append(_input(definition, name, stream, known, registry))
     _agree(definition, inputs)
+    _check_source_column(definition, inputs)
     steps = _stages(definition, inputs[0].source, stages)
     out: list[nodes.Node] = []
     for each in inputs:
@@ -146,6 +168,45 @@ def plan(
     made = Plan(definition, tuple(inputs), tuple(out))
     _check_schemas(made, schemas or {})
     return made
+
+
+def _event_time(definition: PipelineDefinition, stages: Stages) -> bool:
+    """Decide between event time and processing time; refuse a definition that leaves it open."""
+    enabled = definition.options.eventtime.enabled
+    if enabled is not None:
+        return enabled
+    line = "`options: {eventtime: {enabled: true}}`"
+    for name, stream in definition.streams.items():
+        if _declares(stream):
+            expected = f"must be set: add {line}, or `enabled: false` to ignore the declaration"
+            raise ConfigError(
+                "options.eventtime.enabled",
+                None,
+                expected,
+                message=f"stream `{name}` declares eventtime, but options.eventtime.enabled is not "
+                f"set: add {line}, or `enabled: false` for processing time"
+                + definition.where("streams", name, "eventtime"),
+            )
+    for number, wanted in enumerate(definition.stages):
+        if wanted.name in stages.list() and stages.resolve(wanted.name).decides_by_time:
+            raise ConfigError(
+                "options.eventtime.enabled",
+                None,
+                "must be set",
+                message=f"stages[{number}].{wanted.name} decides by time, and no stream declares "
+                f"one: add `eventtime: {{column: ..., type: ...}}` to every stream and {line}, or "
+                "`options: {eventtime: {enabled: false}}` for the time at which rows are seen"
+                + definition.where("stages", number),
+            )
+    return False
+
+
+def named_types(definition: PipelineDefinition) -> list[str]:
+    """Return the event-time types that a definition uses."""
+    declared = [stream.eventtime for stream in definition.streams.values()]
+    for stream in definition.streams.values():
+        declared += [message.eventtime for message in stream.messages.values()]
+    return [each.type for each in declared if each is not None]
 
 
 def _declares(stream: StreamDefinition) -> bool:
@@ -173,45 +234,59 @@ def _input(
         for field, column in wanted:
             if column not in columns:
                 raise _no_column(definition, name, field, column, columns)
-        _check_names(definition, name, stream, columns)
+        _check_names(definition, name, columns)
     if isinstance(known, pa.Schema):
         _check_keys(definition, name, stream, known)
-    times = _times(definition, name, stream, columns, types)
+    times = _times(definition, name, stream, known if known is not None else columns, types)
     source = nodes.PhysicalDataSource(
         name, stream.source, columns, tuple(stream.key), stream.topic, tuple(stream.arrival)
     )
     return Input(source, Decoder(times, types))
 
 
-def _check_names(
-    definition: PipelineDefinition, name: str, stream: StreamDefinition, columns: Sequence[str]
-) -> None:
-    """Columns of ours must not meet columns of the input under the same name."""
-    own = set() if stream.eventtime is None else {stream.eventtime.column}
-    for column in columns:
-        if column in RESERVED - own:
-            expected = "is a name Tidegate keeps for itself; rename the column"
-            raise ConfigError(
-                f"streams.{name}.columns",
-                column,
-                expected,
-                message=f"column `{column}` of stream `{name}` {expected}"
-                + definition.where("streams", name),
-            )
+def _check_names(definition: PipelineDefinition, name: str, columns: Sequence[str]) -> None:
+    """Refuse the few names that are internal; all others belong to the user."""
+    try:
+        check_columns(columns, f"streams.{name}.columns")
+    except ConfigError as error:
+        message = f"{error}{definition.where('streams', name)}"
+        raise ConfigError(error.field, error.value, error.expected, message=message) from None
 
 
 def _check_keys(
     definition: PipelineDefinition, name: str, stream: StreamDefinition, schema: pa.Schema
 ) -> None:
-    for column in stream.key:
+    """Key, topic and arrival columns must hold plain values: they are compared and sorted."""
+    used = [("key", column) for column in stream.key]
+    used += [("topic", stream.topic)] if stream.topic is not None else []
+    used += [("arrival", column) for column in stream.arrival]
+    for field, column in used:
         kind = schema.field(column).type
         if pa.types.is_nested(kind):
             raise ConfigError(
-                f"streams.{name}.key",
+                f"streams.{name}.{field}",
                 column,
                 "must be a column of plain values",
-                message=f"key `{column}` of stream `{name}` must be a column of plain values, "
-                f"is {kind}" + definition.where("streams", name, "key"),
+                message=f"{field} `{column}` of stream `{name}` must be a column of plain values, "
+                f"is {kind}" + definition.where("streams", name, field),
+            )
+
+
+def _check_source_column(definition: PipelineDefinition, inputs: Sequence[Input]) -> None:
+    """`options.eventtime.source` must be a column of every stream."""
+    column = definition.options.eventtime.source
+    if column is None or not definition.options.eventtime.enabled:
+        return
+    for each in inputs:
+        columns = each.source.columns
+        if columns is not None and column not in columns:
+            known = ", ".join(columns) or "none"
+            raise ConfigError(
+                "options.eventtime.source",
+                column,
+                f"must be one of {known}",
+                message=f"options.eventtime.source `{column}` not found in stream `{each.stream}` "
+                f"schema (columns: {known})" + definition.where("options", "eventtime", "source"),
             )
 
 
@@ -219,19 +294,21 @@ def _times(
     definition: PipelineDefinition,
     name: str,
     stream: StreamDefinition,
-    columns: tuple[str, ...] | None,
+    known: pa.Schema | Sequence[str] | None,
     types: EventtimeTypes,
 ) -> tuple[TimeColumn, ...]:
+    """The declarations of event time of a stream, checked against its schema as far as it is
+    known."""
     if not definition.options.eventtime.enabled:
         return ()
+    columns = known.names if isinstance(known, pa.Schema) else known
     declared = [
-        (TimeColumn(inside.eventtime.column, inside.eventtime.type, message), message)
+        TimeColumn(inside.eventtime.column, inside.eventtime.type, message)
         for message, inside in stream.messages.items()
         if inside.eventtime is not None
     ]
     if stream.eventtime is not None:
-        column = stream.eventtime.column
-        declared = [(TimeColumn(column, stream.eventtime.type), column)]
+        declared = [_time_column(stream.eventtime, columns)]
     if not declared:
         raise ConfigError(
             f"streams.{name}.eventtime",
@@ -240,19 +317,93 @@ def _times(
             message=f"eventtime.enabled=true but stream `{name}` does not declare eventtime"
             + definition.where("streams", name),
         )
-    for time, place in declared:
+    for time in declared:
+        place = time.column if time.message is None else time.message
         if columns is not None and place not in columns:
-            raise _no_column(definition, name, "eventtime.column", place, columns)
+            wanted = time.path if stream.eventtime is not None else place
+            raise _no_column(definition, name, "eventtime.column", wanted, columns)
         if time.type not in types.list():
-            known = ", ".join(types.list())
+            available = ", ".join(types.list())
             raise ConfigError(
                 f"streams.{name}.eventtime.type",
                 time.type,
-                f"must be one of {known}",
-                message=f"eventtime.type `{time.type}` not registered (available: {known}) "
+                f"must be one of {available}",
+                message=f"eventtime.type `{time.type}` not registered (available: {available}) "
                 f"in stream `{name}`" + definition.where("streams", name, "eventtime", "type"),
             )
-    return tuple(time for time, _ in declared)
+        if isinstance(known, pa.Schema):
+            _check_time_type(definition, name, time, known, types)
+    return tuple(declared)
+
+
+def _time_column(declared: EventtimeDefinition, columns: Sequence[str] | None) -> TimeColumn:
+    """`header.stamp` is a column of that name if there is one, else a field of the column
+    `header`."""
+    outer, dot, inner = declared.column.partition(".")
+    nested = bool(dot and outer and inner) and columns is not None
+    if nested and declared.column not in (columns or ()) and outer in (columns or ()):
+        return TimeColumn(inner, declared.type, outer)
+    return TimeColumn(declared.column, declared.type)
+
+
+def _check_time_type(
+    definition: PipelineDefinition,
+    name: str,
+    time: TimeColumn,
+    schema: pa.Schema,
+    types: EventtimeTypes,
+) -> None:
+    """Refuse a time column whose Arrow type its event-time type can never read.
+
+    The event-time type is tried on values of that Arrow type. Types of users are not: nobody knows
+    which texts they read.
+    """
+    kind = schema.field(time.column if time.message is None else time.message).type
+    if time.message is not None:
+        index = kind.get_field_index(time.column) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            raise _no_column(definition, name, "eventtime.column", time.path, schema.names)
+        kind = kind.field(index).type
+    own = EventtimeTypes()
+    sample = _sample(kind)
+    if time.type not in own.list() or sample is None or _reads(own, time.type, sample):
+        return
+    able = [each for each in own.list() if _reads(own, each, sample)]
+    hint = f"; it can be read by {', '.join(able)}" if able else ""
+    raise ConfigError(
+        f"streams.{name}.eventtime.type",
+        time.type,
+        f"cannot read a column of type {kind}{hint}",
+        message=f"eventtime.type `{time.type}` cannot read `{time.path}` of stream `{name}`, "
+        f"which is {kind}{hint}" + definition.where("streams", name, "eventtime", "type"),
+    )
+
+
+def _reads(types: EventtimeTypes, name: str, sample: pa.Array) -> bool:
+    try:
+        return bool(types.parse(name, sample).ok.any())
+    except (pa.ArrowException, TypeError, ValueError):
+        return False
+
+
+def _sample(kind: pa.DataType) -> pa.Array | None:
+    """Some values of an Arrow type that could be times; None for types that tell nothing."""
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_dictionary(kind):
+        inner = _sample(kind.value_type)
+        return None if inner is None else inner.dictionary_encode()
+    text = ["1700000000", "2026-01-01T00:00:00Z", "2026-01-01 00:00:00", "2026-01-01"]
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.array(text, kind)
+    if pa.types.is_boolean(kind):
+        return pa.array([True])
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.nulls(1, kind)
+    try:
+        return pa.array([1], pa.int64()).cast(kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
 
 
 def _no_column(
@@ -288,7 +439,7 @@ def _stages(
     definition: PipelineDefinition, source: nodes.PhysicalDataSource, stages: Stages
 ) -> list[nodes.Node]:
     options = definition.options
-    context = StageContext(source.key, source.topic, options.eventtime.enabled)
+    context = StageContext(source.key, source.topic, bool(options.eventtime.enabled))
     steps: list[nodes.Node] = []
     first_with_time: int | None = None
     for number, wanted in enumerate(definition.stages):
@@ -298,17 +449,21 @@ def _stages(
             operator = stage.build(wanted.settings, context)
         except ConfigError as error:
             raise _inside(error, definition, number, wanted.name) from error
-        except TypeError as error:
-            # A value of a kind its operator did not expect: its own words, and where it stands.
-            message = f"{path}.{wanted.name}: {error}{definition.where('stages', number)}"
-            raise ConfigError(path, wanted.settings, str(error), message=message) from error
+        except Exception as error:
+            # A value the operator did not expect, or an operator of somebody else's that fails:
+            # its own words, and the line.
+            said = f"{type(error).__name__}: {error}"
+            message = f"{path}.{wanted.name}: {said}{definition.where('stages', number)}"
+            raise ConfigError(path, wanted.settings, said, message=message) from error
         if stage.needs_time and first_with_time is None:
             first_with_time = number
         steps.append(nodes.PhysicalStage(stage.node, operator))
     if options.eventtime.enabled:
         settings = options.eventtime.model_dump(exclude={"enabled"})
         behind = steps[first_with_time].operator if first_with_time is not None else None
-        hold = behind is None or not behind.accepts_any_order  # a Chain would turn it off: say so
+        # A Chain would turn buffering off before a stage that accepts any order: show it in the
+        # plan.
+        hold = behind is None or not behind.accepts_any_order
         watermark = EventtimeWatermark(**settings, hold=hold)
         steps.insert(first_with_time or 0, nodes.PhysicalEventtimeWatermark(watermark))
     elif first_with_time is not None:

@@ -1,8 +1,15 @@
-"""The stages a definition may name, and how their settings become an operator.
+"""The stages that a definition may use, and how their settings become an operator.
 
-A stage is registered under its name with its operator's class (or `"module:Class"`, imported when
-first needed) or with a factory. Settings are the constructor's arguments, in either spelling; what
-a definition knows anyway, such as the topic column, is filled in from the context.
+A stage is registered with one line: its name and its operator's class (or `"module:Class"`,
+imported when first used). Its YAML form comes with it: the settings are the constructor's
+arguments, in either spelling, and what a definition knows anyway, such as the topic column, is
+filled in.
+
+    from tidegate.pipeline import STAGES
+    STAGES.register("smooth", Smooth)          #   - smooth: {window: 5, keepFirst: true}
+
+For a form of its own, register a factory (settings, context) -> operator instead of a class; its
+attribute `settings` lists the names for the JSON Schema.
 """
 
 from __future__ import annotations
@@ -23,7 +30,13 @@ __all__ = ["STAGES", "Stage", "StageContext", "Stages"]
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a pipeline knows when it builds a stage."""
+    """What a pipeline knows when it builds a stage.
+
+    Attributes
+    ----------
+    key, topic : the columns of the streams.
+    event_time : whether rows are ordered by event time before the stage.
+    """
 
     key: tuple[str, ...] = ()
     topic: str | None = None
@@ -35,23 +48,38 @@ Factory = Callable[[Mapping[str, Any], StageContext], Operator]
 
 @dataclass(frozen=True)
 class Stage:
-    """A name, what builds it, and whether it needs time: then a watermark stands before it."""
+    """A registered stage.
+
+    Attributes
+    ----------
+    name : its name in a definition.
+    target : the operator's class, `"module:Class"`, or a factory.
+    needs_time : whether a watermark must come before it.
+    fill : (argument, field of the context): arguments filled in when the settings leave them out.
+    defaults : (argument, value): defaults of a pipeline where the operator itself has none.
+    any_clock : whether processing time is as good as event time, so that a definition need not
+        choose: compaction orders by version, not by time.
+    """
 
     name: str
     target: str | type[Operator] | Factory
     needs_time: bool = True
     fill: tuple[tuple[str, str], ...] = ()
-    """(argument, field of the context): arguments filled in when the settings leave them out."""
     defaults: tuple[tuple[str, Any], ...] = ()
-    """(argument, value): what a pipeline starts with where the operator itself asks."""
+    any_clock: bool = False
+
+    @property
+    def decides_by_time(self) -> bool:
+        """Whether its results depend on which clock the times are from."""
+        return self.needs_time and not self.any_clock
 
     @property
     def node(self) -> str:
-        """Its name in a physical plan: `synchronize` is a PhysicalSynchronize."""
+        """Its name in a physical plan: `synchronize` becomes PhysicalSynchronize."""
         return "Physical" + "".join(word.capitalize() for word in self.name.split("_"))
 
     def load(self) -> type[Operator] | Factory:
-        """The class or factory, imported if need be."""
+        """Return the class or factory, imported if necessary."""
         if not isinstance(self.target, str):
             return self.target
         module, _, name = self.target.partition(":")
@@ -64,7 +92,7 @@ class Stage:
         return found
 
     def build(self, settings: Mapping[str, Any], context: StageContext) -> Operator:
-        """The operator with these settings, or a ConfigError about the one that does not fit."""
+        """Return the operator with these settings, or raise a ConfigError about the wrong one."""
         target = self.load()
         if not isinstance(target, type):
             return target(settings, context)
@@ -89,7 +117,7 @@ class Stage:
         return operator
 
     def settings(self) -> list[str] | None:
-        """The names of its settings; None where a factory does not say (`factory.settings`)."""
+        """Return the names of its settings; None if a factory has no attribute `settings`."""
         target = self.load()
         if isinstance(target, type):
             return list(self.arguments(target))
@@ -98,12 +126,16 @@ class Stage:
 
     @staticmethod
     def arguments(target: type[Operator]) -> dict[str, inspect.Parameter]:
-        """The arguments of its constructor, by name."""
+        """Return the arguments of its constructor, by name."""
         return dict(inspect.signature(target).parameters)
 
 
+FILL = {"keys": "key", "topic": "topic"}
+"""Arguments that are filled in from the streams: one naming in all operators."""
+
+
 class Stages:
-    """The stages that are known, by name.
+    """A registry of stages, by name.
 
     >>> from tidegate.eventtime import EventtimeWatermark
     >>> stages = Stages()
@@ -127,9 +159,29 @@ class Stages:
         needs_time: bool = True,
         fill: Mapping[str, str] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        any_clock: bool = False,
         replace: bool = False,
     ) -> None:
-        """Add a stage. Refuses to replace one unless told to."""
+        """Add a stage.
+
+        Parameters
+        ----------
+        name : its name in a definition.
+        target : the operator's class, `"module:Class"`, or a factory (settings, context) ->
+        operator.
+        needs_time : whether a watermark must come before it. True is safe: a stage that does not
+            need time gets its rows in order.
+        fill : argument -> field of `StageContext`, filled in when the settings leave it out.
+        Without
+            it, arguments called `keys` and `topic` are filled in.
+        defaults : argument -> value, used when the settings leave it out.
+        any_clock : see `Stage`.
+        replace : whether a stage of this name may be registered already.
+
+        Raises
+        ------
+        ConfigError : the name is taken, and `replace` is not set.
+        """
         if name in self._stages and not replace:
             raise ConfigError(
                 "stages", name, "is registered already; pass replace=True to replace it"
@@ -138,35 +190,32 @@ class Stages:
             name,
             target,
             needs_time,
-            tuple((fill or {}).items()),
+            tuple((FILL if fill is None else fill).items()),
             tuple((defaults or {}).items()),
+            any_clock,
         )
 
     def resolve(self, name: str) -> Stage:
-        """The stage of this name; an unknown one says which are known."""
+        """Return the stage of this name; ConfigError lists the known ones."""
         if name not in self._stages:
             text = unknown(name, self._stages)
             raise ConfigError(name, name, text, message=f"{name}: {text}")
         return self._stages[name]
 
     def build(self, name: str, settings: Mapping[str, Any], context: StageContext) -> Operator:
+        """Return the operator of a stage with these settings."""
         return self.resolve(name).build(settings, context)
 
     def list(self) -> list[str]:
-        """The known names, sorted."""
+        """Return the known names, sorted."""
         return sorted(self._stages)
 
 
 STAGES = Stages()
-"""What a definition may use. Add your own with `STAGES.register(name, Operator)`."""
+"""The stages of definitions. Add your own with `STAGES.register(name, Operator)`."""
 
-STAGES.register(
-    "synchronize",
-    "tidegate.sync:Synchronize",
-    fill={"topic": "topic", "keys": "key"},
-    defaults={"queue_size": 10},
-)
-STAGES.register("align", "tidegate.align:Align", fill={"topic": "topic", "keys": "key"})
-STAGES.register("batch", "tidegate.batching.stage:Batch", fill={"topic": "topic", "keys": "key"})
+STAGES.register("synchronize", "tidegate.sync:Synchronize", defaults={"queue_size": 10})
+STAGES.register("align", "tidegate.align:Align")
+STAGES.register("batch", "tidegate.batching:Batch")
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
-STAGES.register("compact", "tidegate.deltas:Compact", fill={"keys": "key"})
+STAGES.register("compact", "tidegate.deltas:Compact", any_clock=True)

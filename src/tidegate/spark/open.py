@@ -11,6 +11,8 @@ from tidegate.eventtime import EventtimeTypes
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
+from tidegate.pipeline.planner import named_types
+from tidegate.pipeline.user_types import known_types
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
@@ -105,7 +107,7 @@ def open_pipeline(
 
     `control` is a folder of JSON lines with control rows, for a stream.
     """
-    types = types or EventtimeTypes()
+    types = types or known_types(named_types(definition))
     plan(definition, types=types)  # what is wrong without looking at the data is said first
     opened = {
         name: open_source(spark, name, stream, streaming=streaming)
