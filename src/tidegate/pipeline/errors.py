@@ -1,8 +1,10 @@
-"""One sentence per mistake: pydantic's findings as a ConfigError."""
+"""Turn what pydantic finds in a definition into one ConfigError: field, value, what is allowed,
+line."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -17,12 +19,22 @@ from tidegate.pipeline.document import Document, Path, dotted
 
 __all__ = ["config_error", "unknown"]
 
+_VALIDATOR = re.compile(r"(function-\w+|list|dict|nullable|union|chain|model)\[.+\]$")
+"""How pydantic names a validator in the path of an error."""
+
 MOST_NAMES = 30
 """Names listed in an error. A hundred options of a client would hide the sentence."""
 
 
 def config_error(error: ValidationError, model: type[BaseModel], source: Document) -> ConfigError:
-    """The first mistake, in the order of the document, and how many more there are."""
+    """Return the first mistake, in the order of the document, and how many more there are.
+
+    Parameters
+    ----------
+    error : what pydantic found.
+    model : the model that was validated, for the names that are allowed.
+    source : the document, for the lines.
+    """
 
     # A misspelt field is also a missing one: the spelling is what to say.
     def rank(each: ErrorDetails) -> tuple[bool, int]:
@@ -37,7 +49,7 @@ def config_error(error: ValidationError, model: type[BaseModel], source: Documen
         if inner.field not in ("", "duration", *path[-1:]):
             path = (*path, inner.field)
         expected, value = inner.expected, inner.value
-        text = f"got {value!r}, {expected}"
+        text = f"got {_short(value)}, {expected}"
     elif first["type"] == "extra_forbidden":
         expected = unknown(str(path[-1]), _fields_at(model, path[:-1]))
         text = expected
@@ -53,7 +65,7 @@ def config_error(error: ValidationError, model: type[BaseModel], source: Documen
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """What to say of a name that is not known, with the nearest one that is.
+    """Return what an error says about an unknown name: the most similar known one, and all of them.
 
     >>> unknown("lateTolerence", ["lateTolerance", "late"])
     'is not known here; did you mean lateTolerance? allowed are late, lateTolerance'
@@ -93,16 +105,17 @@ def _expected(error: ErrorDetails) -> str:
 
 
 def _path(loc: tuple[str | int, ...]) -> Path:
-    """Without what pydantic adds: the branch of a union it tried, the function it called."""
+    """The path without what pydantic adds: the branch of a union it tried, the validator it
+    called."""
     branches = {"str", "int", "float", "bool"}
     kept = list(loc)
     if len(kept) > 1 and kept[-1] in branches:
         kept.pop()
-    return tuple(part for part in kept if not (isinstance(part, str) and "[" in part))
+    return tuple(p for p in kept if not (isinstance(p, str) and _VALIDATOR.match(p)))
 
 
 def _fields_at(model: Any, path: Path) -> list[str]:
-    """The names allowed in the part of the definition that `path` leads to."""
+    """Return the names that are allowed at `path` in a definition."""
     here = model
     for part in path:
         here = _plain(here)
@@ -120,7 +133,7 @@ def _fields_at(model: Any, path: Path) -> list[str]:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without `Annotated` and `| None`."""
+    """Return a type without `Annotated` and `| None`."""
     if typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
