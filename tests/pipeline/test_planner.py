@@ -199,7 +199,7 @@ def test_several_streams_meet_in_one_pipeline() -> None:
          "streams.fleet.columns: got '__tidegate_lane', columns that start with '__tidegate_' are"),
         (define(eventtime={"source": "partition"}),
          "options.eventtime.source `partition` not found in stream `fleet` schema"),
-        (define("sort"), "stages[0].sort: is not known here; allowed are batch, compact"),
+        (define("sort"), "stages[0].sort: is not known here; allowed are align, batch, compact"),
         (define({"sinchronise": {}}),
          "stages[0].sinchronise: is not known here; did you mean synchronize?"),
         (define({"synchronize": {}}), "stages[0].synchronize.topics: got None, is required"),
