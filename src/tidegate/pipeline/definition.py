@@ -289,7 +289,8 @@ class StageDefinition(_Model):
     """A stage by name, with its settings: `{"synchronize": {...}}`, or just `"compact"`."""
 
     name: str
-    """`align`, `synchronize`, `batch`, `window`, `compact`, or a stage of your own (`STAGES.register`)."""
+    """`align`, `synchronize`, `batch`, `window`, `compact`, or a stage of your own
+    (`STAGES.register`)."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """The settings of the stage: the arguments of its class, in either spelling."""
 

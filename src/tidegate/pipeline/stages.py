@@ -195,6 +195,10 @@ class Stages:
             any_clock,
         )
 
+    def unregister(self, name: str) -> None:
+        """Remove a stage, for tests and notebooks; an unknown name is ignored."""
+        self._stages.pop(name, None)
+
     def resolve(self, name: str) -> Stage:
         """Return the stage of this name; ConfigError lists the known ones."""
         if name not in self._stages:
