@@ -53,7 +53,12 @@ def test_stage(case: dict[str, Any]) -> None:
     reach = max(row["ts"] for step in case["steps"] for row in step.get("rows", ()) or [{"ts": 0}])
     unit = MS if reach * MS < 2**63 else 1000
     flow = Flow(
-        [EventtimeWatermark(case["config"]["late_tolerance_ms"] * unit, watermark_per="collection")]
+        [
+            EventtimeWatermark(
+                case["config"]["late_tolerance_ms"] * unit, watermark_per="collection"
+            )
+        ],
+        timed=True,
     )
     for step in case["steps"]:
         if step["do"] == "end":

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core.time import MAX_NS
 from tidegate.errors import ConfigError
-from tidegate.eventtime import Decoder, EventtimeTypes, Parsed, TimeColumn
+from tidegate.eventtime import Decoder, EventtimeTypes, Parsed, TimeColumn, TimeOptions
+from tidegate.eventtime.types import _iso_by_expression
 
 TYPES = EventtimeTypes()
 FACTORS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -25,7 +28,8 @@ FACTORS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 def test_names_are_sorted_and_an_unknown_one_lists_them() -> None:
     assert TYPES.list() == sorted(TYPES.list())
     with pytest.raises(
-        ConfigError, match=r"`x` not registered \(available: iso8601, timestamp, un"
+        ConfigError,
+        match=r"`x` not registered \(available: date, date_time, iso8601, timestamp, un",
     ):
         TYPES.resolve("x")
 
@@ -56,7 +60,7 @@ def test_a_parser_must_be_callable() -> None:
 def test_a_parser_of_ones_own_returns_times_with_nulls_or_reasons() -> None:
     types = EventtimeTypes()
     types.register("plain", lambda column: column)
-    parsed = types.parse("plain", pa.array([5, None, 7], pa.int32()))
+    parsed = types.parse("plain", pa.array([5, None, 7], pa.int64()))
     assert parsed.time_ns[parsed.ok].tolist() == [5, 7]
     assert parsed.reason.to_pylist() == [None, "not a plain", None]
     types.register("chunked", lambda column: pa.chunked_array([column]))
@@ -172,6 +176,141 @@ def test_dates_are_midnight() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     parsed = TYPES.parse("timestamp", pa.array([moment]))
     assert parsed.time_ns.tolist() == [int(moment.timestamp()) * 10**9]
+
+
+# -- rules 17, 18, 20 and 22 ----------------------------------------------------------------------
+
+
+pieces = st.sampled_from(["2026-01-01", "1969-12-31", "2026-02-30", "2300-01-01", "x", ""])
+clocks = st.sampled_from(["", "T00", "T23:59", " 12:30:15", "T12:30:15.5", "t01:02:03,000000001",
+                          "T12:30:15.123456789", "T24:00", "T12:30:15.1234567890"])  # fmt: skip
+offsets = st.sampled_from(["", "Z", "z", "+01:00", "-0530", "+14", "+99:99"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    values=st.lists(st.none() | st.tuples(pieces, clocks, offsets).map("".join), max_size=200),
+    zone=st.none() | st.just("Europe/Berlin"),
+)
+def test_arrow_and_the_expression_read_the_same(values: list[str | None], zone: str | None) -> None:
+    """The fast way reads a part of what the slow one does, and reads it alike."""
+    column = pa.array(values, pa.string())
+    fast = TYPES.parse("iso8601", column, TimeOptions(zone))
+    slow = _iso_by_expression(column, zone)
+    assert fast.reason.to_pylist() == slow.reason.to_pylist()
+    assert fast.time_ns[fast.ok].tolist() == slow.time_ns[slow.ok].tolist()
+
+
+@given(st.integers(-MAX_NS, MAX_NS))
+def test_seconds_with_a_fraction_are_exact_in_text_and_decimals(ns: int) -> None:
+    exact = Decimal(ns) / 10**9
+    for column in (pa.array([f"{exact:f}", None, "1e3"]), pa.array([exact, None, Decimal(1000)])):
+        parsed = TYPES.parse("unixtimestamp_s_float", column)
+        assert parsed.ok.tolist() == [True, False, True]
+        assert parsed.time_ns[[0, 2]].tolist() == [ns, 10**12]
+
+
+def test_seconds_with_a_fraction_that_are_none() -> None:
+    bad = ["nan", "inf", "abc", "", "1.1234567891", "99999999999", "0x10"]
+    parsed = TYPES.parse("unixtimestamp_s_float", pa.array([*bad, "-1.5"]))
+    assert parsed.ok.tolist() == [False] * len(bad) + [True]
+    assert parsed.time_ns[-1] == -1_500_000_000
+    assert parsed.reason[4].as_py() == "has digits below the nanosecond"
+
+
+@given(st.floats(-9e9, 9e9))
+def test_a_float_column_is_rounded_to_the_nanosecond(seconds: float) -> None:
+    parsed = TYPES.parse("unixtimestamp_s_float", pa.array([seconds, float("nan"), None, 1e300]))
+    assert parsed.ok.tolist() == [True, False, False, False]
+    assert abs(int(parsed.time_ns[0]) - Fraction(seconds) * 10**9) <= Fraction(1, 2) + Fraction(
+        1, 10**3
+    )
+
+
+def test_dates_and_times_in_a_format_of_ones_own() -> None:
+    parsed = TYPES.parse("date", pa.array(["1970-01-02", "1970-01-02T00:00", None, "1970-02-30"]))
+    assert parsed.ok.tolist() == [True, False, False, False]
+    assert parsed.time_ns[0] == 86400 * 10**9
+    day = TYPES.parse("date", pa.array([date(1950, 1, 1)]))
+    assert day.time_ns.tolist() == [-631_152_000 * 10**9]
+    german = TimeOptions(None, "%d.%m.%Y %H:%M:%S")
+    parsed = TYPES.parse("date_time", pa.array(["02.01.1970 00:00:01", "1970"]), german)
+    assert parsed.ok.tolist() == [True, False]
+    assert parsed.time_ns[0] == 86401 * 10**9
+    exact = TimeOptions("Europe/Berlin", "%Y/%m/%d %H:%M:%S.%f")
+    parsed = TYPES.parse("date_time", pa.array(["1970/01/01 01:00:00.000001", None, "x"]), exact)
+    assert parsed.ok.tolist() == [True, False, False]
+    assert parsed.time_ns[0] == 1000
+
+
+def test_values_without_a_zone_are_utc_unless_one_is_declared() -> None:
+    berlin = TimeOptions("Europe/Berlin")
+    naive = pa.array([datetime(2026, 7, 1, 12)], pa.timestamp("us"))
+    utc = TYPES.parse("timestamp", naive).time_ns[0]
+    assert TYPES.parse("timestamp", naive, berlin).time_ns[0] == utc - 2 * 3600 * 10**9
+    zoned = naive.cast(pa.timestamp("us", "UTC"))
+    assert TYPES.parse("timestamp", zoned, berlin).time_ns[0] == utc
+    text = pa.array(["2026-07-01T12:00", "2026-07-01T12:00Z"])
+    assert TYPES.parse("iso8601", text, berlin).time_ns.tolist() == [utc - 2 * 3600 * 10**9, utc]
+    with pytest.raises(ConfigError, match=r"eventtime\.zone: got 'Mars/Base'"):
+        TimeColumn("t", "iso8601", zone="Mars/Base")
+    with pytest.raises(ConfigError, match=r"eventtime\.format"):
+        TimeColumn("t", "date_time")
+    with pytest.raises(ConfigError, match=r"eventtime\.format"):
+        TimeColumn("t", "iso8601", format="%Y")
+
+
+@pytest.mark.parametrize("unit", FACTORS)
+def test_a_parser_may_return_timestamps_of_any_unit(unit: str) -> None:
+    types = EventtimeTypes()
+    types.register("mine", lambda column: column.cast(pa.timestamp(unit)))
+    parsed = types.parse("mine", pa.array([5, None]))
+    assert parsed.time_ns[0] == 5 * FACTORS[unit]
+    assert parsed.reason.to_pylist() == [None, "not a mine"]
+
+
+@pytest.mark.parametrize("made", [pa.array([1], pa.int32()), pa.array([1.0]), pa.array(["1"])])
+def test_a_parser_that_returns_anything_else_is_refused(made: pa.Array) -> None:
+    types = EventtimeTypes()
+    types.register("mine", lambda column: made)
+    with pytest.raises(ConfigError, match=r"parser of `mine` must return int64 \(nanoseconds"):
+        types.parse("mine", pa.array([1]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=60))
+def test_a_parser_that_raises_loses_only_the_rows_it_raises_on(values: list[int]) -> None:
+    def parser(column: pa.Array) -> pa.Array:
+        if 7 in column.to_pylist():
+            raise ZeroDivisionError("seven")
+        return column
+
+    types = EventtimeTypes()
+    types.register("mine", parser)
+    parsed = types.parse("mine", pa.array(values, pa.int64()))
+    assert parsed.ok.tolist() == [value != 7 for value in values]
+    assert parsed.time_ns[parsed.ok].tolist() == [value for value in values if value != 7]
+    reasons = set(parsed.reason.to_pylist()) - {None}
+    assert reasons <= {"parser of `mine` raised ZeroDivisionError: seven"}
+
+
+def test_a_nested_time_column_and_plan_time_checks() -> None:
+    decoder = Decoder((TimeColumn("header.stamp.sec", "unixtimestamp_s"),))
+    rows = pa.record_batch({"header": [{"stamp": {"sec": 5}}, {"stamp": None}, None]})
+    collection, errors = decoder.decode(rows)
+    assert collection.time_ns.tolist() == [5 * 10**9]
+    assert errors is not None
+    assert errors.column.to_pylist() == ["header.stamp.sec"] * 2
+    dotted = pa.record_batch({"header.stamp.sec": [7]})
+    assert decoder.decode(dotted)[0].time_ns.tolist() == [7 * 10**9]
+    decoder.check_schema(rows.schema)
+    decoder.check_schema(dotted.schema)
+    with pytest.raises(ConfigError, match=r"header\.stamp\.sec.*is not among the columns: v"):
+        decoder.check_schema(pa.schema([("v", pa.int64())]))
+    with pytest.raises(ConfigError, match="is int64, and eventtime type `iso8601` reads"):
+        Decoder((TimeColumn("t", "iso8601"),)).check_schema(pa.schema([("t", pa.int64())]))
+    with pytest.raises(ConfigError, match="no type reads it"):
+        Decoder((TimeColumn("t", "date"),)).check_schema(pa.schema([("t", pa.binary())]))
 
 
 # -- the decoder ----------------------------------------------------------------------------------

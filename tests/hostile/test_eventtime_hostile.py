@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Late, Outcome, StreamError
 from tidegate.core.time import MAX_NS, MIN_NS
-from tidegate.errors import ConfigError, ContractError
+from tidegate.errors import ConfigError
 from tidegate.eventtime import (
     Decoder,
     EventtimeTypes,
@@ -318,7 +318,7 @@ def test_a_parser_that_breaks_its_contract_is_a_bug_in_code() -> None:
     types.register("short", lambda column: pa.array([1], pa.int64()))
     types.register("none", lambda column: None)  # type: ignore[arg-type, return-value]
     for name in ("short", "none"):
-        with pytest.raises(ContractError, match=f"parser of `{name}`"):
+        with pytest.raises(ConfigError, match=f"parser of `{name}`"):
             types.parse(name, pa.array([1, 2]))
 
 

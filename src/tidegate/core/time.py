@@ -44,12 +44,29 @@ _UNITS = {
     "h": 3600 * 10**9,
     "d": 86400 * 10**9,
 }
+_WORDS = {
+    "nanosecond": "ns",
+    "microsecond": "us",
+    "millisecond": "ms",
+    "sec": "s",
+    "second": "s",
+    "minute": "min",
+    "hour": "h",
+    "day": "d",
+}
+"""Units as Spark writes them, in the singular. A month or a year has no fixed length: refused."""
 _WANTED = 'must be nanoseconds, a string like "200 ms", or a timedelta'
-_DURATION = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
+_PART = r"[+-]?\d+(?:\.\d+)?\s*[a-zµ]+"
+_DURATION = re.compile(rf"\s*(?:interval\s+)?({_PART}(?:\s+{_PART})*)\s*")
+_PARTS = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zµ]+)")
 
 
 def parse_duration(value: object, field: str = "duration", *, minimum: int | None = 0) -> int:
     """Whole nanoseconds of an int (ns), a string such as `"1.5 s"`, or a timedelta.
+
+    Spark's spellings are read as well: `"10 minutes"`, `"1 hour 30 minutes"`, `"interval 2 days"`.
+    `field` is the setting an error is about; `minimum` the smallest value allowed (None: any).
+    Raises `ConfigError` for anything else, fractions of a nanosecond included.
 
     >>> parse_duration("200 ms"), parse_duration("1.5 s"), parse_duration(timedelta(seconds=2))
     (200000000, 1500000000, 2000000000)
@@ -57,6 +74,8 @@ def parse_duration(value: object, field: str = "duration", *, minimum: int | Non
     Traceback (most recent call last):
         ...
     tidegate.errors.ConfigError: late_tolerance: got '7 parsecs', unit must be one of ns, us, ...
+    >>> parse_duration("10 minutes"), parse_duration("INTERVAL 1 hour 30 minutes")
+    (600000000000, 5400000000000)
     """
     ns: int
     if isinstance(value, bool) or value is None:
@@ -69,10 +88,12 @@ def parse_duration(value: object, field: str = "duration", *, minimum: int | Non
         match = _DURATION.fullmatch(value.lower())
         if match is None:
             raise ConfigError(field, value, 'must be a number and a unit, like "200 ms"')
-        number, unit = match.groups()
-        if unit not in _UNITS:
-            raise ConfigError(field, value, f"unit must be one of {', '.join(_UNITS)}")
-        exact = Decimal(number) * _UNITS[unit]
+        exact = Decimal(0)
+        for number, word in _PARTS.findall(match[1]):
+            unit = word if word in _UNITS else _WORDS.get(word.removesuffix("s"), word)
+            if unit not in _UNITS:
+                raise ConfigError(field, value, f"unit must be one of {', '.join(_UNITS)}")
+            exact += Decimal(number) * _UNITS[unit]
         if exact != exact.to_integral_value():
             raise ConfigError(field, value, "must be a whole number of nanoseconds")
         ns = int(exact)

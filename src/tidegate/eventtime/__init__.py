@@ -2,8 +2,8 @@
 
 from tidegate.eventtime.decoder import Decoder, TimeColumn
 from tidegate.eventtime.process_time import ProcessTimeWatermark
-from tidegate.eventtime.registry import EventtimeTypes, Parsed, Parser
 from tidegate.eventtime.stage import EventtimeWatermark
+from tidegate.eventtime.types import EventtimeTypes, Parsed, Parser, TimeOptions
 
 __all__ = [
     "Decoder",
@@ -13,4 +13,5 @@ __all__ = [
     "Parser",
     "ProcessTimeWatermark",
     "TimeColumn",
+    "TimeOptions",
 ]

@@ -14,26 +14,71 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core import checks
 from tidegate.core.arrow import as_text
+from tidegate.core.columns import check_columns
 from tidegate.core.outcomes import Collection, Int32s, StreamError
 from tidegate.errors import ConfigError
-from tidegate.eventtime.registry import EventtimeTypes, Parsed
+from tidegate.eventtime.types import EventtimeTypes, Parsed, TimeOptions
 
 __all__ = ["Decoder", "TimeColumn"]
 
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """A declaration of event time: its column, its type, and, in a tuple of several messages, the
-    stream whose message has it."""
+    """A declaration of event time.
+
+    Parameters
+    ----------
+    column
+        The column with the time. A field of a struct is named by its path: `header.stamp`. A column
+        whose own name has the dot comes first.
+    type
+        How it is read: a name of `EventtimeTypes`.
+    message
+        In a tuple of several messages, the stream whose message has the time; else None.
+    zone
+        The IANA zone of values without one, such as `Europe/Berlin`. Default None: UTC, never the
+        zone of the session or the machine. Values that name their zone keep it.
+    format
+        The layout of the text for type `date_time`, as in `datetime.strptime`; else None.
+
+    Raises `ConfigError` for an unknown zone, and for a format without `date_time` or the reverse.
+
+    >>> TimeColumn("header.stamp", "iso8601", zone="Europe/Berlin").path
+    'header.stamp'
+    """
 
     column: str
     type: str
     message: str | None = None
+    zone: str | None = None
+    format: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.names("eventtime.column", [self.column])
+        check_columns([self.column], "eventtime.column")
+        if (self.format is None) == (self.type == "date_time"):
+            raise ConfigError(
+                "eventtime.format", self.format, "goes with type `date_time`, and only with it"
+            )
+        if self.zone is not None:
+            try:
+                pc.assume_timezone(pa.array([0], pa.timestamp("s")), self.zone)
+            except (pa.ArrowInvalid, pa.ArrowKeyError, TypeError) as error:
+                raise ConfigError(
+                    "eventtime.zone", self.zone, "must be a time zone such as Europe/Berlin"
+                ) from error
 
     @property
     def path(self) -> str:
+        """Where the time is, for messages."""
         return self.column if self.message is None else f"{self.message}.{self.column}"
+
+    @property
+    def options(self) -> TimeOptions:
+        """What the parser gets beside the column."""
+        return TimeOptions(self.zone, self.format)
 
 
 @dataclass(frozen=True)
@@ -66,6 +111,23 @@ class Decoder:
         """Whether a time column is declared; if not, rows get the processing time."""
         return bool(self.times)
 
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Refuse, at plan time, a time column that is missing or of a type that can never be read.
+
+        Raises `ConfigError` with the columns there are, or the types that would read this one.
+        """
+        for time in self.times:
+            kind: pa.DataType | None = pa.struct(list(schema))
+            if time.message is not None:
+                kind = _type_at(kind, time.message)
+            kind = None if kind is None else _type_at(kind, time.column)
+            if kind is None:
+                known = ", ".join(schema.names)
+                raise ConfigError(
+                    "eventtime.column", time.path, f"is not among the columns: {known}"
+                )
+            self.types.check_column(time.type, kind, time.path)
+
     def decode(
         self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
     ) -> tuple[Collection, StreamError | None]:
@@ -91,7 +153,7 @@ class Decoder:
         if self.times[0].message is None:
             time = self.times[0]
             column = _column(rows, time.column)
-            parsed = self.types.parse(time.type, column)
+            parsed = self.types.parse(time.type, column, time.options)
             if parsed.reason.null_count == rows.num_rows:
                 nobody = pa.nulls(0, pa.string())  # no bad row: nobody reads path and value
                 return parsed, nobody, nobody
@@ -109,7 +171,7 @@ class Decoder:
                 continue
             here = open_rows & message.is_valid().to_numpy(zero_copy_only=False)
             column = _field(message, time.column)
-            parsed = self.types.parse(time.type, column)
+            parsed = self.types.parse(time.type, column, time.options)
             time_ns[here] = parsed.time_ns[here]
             reason[here] = parsed.reason.to_numpy(zero_copy_only=False)[here]
             path[here] = time.path
@@ -123,12 +185,35 @@ class Decoder:
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """A column, or nulls where this collection has none of that name (its schema may change)."""
+    """A column, or a field of a struct column by its path; nulls where this collection has none of
+    that name (its schema may change)."""
     index = rows.schema.get_field_index(name)
-    return rows.column(index) if index >= 0 else pa.nulls(rows.num_rows)
+    if index >= 0:
+        return rows.column(index)
+    head, _, rest = name.partition(".")
+    index = rows.schema.get_field_index(head)
+    return _field(rows.column(index), rest) if rest and index >= 0 else pa.nulls(rows.num_rows)
 
 
-def _field(message: pa.StructArray, name: str) -> pa.Array:
-    if not pa.types.is_struct(message.type) or message.type.get_field_index(name) < 0:
+def _field(message: pa.Array, name: str) -> pa.Array:
+    """A field of a struct, or of a struct within it by its path; nulls where there is none."""
+    if not pa.types.is_struct(message.type):
         return pa.nulls(len(message))
-    return pc.struct_field(message, name)
+    if message.type.get_field_index(name) >= 0:
+        return pc.struct_field(message, name)
+    head, _, rest = name.partition(".")
+    if rest and message.type.get_field_index(head) >= 0:
+        return _field(pc.struct_field(message, head), rest)
+    return pa.nulls(len(message))
+
+
+def _type_at(kind: pa.DataType, name: str) -> pa.DataType | None:
+    """The type of a field of a struct type, by its path; None if there is none."""
+    if not pa.types.is_struct(kind):
+        return None
+    index = kind.get_field_index(name)
+    if index >= 0:
+        return kind.field(index).type
+    head, _, rest = name.partition(".")
+    index = kind.get_field_index(head)
+    return _type_at(kind.field(index).type, rest) if rest and index >= 0 else None

@@ -63,6 +63,8 @@ def time_candidates(sample: pa.Table, *, as_text: bool = False) -> list[TimeCand
             continue
         best: TimeCandidate | None = None
         for name in types.list():
+            if name == "date_time":  # needs a format, which nobody has given
+                continue
             parsed = types.parse(name, column)
             good = parsed.ok & (parsed.time_ns >= EARLIEST_NS) & (parsed.time_ns < LATEST_NS)
             share = float(np.count_nonzero(good)) / len(column)
