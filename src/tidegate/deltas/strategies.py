@@ -55,6 +55,8 @@ class Strategy(Protocol):
     """A compaction policy. `Compactor.plan` calls `plan`, with all chains at once."""
 
     name: ClassVar[str]
+    only_if_smaller: ClassVar[bool]
+    """Whether a batch job leaves a bucket alone that does not get smaller on disk."""
 
     def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         """What to do with each chain. Must not fold or merge a delta behind `newest_ns`."""
@@ -78,6 +80,7 @@ class FullMerge:
     """Fold every pending delta into the checkpoint: the fastest to read, no history."""
 
     name: ClassVar[str] = "full_merge"
+    only_if_smaller: ClassVar[bool] = False
 
     def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         return Plan(_foldable(chains, horizon.newest_ns))
@@ -90,13 +93,14 @@ class FullMerge:
 class TieredMerge:
     """Fold all but the newest `keep_recent` deltas into the checkpoint.
 
-    `keep_recent` (default 10, at least 0, below the compactor's `delta_threshold`) keeps the recent
-    history: a late delta still finds its place among those. More keeps more history and makes every
-    read apply more deltas.
+    A late delta still finds its place among those that are kept.
     """
 
     keep_recent: int = 10
+    """How many stay (at least 0, below the compactor's `delta_threshold`). More keeps more history
+    and makes every read apply more deltas."""
     name: ClassVar[str] = "tiered_merge"
+    only_if_smaller: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         int_in("keep_recent", self.keep_recent, 0)
@@ -113,14 +117,16 @@ class TieredMerge:
 class TimeBoundary:
     """Merge the deltas of each closed bucket of time into one; the open bucket stays.
 
-    `interval` is the length of a bucket (a duration, at least 1 ns). Buckets begin at whole
-    multiples of it since the epoch, also before 1970. A vector can be composed as of the end of any
-    closed bucket. Bit-exact where no step rounds, else within `kernels.MERGE_ULPS`.
+    A vector can be composed as of the end of any closed bucket. Bit-exact where no step rounds,
+    else within a bound that `tidegate.deltas.kernels` states and proves.
     """
 
     interval: Duration
+    """The length of a bucket (at least 1 ns). Buckets begin at whole multiples of it since the
+    epoch, also before 1970."""
     interval_ns: int = field(init=False, repr=False)
     name: ClassVar[str] = "time_boundary"
+    only_if_smaller: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -152,7 +158,9 @@ class Adaptive:
     """
 
     keep_recent: int = 10
+    """How many the second candidate keeps (at least 0, below the compactor's `delta_threshold`)."""
     name: ClassVar[str] = "adaptive"
+    only_if_smaller: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         int_in("keep_recent", self.keep_recent, 0)

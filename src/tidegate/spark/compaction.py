@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tidegate.deltas import Compactor
+from tidegate.deltas.compactor import Compactor
 from tidegate.deltas.table.job import BucketResult, JobReport, compact_bucket
 from tidegate.deltas.table.job import compact_table as compact_here
 from tidegate.deltas.table.versions import DataFile, Step, Version, no_step
@@ -34,7 +34,19 @@ def compact_table(
     step: Step = no_step,
 ) -> JobReport:
     """Compact a stored table with a task per bucket. The same result as in process; safe to kill
-    at any moment and to run again."""
+    at any moment, to run again, and to run several times at once.
+
+    Args:
+        path: the folder of a `DeltaTable`, where all executors reach it.
+        compactor: which chains to compact, and how; None: `Compactor()`.
+        spark: the session to run on; None: Tidegate's own.
+        everything: compact whatever the strategy would change, not only chains that have reached
+            `delta_threshold`.
+        step: called on the driver before every change on disk, for tests.
+
+    Returns:
+        What it did. Buckets that another job compacted first are in `conflicts`.
+    """
     compactor = compactor or Compactor()
     engine = spark or session()
     root = str(Path(path).absolute())

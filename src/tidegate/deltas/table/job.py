@@ -6,13 +6,15 @@
     clean up  remove the old files                                      no longer part of the table
 
 Killed anywhere, the table is the old one or the new one, with the same vectors; the next run does
-what is left. A second run right after the first finds nothing to do and commits nothing. Two runs
-at once: a bucket goes to the one that commits first, the other discards its files for it.
+what is left. A second run right after the first finds nothing to do and commits nothing.
+
+Two runs at once: a bucket goes to the one that commits first. The other one finds the files it read
+(or wanted to read) replaced, discards its own for that bucket and says so in its report: a sentence
+per bucket, not an exception, because nothing is wrong and nothing is lost.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,6 @@ from tidegate.core.outcomes import Int64s
 from tidegate.deltas.columns import Chains, checkpoint_table
 from tidegate.deltas.compactor import Compactor
 from tidegate.deltas.kernels import Verdict
-from tidegate.deltas.strategies import Adaptive
 from tidegate.deltas.table.table import Bucket, DeltaTable, refused_rows
 from tidegate.deltas.table.versions import (
     DataFile,
@@ -44,14 +45,21 @@ class BucketResult:
     """What compacting one bucket wrote, and what that replaces."""
 
     bucket: int
-    removed: tuple[str, ...]
-    added: tuple[DataFile, ...]
-    vectors: int
-    deltas_before: int
-    deltas_after: int
-    bytes_before: int
-    bytes_after: int
+    read_version: int
+    """The version of the table it was made from."""
+    removed: tuple[str, ...] = ()
+    """Paths of the files it replaces."""
+    added: tuple[DataFile, ...] = ()
+    vectors: int = 0
+    """Vectors that were compacted."""
+    deltas_before: int = 0
+    deltas_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
     errors: tuple[str, ...] = ()
+    """Vectors that were left as they are, and why."""
+    lost: bool = False
+    """Another job replaced the files before they could be read."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,23 @@ class JobReport:
     """What a whole run did."""
 
     version: int
+    """The newest version of the table when the run ended."""
     buckets: int
+    """Buckets that were rewritten."""
     vectors: int
+    """Vectors that were compacted."""
     deltas_before: int
+    """Pending deltas of those vectors before."""
     deltas_after: int
+    """Pending deltas of those vectors after."""
     bytes_before: int
+    """Bytes on disk of the rewritten buckets before, compressed."""
     bytes_after: int
-    conflicts: int
+    """The same after."""
+    conflicts: tuple[str, ...]
+    """A sentence for each bucket that another job compacted first."""
     errors: tuple[str, ...]
+    """A sentence for each vector that was left as it is, because a delta cannot be applied."""
 
     @property
     def space_saved(self) -> int:
@@ -89,30 +106,35 @@ def compact_bucket(
     strategy would change it). The rows of the others are carried over as they are.
     """
     table = DeltaTable(path, step)
-    loaded = table.load(bucket, version)
+    try:
+        loaded = table.load(bucket, version)
+    except FileNotFoundError:
+        return BucketResult(bucket, version.number, lost=True)
     chains = loaded.chains
     due = chains.pending >= (1 if everything else compactor.delta_threshold)
     if not due.any():
         return None
     forced = chains.pending >= compactor.max_chain_length
-    folded = compactor.carry_out(chains, compactor.plan(chains, forced=forced).only(chains, due))
-    errors = tuple(f"{chains.ids[v].as_py()}: {text}" for v, text in folded.errors.items())
-    if not folded.changed.any():
-        return BucketResult(bucket, (), (), 0, 0, 0, 0, 0, errors) if errors else None
+    done = compactor.carry_out(chains, compactor.plan(chains, forced=forced).only(chains, due))
+    changed = done.changed
+    errors = tuple(f"{chains.ids[v].as_py()}: {text}" for v, text in done.errors.items())
+    if not changed.any():
+        return BucketResult(bucket, version.number, errors=errors) if errors else None
     old = [file for file in loaded.files if file.kind != "refused"]
-    added = _write(table, bucket, loaded, folded.chains, folded.changed, step)
+    added = _write(table, bucket, loaded, done.chains, changed, step)
     result = BucketResult(
         bucket,
-        tuple(file.path for file in old),
-        tuple(added),
-        int(folded.changed.sum()),
-        int(chains.pending[folded.changed].sum()),
-        int(folded.chains.pending[folded.changed].sum()),
-        sum(file.bytes for file in old),
-        sum(file.bytes for file in added if file.kind != "refused"),
-        errors,
+        version.number,
+        removed=tuple(file.path for file in old),
+        added=tuple(added),
+        vectors=int(changed.sum()),
+        deltas_before=int(chains.pending[changed].sum()),
+        deltas_after=int(done.chains.pending[changed].sum()),
+        bytes_before=sum(file.bytes for file in old),
+        bytes_after=sum(file.bytes for file in added if file.kind != "refused"),
+        errors=errors,
     )
-    if isinstance(compactor.strategy, Adaptive) and result.bytes_after >= result.bytes_before:
+    if compactor.strategy.only_if_smaller and result.bytes_after >= result.bytes_before:
         _discard(table.root, result.added)  # compressed, it did not get smaller after all
         return None
     return result
@@ -165,17 +187,16 @@ def commit_buckets(
     """Bring the results in as one version, those whose input is still there, and clean up."""
     results = list(results)
     errors = tuple(text for result in results for text in result.errors)
+    conflicts = [result for result in results if result.lost]
     found = [result for result in results if result.added]
-    conflicts = 0
-    while True:
-        base = table.log.latest()
+    base = table.log.latest()
+    while found:
         named = {file.path for file in base.files}
-        good = [result for result in found if named.issuperset(result.removed)]
-        for result in found:
-            if result not in good:
-                _discard(table.root, result.added)
-                conflicts += 1
-        found = good
+        replaced = [result for result in found if not named.issuperset(result.removed)]
+        for result in replaced:
+            _discard(table.root, result.added)
+        conflicts += replaced
+        found = [result for result in found if result not in replaced]
         if not found:
             break
         removed = {path for result in found for path in result.removed}
@@ -184,22 +205,31 @@ def commit_buckets(
         try:
             base = table.log.commit(table.log.following(base, files=files))
         except VersionConflict:
+            base = table.log.latest()  # an append, or a job for other buckets: look again
             continue
         for path in sorted(removed):
             step(f"remove {path}")
             (table.root / path).unlink(missing_ok=True)
         break
     return JobReport(
-        base.number,
-        len(found),
-        sum(r.vectors for r in found),
-        sum(r.deltas_before for r in found),
-        sum(r.deltas_after for r in found),
-        sum(r.bytes_before for r in found),
-        sum(r.bytes_after for r in found),
-        conflicts,
-        errors,
+        version=base.number,
+        buckets=len(found),
+        vectors=sum(r.vectors for r in found),
+        deltas_before=sum(r.deltas_before for r in found),
+        deltas_after=sum(r.deltas_after for r in found),
+        bytes_before=sum(r.bytes_before for r in found),
+        bytes_after=sum(r.bytes_after for r in found),
+        conflicts=tuple(_conflict_sentence(r) for r in conflicts),
+        errors=errors,
     )
+
+
+def _conflict_sentence(result: BucketResult) -> str:
+    conflict = VersionConflict(
+        f"bucket {result.bucket}: another job replaced its files after version "
+        f"{result.read_version}; this run discarded its work for it, and nothing is lost"
+    )
+    return f"{type(conflict).__name__}: {conflict}"
 
 
 def compact_table(
@@ -210,7 +240,24 @@ def compact_table(
     step: Step = no_step,
     run: Callable[[list[int], Version], Iterable[BucketResult | None]] | None = None,
 ) -> JobReport:
-    """Compact a stored table. `run` does the buckets elsewhere (Spark); here, one after another."""
+    """Compact a stored table. Safe to kill at any moment, to run again, and to run several times at
+    once: every vector stays what it is.
+
+    Args:
+        path: the folder of a `DeltaTable`.
+        compactor: which chains to compact, and how; None: `Compactor()`. Its `time_threshold` does
+            not count: a table has no wall clock.
+        everything: compact whatever the strategy would change, not only chains that have reached
+            `delta_threshold`.
+        step: called before every change on disk, for tests.
+        run: does the buckets elsewhere (on Spark); None: here, one after the other.
+
+    Returns:
+        What it did. Buckets that another job compacted first are in `conflicts`.
+
+    Raises:
+        StateError: there is no table, or it cannot be read.
+    """
     compactor = compactor or Compactor()
     table = DeltaTable(path, step)
     version = table.log.latest()
@@ -226,6 +273,6 @@ def compact_table(
 
 
 def _discard(root: Path, files: Iterable[DataFile]) -> None:
+    """Remove files that no version names."""
     for file in files:
-        if (root / file.path).exists():
-            os.unlink(root / file.path)
+        (root / file.path).unlink(missing_ok=True)

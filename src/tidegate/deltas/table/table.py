@@ -33,6 +33,7 @@ from tidegate.deltas.columns import (
 from tidegate.deltas.kernels import Verdict
 from tidegate.deltas.operations import DELTAS, VectorDelta, rows_from
 from tidegate.deltas.table.versions import (
+    READ_ATTEMPTS,
     CommitLog,
     DataFile,
     Step,
@@ -213,15 +214,15 @@ class DeltaTable:
         self, bucket: int, version: Version | None = None, vector_id: str | None = None
     ) -> Bucket:
         """The chains of a bucket (or of one vector in it), with the appended deltas admitted."""
-        for attempt in range(4):
+        for _ in range(READ_ATTEMPTS):
             files = (version or self.log.latest()).of_bucket(bucket)
             try:
                 return self._load(files, vector_id)
             except FileNotFoundError:
                 # compacted and cleaned up meanwhile: the next version has the same vectors
-                if version is not None or attempt == 3:
+                if version is not None:
                     raise
-        raise AssertionError
+        raise VersionConflict(f"{self.root}: bucket {bucket} is replaced faster than it is read")
 
     def _load(self, files: tuple[DataFile, ...], vector_id: str | None) -> Bucket:
         only = None if vector_id is None else [("vector_id", "=", vector_id)]

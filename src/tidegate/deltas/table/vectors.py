@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tidegate.core.checks import int_in
 from tidegate.deltas.columns import find_vectors
 from tidegate.deltas.table.table import vector_schema
 from tidegate.deltas.table.versions import (
+    READ_ATTEMPTS,
     CommitLog,
     DataFile,
     Step,
@@ -94,7 +96,10 @@ class VectorTable:
             return 0
         while True:
             base = self.log.latest()
-            added, removed, count = self._merged(base, new)
+            try:
+                added, removed, count = self._merged(base, new)
+            except FileNotFoundError:
+                continue  # another writer replaced the files meanwhile: start over
             if not count:
                 return 0
             kept = tuple(file for file in base.files if file.path not in removed)
@@ -134,25 +139,32 @@ class VectorTable:
             added.append(write_data_file(self.root, "vectors", number, whole_.sort_by("vector_id")))
         return added, removed, count
 
-    def _bucket(self, version: Version, number: int) -> pa.RecordBatch:
+    def _bucket(self, version: Version, number: int, only: Any = None) -> pa.RecordBatch:
         files = version.of_bucket(number)
         if not files:
             return pa.RecordBatch.from_pylist([], schema=vector_schema(self.dims))
-        return read_data_file(self.root, files[0], vector_schema(self.dims))
+        return read_data_file(self.root, files[0], vector_schema(self.dims), only)
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:
         """One vector; None if there is none, or it is deleted."""
         number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
-        for file in self.log.latest().of_bucket(number):
-            only = [("vector_id", "=", vector_id), ("deleted", "=", False)]
-            row = read_data_file(self.root, file, vector_schema(self.dims), only)
-            if row.num_rows:
-                found: NDArray[np.float64] = row.column("vector").flatten().to_numpy()
-                return found
-        return None
+        only = [("vector_id", "=", vector_id), ("deleted", "=", False)]
+        row = self._newest_bucket(number, only)
+        if not row.num_rows:
+            return None
+        found: NDArray[np.float64] = row.column("vector").flatten().to_numpy()
+        return found
 
     def vectors(self) -> Iterator[pa.RecordBatch]:
         """All vectors, tombstones too, a bucket at a time."""
-        version = self.log.latest()
-        for file in version.files:
-            yield read_data_file(self.root, file, vector_schema(self.dims))
+        for number in sorted({file.bucket for file in self.log.latest().files}):
+            yield self._newest_bucket(number)
+
+    def _newest_bucket(self, number: int, only: Any = None) -> pa.RecordBatch:
+        """The rows of a bucket in the newest version; starts over if a writer replaces it."""
+        for _ in range(READ_ATTEMPTS):
+            try:
+                return self._bucket(self.log.latest(), number, only)
+            except FileNotFoundError:
+                continue
+        raise VersionConflict(f"{self.root}: bucket {number} is replaced faster than it is read")

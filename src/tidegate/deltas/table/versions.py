@@ -37,6 +37,7 @@ from tidegate.core.outcomes import Int64s
 from tidegate.errors import ConfigError, StateError, TidegateError
 
 __all__ = [
+    "READ_ATTEMPTS",
     "CommitLog",
     "DataFile",
     "Step",
@@ -57,8 +58,8 @@ VERSIONS_KEPT = 20
 reader find nothing between listing the folder and opening the file."""
 
 READ_ATTEMPTS = 50
-"""How often the newest version is looked up again when it vanished between listing and reading: for
-that, `VERSIONS_KEPT` commits must have happened in between, every time."""
+"""How often a reader starts over when a file it was about to read is gone, because a newer version
+replaced it. Every time means another commit in between: this often in a row does not happen."""
 
 ROWS_PER_GROUP = 65_536
 """Rows in a Parquet row group. Small enough that reading one vector skips most of a large file by
