@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -49,3 +50,49 @@ def test_a_chain_larger_than_the_budget_is_left_and_counted() -> None:
         refused = looking.push(chain, VectorDelta("one more", "v", Offset(1.0), 20))
     assert [refusal.reason for refusal in refused] == ["the chain is full and cannot be compacted"]
     assert chain.compose().tolist() == [20.0] * 64
+
+
+def test_age_is_looked_at_without_being_asked() -> None:
+    now = [1_000]
+    compactor = Compactor(FullMerge(), delta_threshold=100, time_threshold="1 s")
+    chain = chain_of(0)
+    with BackgroundCompactor(compactor, interval="5 ms", clock=lambda: now[0]) as background:
+        assert background.push(chain, VectorDelta("a", "v", Offset(1.0), 1)) == []
+        time.sleep(0.05)
+        assert len(chain) == 1  # young by the clock, however often the thread looks
+        now[0] += 10**9 + 1
+        for _ in range(1000):
+            if not len(chain):
+                break
+            time.sleep(0.01)
+    assert len(chain) == 0
+    assert chain.compose().tolist() == [1.0] * 64  # type: ignore[union-attr]
+    assert [result.deltas_merged for result in background.results] == [1]
+
+
+def test_a_chain_that_others_append_to_is_watched_and_let_go() -> None:
+    now = [1_000]
+    compactor = Compactor(FullMerge(), delta_threshold=100, time_threshold="1 s")
+    with BackgroundCompactor(compactor, interval="5 ms", clock=lambda: now[0]) as background:
+        chain = chain_of(0)
+        background.watch(chain)
+        chain.push(VectorDelta("a", "v", Offset(1.0), 1), wall_ns=now[0])
+        now[0] += 2 * 10**9
+        for _ in range(1000):
+            if not len(chain):
+                break
+            time.sleep(0.01)
+        assert len(chain) == 0
+        del chain
+        gc.collect()
+        assert len(background._known) == 0
+
+
+def test_a_chain_without_an_age_limit_stays() -> None:
+    compactor = Compactor(FullMerge(), delta_threshold=100, time_threshold=None)
+    chain = chain_of(0)
+    with BackgroundCompactor(compactor, interval="1 ms") as background:
+        background.push(chain, VectorDelta("a", "v", Offset(1.0), 1))
+        time.sleep(0.05)
+        background.tick(2**62)
+    assert len(chain) == 1

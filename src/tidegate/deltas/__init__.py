@@ -2,6 +2,7 @@
 
 from tidegate.deltas.compactor import CompactionResult, Compactor, Level
 from tidegate.deltas.delta_chain import Checkpoint, DeltaChain, Refusal, affine, merge
+from tidegate.deltas.nearest import Neighbour, nearest
 from tidegate.deltas.operations import (
     DELTAS,
     Add,
@@ -41,6 +42,7 @@ __all__ = [
     "Dense",
     "FullMerge",
     "Level",
+    "Neighbour",
     "Offset",
     "Operation",
     "Refusal",
@@ -53,5 +55,6 @@ __all__ = [
     "affine",
     "deltas_of",
     "merge",
+    "nearest",
     "rows_from",
 ]

@@ -856,6 +856,41 @@ class Chains:
             raise ConfigError("at_ns", at_ns, "lies inside deltas that were merged into one")
         return keep
 
+    def history(self) -> pa.RecordBatch:
+        """What the chains consist of, one row per entry: checkpoints first, then pending deltas.
+
+        For pictures and for people: `vector_id`, `kind` (`checkpoint`, `merged` or `delta`),
+        `delta_id` (the last one it stands for), `op`, `first_ns` and `time_ns` (the times it spans;
+        a checkpoint has no first), `deltas` (how many it stands for) and `bytes`.
+        """
+        some = np.flatnonzero(self.has_checkpoint)
+        chosen, n, m = pa.array(some), len(some), len(self.vec)
+        rows, sizes = self.rows, self.source.sizes[self.index]
+        kinds = np.where(_valid(rows.column("covers")), "merged", "delta").tolist()
+        empty = replace(
+            self, source=DeltaRows.none(), index=np.empty(0, np.int64), vec=np.empty(0, np.int64)
+        )
+        first = pc.coalesce(rows.column("first_ns"), rows.column("time_ns"))
+        columns = {
+            "vector_id": [self.ids.take(chosen), rows.column("vector_id")],
+            "kind": [
+                pa.array(["checkpoint"] * n, pa.string()),
+                pa.array(kinds, pa.string()),
+            ],
+            "delta_id": [self.last_folded.take(chosen), rows.column("delta_id")],
+            "op": [pa.nulls(n, pa.string()), rows.column("op")],
+            "first_ns": [pa.nulls(n, pa.int64()), first],
+            "time_ns": [pa.array(self.folded_ns[some]), rows.column("time_ns")],
+            "deltas": [pa.array(self.folded_count[some]), pa.array(sizes)],
+            "bytes": [pa.array(empty.measured(some)), pa.array(self.source.nbytes[self.index])],
+        }
+        owner = np.concatenate([some, self.vec])
+        behind = np.concatenate([np.zeros(n, np.int64), 1 + np.arange(m)])
+        order = pa.array(np.lexsort((behind, owner)))
+        return pa.RecordBatch.from_pydict(
+            {name: pa.concat_arrays(parts).take(order) for name, parts in columns.items()}
+        )
+
     # other sets of chains
 
     def plus(self, more: Chains) -> Chains:

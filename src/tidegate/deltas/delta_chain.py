@@ -261,6 +261,23 @@ class DeltaChain:
         composed = chains.compose(at_ns=at_ns)
         return composed.vectors[0] if composed.exists[0] else None
 
+    def history(self) -> pa.RecordBatch:
+        """What the chain consists of: its checkpoint and pending deltas, one row each, with the
+        times they span, how many deltas they stand for, and bytes (`Chains.history`).
+
+        Example:
+            >>> from tidegate.deltas import Offset
+            >>> chain = DeltaChain("v", dims=1)
+            >>> chain.push(VectorDelta("a", "v", Offset(1.0), 5))
+            []
+            >>> chain.history().select(["kind", "delta_id", "time_ns", "deltas"]).to_pylist()
+            [{'kind': 'delta', 'delta_id': 'a', 'time_ns': 5, 'deltas': 1}]
+        """
+        chains = self._chains
+        if chains is None:
+            chains = Chains.empty(1, pa.array([], pa.string()))
+        return chains.history()
+
     def age_ns(self, wall_ns: int) -> int:
         """Wall time since the oldest pending delta arrived, or since the last compaction.
 

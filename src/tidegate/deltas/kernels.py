@@ -12,9 +12,13 @@ folding them is exact to the last bit.
 
 Rounding. `apply_rows` does what the deltas say, one after the other. `merge_runs` rounds in other
 places wherever a run both scales and adds: a1*(a0*x + b0) + b1 becomes (a1*a0)*x + (a1*b0 + b1).
-Where no step rounds (whole numbers, powers of two, additions of such) the two agree bit for bit;
-elsewhere they differ by at most `MERGE_ULPS` units in the last place per delta of the run, of the
-largest magnitude that occurs on the way. `tests/laws/test_deltas_rounding.py` proves both.
+Where no step rounds (whole numbers, powers of two, their sums), and for assignments, the two agree
+bit for bit. Elsewhere they differ in a dimension by at most
+
+    MERGE_ROUNDING * n * 2**-52 * M
+
+where n is the number of deltas applied and M what the same deltas give with the absolute values of
+all numbers in them and in the vector. `tests/laws/test_deltas_rounding.py` tests both statements.
 
 Deltas come as ragged arrays (`DeltaArrays`), so one call handles all vectors of a shard. Only rows
 that passed `check_rows` may be applied or merged: an index is used as it stands.
@@ -32,7 +36,7 @@ from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int64s
 
 __all__ = [
-    "MERGE_ULPS",
+    "MERGE_ROUNDING",
     "DeltaArrays",
     "KernelOp",
     "Verdict",
@@ -43,14 +47,11 @@ __all__ = [
     "merge_runs",
 ]
 
-MERGE_ULPS = 4
-"""The bound on what merging may change, in units in the last place per merged delta.
-
-Derivation: composing one pair (f, c) onto (a, b) rounds three times (f*a, f*b, + c), applying the
-result twice more; applying the deltas one by one rounds twice per delta. Each rounding is half a
-unit of a value no larger than the largest magnitude on the way, so the two results lie within
-(3 + 2) / 2 + 2 / 2 units per delta of each other, rounded up to 4. Below that a test of random
-chains fails sooner or later; above it the statement says less than is true."""
+MERGE_ROUNDING = 3
+"""The factor in the bound above. Applying n deltas rounds each term of the result at most 2*n times
+on its way, applying what they merge into at most 2*n + 2 times, each time by at most half of 2**-52
+of its size: together (2*n + 1) * 2**-52 * M, which is at most 3*n * 2**-52 * M. Smaller, and the
+statement is wrong for a single delta; larger, and it says less than is true."""
 
 SMALLEST_NORMAL = 2.2250738585072014e-308
 """A merged factor below this has lost bits, or is 0, which would turn it into an assignment. Runs

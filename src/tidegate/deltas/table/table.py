@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tidegate.core.arrow import concat
 from tidegate.core.checks import duration, int_in
@@ -31,6 +31,7 @@ from tidegate.deltas.columns import (
     vector_column,
 )
 from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.nearest import NearestSearch, Neighbour
 from tidegate.deltas.operations import DELTAS, VectorDelta, rows_from
 from tidegate.deltas.table.versions import (
     READ_ATTEMPTS,
@@ -200,6 +201,45 @@ class DeltaTable:
             chains = self.load(number).chains
             if len(chains):
                 yield _handed_on(chains, chains.compose(at_ns=at_ns))
+
+    def nearest(
+        self,
+        query: ArrayLike,
+        limit: int = 10,
+        *,
+        at_ns: int | None = None,
+        metric: str = "l2",
+    ) -> list[Neighbour]:
+        """The nearest vectors in the table, now or as of a time, a bucket at a time.
+
+        Args:
+            query: the vector to be near to.
+            limit: how many to find (at least 1).
+            at_ns: event time, nanoseconds since the epoch; None: now.
+            metric: `l2` (squared Euclidean distance), `cosine` or `dot` (negated).
+
+        Returns:
+            At most `limit` neighbours, nearest first, equally near ones by id.
+
+        Raises:
+            ConfigError: a setting is out of range, or that time lies before a checkpoint or inside
+                merged deltas: compact with a `retention` as long as the past you ask about.
+        """
+        search = NearestSearch(query, limit, at_ns=at_ns, metric=metric)
+        for number in range(self.buckets):
+            chains = self.load(number).chains
+            if len(chains):
+                search.add(chains)
+        return search.found
+
+    def history(self, vector_id: str) -> pa.RecordBatch:
+        """What the chain of a vector consists of (`Chains.history`); empty if there is none.
+
+        Args:
+            vector_id: the id of the vector.
+        """
+        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        return self.load(number, vector_id=vector_id).chains.history()
 
     def refused(self) -> pa.RecordBatch:
         """Every delta that was not let in, with its reason."""
