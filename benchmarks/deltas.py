@@ -93,11 +93,11 @@ def compose() -> None:
     took: dict[str, list[float]] = {}
     for turn in range(301):
         one_more = DeltaChain("v", checkpoint=Checkpoint(base))
-        one_more.extend(deltas[:99])
+        one_more.process(deltas[:99])
         one_more.compose()
-        one_more.append(deltas[99])
+        one_more.push(deltas[99])
         all_new = DeltaChain("v", checkpoint=Checkpoint(base))
-        all_new.extend(deltas)
+        all_new.process(deltas)
         calls: list[tuple[str, Callable[[], object]]] = [
             ("numpy", numpy_alone),
             ("again", chain.compose),

@@ -22,6 +22,7 @@ from tidegate.core.outcomes import Collection, Dropped, Outcome, Side
 from tidegate.deltas import (
     Add,
     Compact,
+    Compactor,
     Create,
     Delete,
     Operation,
@@ -31,7 +32,7 @@ from tidegate.deltas import (
     VectorDelta,
     rows_from,
 )
-from tidegate.deltas.table import LanceVectors, VectorTable
+from tidegate.deltas.table import DeltaTable, LanceVectors, VectorTable, compact_table
 from tidegate.report.picture import compaction_picture
 
 DIMS, DOCUMENTS, UPDATES = 32, 200, 20_000
@@ -72,6 +73,27 @@ def compact(rows: pa.RecordBatch) -> list[Outcome]:
     return out + stage.flush(state)
 
 
+def past_and_present(folder: Path, lance: LanceVectors, name: str) -> None:
+    """Who is near a document now, and who was near it half the stream ago? LanceDB knows the newest
+    vectors; the chains know every time inside the retention."""
+    rows = a_stream()
+    table = DeltaTable.create(folder / "deltas", DIMS, buckets=4)
+    table.append(rows)
+    half = int(rows.column("time_ns")[rows.num_rows // 2].as_py())
+    span = int(rows.column("time_ns")[-1].as_py()) - half
+    compact_table(table.root, Compactor(TieredMerge(5), delta_threshold=20, retention=span + 1))
+    for label, at_ns in (("now", None), ("half the stream ago", half)):
+        query = table.vector(name, at_ns)
+        if query is None:
+            print(f"  {name} did not exist {label}")
+            continue
+        found = [near.vector_id for near in table.nearest(query, limit=4, at_ns=at_ns)]
+        print(f"  near {name} {label}, from the chains: {', '.join(found)}")
+        if at_ns is None:
+            same = found == [row["vector_id"] for row in lance.nearest(query, limit=4)]
+            print(f"  LanceDB says {'the same' if same else 'something else'}")
+
+
 def main(folder: Path) -> None:
     outcomes = compact(a_stream())
     vectors = [o.table() for o in outcomes if isinstance(o, Collection)]
@@ -96,6 +118,7 @@ def main(folder: Path) -> None:
         )
         for row in lance.nearest(query, limit=4):
             print(f"  near {name}: {row['vector_id']:8} at distance {row['_distance']:.2f}")
+        past_and_present(folder, lance, name)
     else:
         print('no neighbours without LanceDB: pip install "tidegate[lance]"')
 

@@ -20,7 +20,7 @@ by the order of the deltas. Only "at the latest" is wall time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -46,7 +46,7 @@ from tidegate.core.outcomes import (
     with_columns,
 )
 from tidegate.core.parallel import MANY, each
-from tidegate.core.state import Column, Layout, State
+from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration
 from tidegate.deltas.admission import Admission, ParentLimits
 from tidegate.deltas.columns import (
@@ -63,6 +63,7 @@ from tidegate.deltas.compactor import Compactor
 from tidegate.deltas.kernels import Verdict
 from tidegate.deltas.operations import DELTAS, Offset, VectorDelta, rows_from
 from tidegate.deltas.strategies import FullMerge, Strategy, TimeBoundary
+from tidegate.errors import StateError
 
 __all__ = ["Compact"]
 
@@ -509,6 +510,21 @@ def _without_folded_ids(table: pa.RecordBatch) -> pa.RecordBatch:
     return table
 
 
+def _require_columns(
+    table: str, rows: pa.RecordBatch, schema: pa.Schema, nullable: Container[str]
+) -> None:
+    """A StateError unless a state table has these columns in these types, filled but for some."""
+    for wanted in schema:
+        index = rows.schema.get_field_index(wanted.name)
+        if index < 0:
+            raise StateError(f"state table {table} has no column {wanted.name}")
+        column = rows.column(index)
+        if not column.type.equals(wanted.type):
+            raise StateError(f"state table {table}: column {wanted.name} is {column.type}")
+        if column.null_count and wanted.name not in nullable:
+            raise StateError(f"state table {table}: column {wanted.name} has nulls")
+
+
 def _deliveries(made: list[Delivery]) -> list[Outcome]:
     """What leaves, in the order of the deltas that caused it."""
     if not made:
@@ -606,6 +622,56 @@ class Compact(Operator):
         counters = {name: Column(np.int64) for name in COUNTERS}
         due = {"due_ns": Column(np.int64, fill=MAX_NS)}
         return Layout(counters | due, ("chains", "pending", "waiting"))
+
+    def invariants(self, state: State) -> None:
+        """Raise a StateError unless a restored state is one that the kernels can run on: tables of
+        the right columns, vectors of the right length and named once, and pending deltas that can
+        be applied and belong to a vector."""
+        chains, pending, waiting = (state.tables[n] for n in ("chains", "pending", "waiting"))
+        require_int64(state, "chains", NEXT, UNDELIVERED)
+        if chains is not None and chains.num_rows:
+            needed = checkpoint_schema(self.dims)
+            _require_columns("chains", chains, needed, nullable=("at_delta", "sealed_key"))
+            missing = [name for name in self.keys if name not in chains.schema.names]
+            if missing:
+                raise StateError(f"state table chains has no column {missing[0]}")
+            sizes = [chains.column(n).value_lengths() for n in ("covered", "covered_ns")]
+            if not sizes[0].equals(sizes[1]):
+                raise StateError("state table chains: folded ids and their times do not agree")
+            if (
+                chains.column("covered").flatten().null_count
+                + chains.column("vector").flatten().null_count
+            ):
+                raise StateError(
+                    "state table chains: a folded id or a value of a vector is missing"
+                )
+            where = pa.table({"id": chains.column("vector_id"), "lane": chains.column(LANE)})
+            if where.group_by(["id", "lane"]).aggregate([]).num_rows < chains.num_rows:
+                raise StateError("state table chains names a vector twice")
+        if pending is not None and pending.num_rows:
+            some = DELTAS.names[:5]
+            _require_columns(
+                "pending", pending, DELTAS, nullable=set(DELTAS.names) - set(some) | {"parent"}
+            )
+            if not DeltaRows(pending.select(DELTAS.names)).usable(self.dims):
+                raise StateError("state table pending holds a delta that cannot be applied")
+            nowhere = (
+                chains is None
+                or (
+                    find_vectors(
+                        chains.column("vector_id"),
+                        chains.column(LANE).to_numpy(),
+                        pending.column("vector_id"),
+                        pending.column(LANE).to_numpy(),
+                    )
+                    < 0
+                ).any()
+            )
+            if nowhere:
+                raise StateError("state table pending holds a delta of no vector")
+        if waiting is not None and waiting.num_rows:
+            require_int64(state, "waiting", TIME)
+            self._deltas(waiting)
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return pa.schema(
