@@ -114,7 +114,7 @@ def test_recorded_case(case: dict[str, Any]) -> None:
         for at in expect["at_len"]:
             fresh = DeltaChain("v", dims)
             fresh.process(VectorDelta(f"d{n}", "v", Offset(1.0), n) for n in range(at["len"]))
-            assert compactor.level(fresh).value == at["level"]
+            assert compactor.urgency(fresh).value == at["level"]
         return
     if "needs_compaction" in expect:
         assert compactor.needs_compaction(chain, case["now_ms"] * MS) is expect["needs_compaction"]

@@ -19,12 +19,12 @@ from tidegate.deltas import (
     Delete,
     DeltaChain,
     FullMerge,
-    Level,
     Offset,
     Scale,
     Sparse,
     TieredMerge,
     TimeBoundary,
+    Urgency,
     VectorDelta,
     affine,
 )
@@ -186,16 +186,16 @@ def test_age_counts_from_arrival_and_from_the_last_compaction() -> None:
     # the deltas are years old; they only just arrived
     for n in range(3):
         chain.push(VectorDelta(f"d{n}", "v", Offset(1.0), n), wall_ns=1000 * SECOND)
-    assert compactor.level(chain, 1060 * SECOND) is Level.NONE
-    assert compactor.level(chain, 1060 * SECOND + 1) is Level.BACKGROUND
+    assert compactor.urgency(chain, 1060 * SECOND) is Urgency.NONE
+    assert compactor.urgency(chain, 1060 * SECOND + 1) is Urgency.BACKGROUND
     compactor.compact(chain, wall_ns=1061 * SECOND)
     assert len(chain) == 1
-    assert compactor.level(chain, 5000 * SECOND) is Level.NONE  # nothing left to fold
+    assert compactor.urgency(chain, 5000 * SECOND) is Urgency.NONE  # nothing left to fold
     chain.push(VectorDelta("d9", "v", Offset(1.0), 9), wall_ns=1062 * SECOND)
-    assert compactor.level(chain, 1121 * SECOND) is Level.NONE
-    assert compactor.level(chain, 1121 * SECOND + 1) is Level.BACKGROUND
+    assert compactor.urgency(chain, 1121 * SECOND) is Urgency.NONE
+    assert compactor.urgency(chain, 1121 * SECOND + 1) is Urgency.BACKGROUND
     no_age = Compactor(TieredMerge(1), time_threshold=None)
-    assert no_age.level(chain, 10**18) is Level.NONE
+    assert no_age.urgency(chain, 10**18) is Urgency.NONE
 
 
 def test_deltas_through_adaptive_windows_into_compaction() -> None:

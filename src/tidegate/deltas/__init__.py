@@ -1,6 +1,6 @@
 """Deltas of vectors, their chains, and compaction that never changes what a chain composes to."""
 
-from tidegate.deltas.compactor import CompactionResult, Compactor, Level
+from tidegate.deltas.compactor import CompactionResult, Compactor, Urgency
 from tidegate.deltas.delta_chain import Checkpoint, DeltaChain, Refusal, affine, merge
 from tidegate.deltas.nearest import Neighbour, nearest
 from tidegate.deltas.operations import (
@@ -41,7 +41,6 @@ __all__ = [
     "DeltaChain",
     "Dense",
     "FullMerge",
-    "Level",
     "Neighbour",
     "Offset",
     "Operation",
@@ -51,6 +50,7 @@ __all__ = [
     "Strategy",
     "TieredMerge",
     "TimeBoundary",
+    "Urgency",
     "VectorDelta",
     "affine",
     "deltas_of",

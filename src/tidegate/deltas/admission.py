@@ -88,7 +88,7 @@ class Candidates(NamedTuple):
         return self
 
 
-class Decisions(NamedTuple):
+class AdmissionArrays(NamedTuple):
     """What the kernel writes, one entry per candidate but for `id_state`."""
 
     verdict: Int8s
@@ -108,7 +108,7 @@ def _admit(
     sealed_ns: Int64s,
     room: Int64s,
     limits: ParentLimits,
-    out: Decisions,
+    out: AdmissionArrays,
 ) -> Int64s:
     """Decide these candidates in this order; return the accepted ones in order of admission.
 
@@ -259,7 +259,7 @@ class Admission:
             verdict = verdict[order]
         self._given = given.readonly()
         n = len(given.vec)
-        self._out = Decisions(
+        self._out = AdmissionArrays(
             verdict=verdict.copy(),
             decided_by=np.arange(n, dtype=np.int64),
             late_by_ns=np.zeros(n, np.int64),

@@ -26,10 +26,10 @@ from tidegate.deltas.delta_chain import DeltaChain
 from tidegate.deltas.strategies import Horizon, Strategy, TieredMerge, read_strategy
 from tidegate.errors import ConfigError
 
-__all__ = ["CompactionResult", "Compactor", "Level"]
+__all__ = ["CompactionResult", "Compactor", "Urgency"]
 
 
-class Level(Enum):
+class Urgency(Enum):
     """How urgent a compaction is."""
 
     NONE = "none"
@@ -171,7 +171,7 @@ class Compactor:
 
     # -- one chain --------------------------------------------------------------------------------
 
-    def level(self, chain: DeltaChain, wall_ns: int | None = None) -> Level:
+    def urgency(self, chain: DeltaChain, wall_ns: int | None = None) -> Urgency:
         """How urgently a chain should be compacted; NONE if the strategy would change nothing.
 
         Args:
@@ -180,25 +180,25 @@ class Compactor:
         """
         pending = len(chain)
         if pending >= self.max_chain_length:
-            return Level.FORCED
+            return Urgency.FORCED
         limit = self.time_threshold_ns
         old = wall_ns is not None and limit is not None and chain.age_ns(wall_ns) > limit
         if pending < self.delta_threshold and not old:
-            return Level.NONE
+            return Urgency.NONE
         chains = chain.chains
         if chains is None:
-            return Level.NONE
+            return Urgency.NONE
         plan = self.plan(chains, reads=np.array([chain.reads], np.int64))
-        return Level.BACKGROUND if plan.changes(chains).any() else Level.NONE
+        return Urgency.BACKGROUND if plan.changes(chains).any() else Urgency.NONE
 
     def needs_compaction(self, chain: DeltaChain, wall_ns: int | None = None) -> bool:
         """Whether `compact` would be worth it now, and would change something.
 
         Args:
             chain: the chain.
-            wall_ns: as for `level`.
+            wall_ns: as for `urgency`.
         """
-        return self.level(chain, wall_ns) is not Level.NONE
+        return self.urgency(chain, wall_ns) is not Urgency.NONE
 
     def compact(
         self,

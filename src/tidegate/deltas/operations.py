@@ -105,12 +105,10 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class Create(Operation):
-    """x := vector; the vector exists (again).
-
-    `vector` must have as many finite values as the vector has dimensions.
-    """
+    """x := vector; the vector exists (again)."""
 
     vector: Numbers
+    """As many finite values as the vector has dimensions; other lengths are refused."""
     op: ClassVar[str] = "create"
     kernel: ClassVar[KernelOp] = KernelOp.CREATE
     columns: ClassVar[Mapping[str, str]] = {"vector": "values"}
@@ -121,6 +119,7 @@ class Dense(Operation):
     """x := vector, if the vector is not deleted."""
 
     vector: Numbers
+    """As many finite values as the vector has dimensions; other lengths are refused."""
     op: ClassVar[str] = "dense"
     kernel: ClassVar[KernelOp] = KernelOp.DENSE
     columns: ClassVar[Mapping[str, str]] = {"vector": "values"}
@@ -131,7 +130,9 @@ class Sparse(Operation):
     """x[i] := v for the named dimensions; every index at most once."""
 
     indices: Indices
+    """Dimensions, each at least 0 and below the length of the vector; else it is refused."""
     values: Numbers
+    """A finite value for each index."""
     op: ClassVar[str] = "sparse"
     kernel: ClassVar[KernelOp] = KernelOp.SPARSE
     columns: ClassVar[Mapping[str, str]] = {"indices": "indices", "values": "values"}
@@ -142,7 +143,9 @@ class Add(Operation):
     """x += values; only the named dimensions if there are indices."""
 
     values: Numbers
+    """What to add: a finite value for each index, or for every dimension."""
     indices: Indices | None = None
+    """The dimensions to add to, every one at most once; None: all."""
     op: ClassVar[str] = "add"
     kernel: ClassVar[KernelOp] = KernelOp.ADD
     kernel_without_indices: ClassVar[KernelOp | None] = KernelOp.ADD_DENSE
@@ -154,6 +157,7 @@ class Scale(Operation):
     """x := factor*x. A factor of 0 is refused: it would forget the vector silently."""
 
     factor: float
+    """Finite and not 0."""
     op: ClassVar[str] = "scale"
     kernel: ClassVar[KernelOp] = KernelOp.SCALE
     columns: ClassVar[Mapping[str, str]] = {"factor": "factor"}
@@ -164,6 +168,7 @@ class Offset(Operation):
     """x := x + amount, in every dimension."""
 
     amount: float
+    """Finite."""
     op: ClassVar[str] = "offset"
     kernel: ClassVar[KernelOp] = KernelOp.OFFSET
     columns: ClassVar[Mapping[str, str]] = {"amount": "amount"}
@@ -181,15 +186,19 @@ class Delete(Operation):
 class Affine(Operation):
     """x := factor*x + amount, and factors[k]*x[i] + values[k] for the named dimensions.
 
-    What a run of other operations folds into. `factor` must not be 0; a 0 among `factors` means
-    that the dimension is set.
+    What a run of other operations folds into.
     """
 
     factor: float
+    """For the dimensions that are not named: finite and not 0."""
     amount: float
+    """For the dimensions that are not named: finite."""
     indices: Indices = ()
+    """Named dimensions, every one at most once; none: all are alike."""
     factors: Numbers = ()
+    """A finite factor for each index; 0 means that the dimension is set."""
     values: Numbers = ()
+    """A finite value for each index."""
     op: ClassVar[str] = "affine"
     kernel: ClassVar[KernelOp] = KernelOp.AFFINE
     columns: ClassVar[Mapping[str, str]] = {
@@ -202,6 +211,7 @@ class Unknown(Operation):
     """A name in the column `op` that is no operation: never applied, only handed back."""
 
     said: str | None
+    """The name, as it came."""
     op: ClassVar[str] = "unknown"
 
 
@@ -215,26 +225,30 @@ OPERATIONS: dict[str, type[Operation]] = {
 class VectorDelta:
     """One change to one vector.
 
-    `delta_id` is unique and is what deduplicates the delta. `time_ns` (nanoseconds since the epoch)
-    orders a chain, then `origin`, then `delta_id`; a delta never stands before its `parent`, if it
-    names one. `metadata` is kept with the delta until it is merged or folded.
-
-    A delta that stands for several (after a compaction) bears the id and time of the last of them,
-    names all of them in `covers`, and begins at `first_ns`.
+    A delta that stands for several (after a compaction) bears the id and time of the last of them.
 
     >>> VectorDelta("d1", "vec-1", Sparse([0], [1.0]), time_ns=5).operation.op
     'sparse'
     """
 
     delta_id: str
+    """Unique for its vector: a delta is applied once, however often it comes."""
     vector_id: str
+    """The vector it changes."""
     operation: Operation
+    """What it does."""
     time_ns: int = 0
+    """Event time, nanoseconds since the epoch: the order of a chain."""
     parent: str | None = None
+    """The id of a delta that must come before it, whatever the times say; None: none."""
     origin: str = ""
+    """Who made it: decides the order of deltas of one time, before their ids."""
     metadata: str | None = None
+    """Kept with the delta until it is merged or folded."""
     first_ns: int | None = None
+    """Where a merged delta begins; None for others."""
     covers: tuple[str, ...] = ()
+    """The ids a merged delta stands for, in order; empty for others."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -247,8 +261,12 @@ def rows_from(deltas: Iterable[VectorDelta]) -> pa.RecordBatch:
 
     Numbers become float64. An index beyond 32 bits becomes one that is refused at admission.
 
-    >>> rows_from([VectorDelta("a", "v", Offset(1.0))]).column("amount").to_pylist()
-    [1.0]
+    Args:
+        deltas: the deltas, in any order.
+
+    Example:
+        >>> rows_from([VectorDelta("a", "v", Offset(1.0))]).column("amount").to_pylist()
+        [1.0]
     """
     deltas = list(deltas)
     cells = [delta.operation.cells() for delta in deltas]
@@ -296,7 +314,12 @@ def _list_array(parts: Sequence[Any], dtype: Any) -> pa.Array:
 
 
 def deltas_of(rows: pa.RecordBatch) -> list[VectorDelta]:
-    """Rows of the schema `DELTAS` as delta objects; the reverse of `rows_from`."""
+    """Rows as delta objects; the reverse of `rows_from`.
+
+    Args:
+        rows: rows of the schema `DELTAS`. A name of an operation that does not exist becomes
+            `Unknown`, which no chain admits.
+    """
     return [
         VectorDelta(
             row["delta_id"],

@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from threading import Condition, Thread
 from types import TracebackType
+from typing import Any, Protocol
 from weakref import WeakSet
 
 from tidegate.core.checks import duration
 from tidegate.core.time import Duration
-from tidegate.deltas.compactor import CompactionResult, Compactor, Level
+from tidegate.deltas.compactor import CompactionResult, Compactor, Urgency
 from tidegate.deltas.delta_chain import DeltaChain, Refusal
 from tidegate.deltas.operations import VectorDelta
-from tidegate.windows.memory import Admission, MemoryTracker
 
 __all__ = ["BackgroundCompactor"]
 
@@ -39,6 +39,17 @@ and a busy budget is asked all the time; longer, and one large chain holds up th
 RESULTS_KEPT = 1000
 """How many results are kept: enough for a picture of what went on, bounded for a process that runs
 for months."""
+
+
+class MemoryBudget(Protocol):
+    """What a compaction asks for memory: `tidegate.windows.MemoryTracker` is one."""
+
+    def wait(self, size: int, component: str, timeout_s: float, /) -> Any:
+        """Wait until so many bytes fit, at most that long."""
+
+    def allocate(self, size: int, component: str, /) -> tuple[Any, Any]:
+        """A verdict, an enum with a member TOO_LARGE for what can never fit, and a context manager
+        that gives the bytes back (None if they do not fit)."""
 
 
 class BackgroundCompactor:
@@ -67,7 +78,7 @@ class BackgroundCompactor:
         compactor: Compactor,
         *,
         interval: Duration = "1 s",
-        memory: MemoryTracker | None = None,
+        memory: MemoryBudget | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.compactor = compactor
@@ -157,7 +168,7 @@ class BackgroundCompactor:
         with self._woken:
             known = list(self._known)
         for chain in known:
-            if self.compactor.level(chain, now) is not Level.NONE:
+            if self.compactor.urgency(chain, now) is not Urgency.NONE:
                 self.submit(chain)
 
     def close(self) -> None:
@@ -196,7 +207,7 @@ class BackgroundCompactor:
                     looked = time.monotonic()
                 if (
                     chain is not None
-                    and self.compactor.level(chain, self.clock()) is not Level.NONE
+                    and self.compactor.urgency(chain, self.clock()) is not Urgency.NONE
                 ):
                     result = self._compact_within_memory(chain)
                     if result is not None and result.conflict:
@@ -213,7 +224,7 @@ class BackgroundCompactor:
                 self.memory.wait(chain.nbytes, "compaction", MEMORY_WAIT_S)
                 verdict, guard = self.memory.allocate(chain.nbytes, "compaction")
                 if guard is None:
-                    if verdict is Admission.TOO_LARGE:
+                    if verdict.name == "TOO_LARGE":
                         self.refused += 1
                         with self._woken:  # until it is appended to, looking again is no use
                             self._known.discard(chain)

@@ -88,16 +88,24 @@ def refused_rows(rows: pa.RecordBatch, which: Int64s, reasons: list[str]) -> pa.
 
 
 class DeltaTable:
-    """Deltas of many vectors on disk.
+    """Deltas of many vectors on disk. Any number of processes may append, read and compact at once.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> from tidegate.deltas import Create, Scale
-    >>> with TemporaryDirectory() as folder:
-    ...     table = DeltaTable.create(f"{folder}/t", dims=2)
-    ...     _ = table.append([VectorDelta("a", "v", Create([1.0, 2.0]), 1)])
-    ...     _ = table.append([VectorDelta("b", "v", Scale(2.0), 2)])
-    ...     table.vector("v").tolist(), table.vector("v", at_ns=1).tolist()
-    ([2.0, 4.0], [1.0, 2.0])
+    Args:
+        path: the folder of a table made by `create`.
+        step: called before every change on disk, for tests.
+
+    Raises:
+        StateError: there is no table of deltas, or a newer version of Tidegate wrote it.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from tidegate.deltas import Create, Scale
+        >>> with TemporaryDirectory() as folder:
+        ...     table = DeltaTable.create(f"{folder}/t", dims=2)
+        ...     _ = table.append([VectorDelta("a", "v", Create([1.0, 2.0]), 1)])
+        ...     _ = table.append([VectorDelta("b", "v", Scale(2.0), 2)])
+        ...     table.vector("v").tolist(), table.vector("v", at_ns=1).tolist()
+        ([2.0, 4.0], [1.0, 2.0])
     """
 
     def __init__(self, path: str | Path, step: Step = no_step) -> None:
@@ -120,7 +128,20 @@ class DeltaTable:
         parent_wait: Duration = "10 s",
         max_waiting: int = 1000,
     ) -> DeltaTable:
-        """A new, empty table. `buckets` bounds how finely a compaction can be spread."""
+        """A new, empty table.
+
+        Args:
+            path: a folder that holds no table yet.
+            dims: the length of every vector (at least 1).
+            buckets: how many parts the vectors are spread over (at least 1). A compaction handles
+                one at a time, on Spark one per task: more parts need less memory and make more,
+                smaller files.
+            parent_wait: how long (event time) a delta waits for a parent that has not come.
+            max_waiting: deltas per vector that may wait at once; more are refused.
+
+        Raises:
+            ConfigError: a setting is out of range, or the folder holds a table already.
+        """
         settings = {
             "kind": "deltas",
             "dims": int_in("dims", dims, 1),

@@ -42,7 +42,16 @@ def _deltalake() -> Any:
 
 
 class DeltaLakeVectors:
-    """A Delta table of the newest vectors, readable by anything that reads Delta."""
+    """A Delta table of the newest vectors, readable by anything that reads Delta.
+
+    Args:
+        path: where the table is or will be: a folder or a URL that deltalake understands.
+        dims: the length of every vector (at least 1).
+
+    Raises:
+        ConfigError: the package deltalake is missing, or the table has other dimensions.
+        StateError: there is a Delta table that is none of ours.
+    """
 
     def __init__(self, path: str | Path, dims: int) -> None:
         self.dims = int_in("dims", dims, 1)

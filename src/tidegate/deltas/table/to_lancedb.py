@@ -31,8 +31,15 @@ def _lancedb() -> Any:
 class LanceVectors:
     """A LanceDB table of the newest vectors.
 
-    `dtype` is what the store keeps: float64 is lossless; float32 halves it and is rounded, which
-    is why it has to be asked for.
+    Args:
+        uri: the database: a folder or a URL that LanceDB understands.
+        dims: the length of every vector (at least 1).
+        table: the name of the table in it.
+        dtype: what the store keeps. `float64` is lossless; `float32` halves it and is rounded,
+            which is why it has to be asked for.
+
+    Raises:
+        ConfigError: the package lancedb is missing, or the table holds vectors of another kind.
     """
 
     def __init__(

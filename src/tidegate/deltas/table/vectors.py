@@ -71,7 +71,15 @@ def newest_only(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class VectorTable:
-    """The newest vectors in Parquet files, one per bucket."""
+    """The newest vectors in Parquet files, one per bucket.
+
+    Args:
+        path: the folder of a table made by `create`.
+        step: called before every change on disk, for tests.
+
+    Raises:
+        StateError: there is no table of vectors.
+    """
 
     def __init__(self, path: str | Path, step: Step = no_step) -> None:
         self.root = Path(path)
@@ -84,7 +92,14 @@ class VectorTable:
 
     @classmethod
     def create(cls, path: str | Path, dims: int, *, buckets: int = 16) -> VectorTable:
-        """A new, empty table."""
+        """A new, empty table.
+
+        Args:
+            path: a folder that holds no table yet.
+            dims: the length of every vector (at least 1).
+            buckets: how many files the vectors are spread over (at least 1). An upsert rewrites the
+                files of the vectors it changes.
+        """
         settings = {"dims": int_in("dims", dims, 1), "buckets": int_in("buckets", buckets, 1)}
         CommitLog(path).create({"kind": "vectors", **settings})
         return cls(path)
