@@ -34,9 +34,29 @@ def _lean_options() -> dict[str, bool]:
 _LEAN = _lean_options()
 
 
+def _tolerant(dispatcher: Any) -> Any:
+    """Let a cache that cannot be read count as no cache.
+
+    Numba unpickles its index before it looks whether the source has changed. The index names the
+    NamedTuples that a kernel takes, so after an upgrade that renamed one, reading it would raise.
+    """
+    file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", None)
+    if load is not None:
+
+        def load_or_nothing() -> Any:
+            try:
+                return load()
+            except Exception:
+                return {}
+
+        file._load_index = load_or_nothing
+    return dispatcher
+
+
 def kernel(function: F) -> F:
     """Compile `function` with numba: cached, without the GIL, without fast-math."""
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+    return cast(F, _tolerant(_njit(cache=True, nogil=True)(function)))
 
 
 def lean_kernel(function: F) -> F:
@@ -46,13 +66,13 @@ def lean_kernel(function: F) -> F:
     Where small functions pass several arrays around per message, that is most of the time: the
     synchroniser ran six times faster without.
     """
-    return cast(F, _njit(cache=True, nogil=True, **_LEAN)(function))
+    return cast(F, _tolerant(_njit(cache=True, nogil=True, **_LEAN)(function)))
 
 
 def lean_inline(function: F) -> F:
     """`lean_kernel` that becomes part of its caller: for a step called once per message, whose
     arguments (seven words per array) would cost more than its work. Call it from one place only."""
-    return cast(F, _njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function))
+    return cast(F, _tolerant(_njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function)))
 
 
 def as_readonly(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,6 +1,6 @@
 """What to compact: policies, each a small value that turns chains into a plan.
 
-To add one, write a class with `name`, `plan` and `settings` and add it to `STRATEGIES`; nothing
+To add one, write a subclass of `Strategy` and add it to `STRATEGIES`; nothing
 else in the package knows the strategies one by one.
 
 None of them may touch a delta younger than the retention horizon, so that a vector can still be
@@ -11,9 +11,10 @@ Clock policy: event time. "Now" is the watermark if there is one, else the chain
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -51,20 +52,22 @@ class Horizon(NamedTuple):
     """How often the vector was composed since the last compaction."""
 
 
-class Strategy(Protocol):
-    """A compaction policy. `Compactor.plan` calls `plan`, with all chains at once."""
+class Strategy(ABC):
+    """A compaction policy: a frozen dataclass. `Compactor.plan` calls `plan`, with all chains at
+    once."""
 
     name: ClassVar[str]
-    only_if_smaller: ClassVar[bool]
+    """Its name in a definition."""
+    only_if_smaller: ClassVar[bool] = False
     """Whether a batch job leaves a bucket alone that does not get smaller on disk."""
 
+    @abstractmethod
     def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         """What to do with each chain. Must not fold or merge a delta behind `newest_ns`."""
-        ...
 
+    @abstractmethod
     def settings(self) -> dict[str, object]:
         """The policy as plain values, as a definition writes them."""
-        ...
 
 
 def _foldable(chains: Chains, limit_ns: Int64s) -> Int64s:
@@ -76,11 +79,10 @@ def _foldable(chains: Chains, limit_ns: Int64s) -> Int64s:
 
 
 @dataclass(frozen=True)
-class FullMerge:
+class FullMerge(Strategy):
     """Fold every pending delta into the checkpoint: the fastest to read, no history."""
 
     name: ClassVar[str] = "full_merge"
-    only_if_smaller: ClassVar[bool] = False
 
     def plan(self, chains: Chains, horizon: Horizon) -> Plan:
         return Plan(_foldable(chains, horizon.newest_ns))
@@ -90,7 +92,7 @@ class FullMerge:
 
 
 @dataclass(frozen=True)
-class TieredMerge:
+class TieredMerge(Strategy):
     """Fold all but the newest `keep_recent` deltas into the checkpoint.
 
     A late delta still finds its place among those that are kept.
@@ -100,7 +102,6 @@ class TieredMerge:
     """How many stay (at least 0, below the compactor's `delta_threshold`). More keeps more history
     and makes every read apply more deltas."""
     name: ClassVar[str] = "tiered_merge"
-    only_if_smaller: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         int_in("keep_recent", self.keep_recent, 0)
@@ -114,7 +115,7 @@ class TieredMerge:
 
 
 @dataclass(frozen=True)
-class TimeBoundary:
+class TimeBoundary(Strategy):
     """Merge the deltas of each closed bucket of time into one; the open bucket stays.
 
     A vector can be composed as of the end of any closed bucket. Bit-exact where no step rounds,
@@ -126,7 +127,6 @@ class TimeBoundary:
     epoch, also before 1970."""
     interval_ns: int = field(init=False, repr=False)
     name: ClassVar[str] = "time_boundary"
-    only_if_smaller: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -149,7 +149,7 @@ class TimeBoundary:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Strategy):
     """Whatever measures cheapest, and nothing at all if nothing gets smaller.
 
     Tried for every chain: fold all, fold all but `keep_recent`, merge all into one delta. The cost
@@ -212,7 +212,7 @@ def read_strategy(value: Strategy | str | Mapping[str, Any]) -> Strategy:
     """
     expected = f"must be one of {', '.join(STRATEGIES)}"
     if not isinstance(value, (str, Mapping)):
-        if not hasattr(value, "plan"):
+        if not isinstance(value, Strategy):
             raise ConfigError("strategy", value, expected)
         return value
     given: dict[str, Any] = {str(value): {}} if isinstance(value, str) else dict(value)
