@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.batching import Batch
 from tidegate.core import columns
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
@@ -18,6 +19,7 @@ from tidegate.core.outcomes import Collection, Dropped, End, Outcome
 from tidegate.core.state import Layout, State
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+from tidegate.sync import Synchronize
 
 SECONDS = Decoder((TimeColumn("t", "unixtimestamp_s"),))
 
@@ -208,3 +210,13 @@ def test_internal_names_are_refused_wherever_they_are_given(name: str) -> None:
         TimeColumn(name, "iso8601")
     with pytest.raises(ConfigError, match="are internal; rename the column"):
         Flow([]).process(pa.record_batch({name: [1]}))
+
+
+@pytest.mark.parametrize("stage", [Synchronize(("a", "b"), 5), Batch(gated=("a",))])
+def test_every_stage_that_decides_by_time_is_refused_without_one(stage: Operator) -> None:
+    """Found by a user: `Flow([Synchronize(...)])` gave 52 sets of spread 0, all stamps being 0."""
+    with pytest.raises(ConfigError, match=rf"{type(stage).__name__} needs the time of each row"):
+        Flow([stage])
+    flow = Flow([stage], decoder=SECONDS)
+    flow.process(pa.record_batch({"t": [1, 2], "topic": ["x", "y"]}))
+    assert flow.warnings()[0] == "topic 'a' was never seen; seen: x, y"

@@ -187,8 +187,9 @@ def test_several_streams_meet_in_one_pipeline() -> None:
          "eventtime.column `stmp` not found in stream `fleet` schema (columns: vehicle, topic, "
          "stamp, log_time, value)"),
         (define(stream={"eventtime": {"column": "stamp", "type": "unix"}}),
-         "eventtime.type `unix` not registered (available: iso8601, timestamp, unixtimestamp_ms, "
-         "unixtimestamp_ns, unixtimestamp_s, unixtimestamp_us) in stream `fleet`"),
+         "eventtime.type `unix` not registered (available: date, date_time, iso8601, timestamp, "
+         "unixtimestamp_ms, unixtimestamp_ns, unixtimestamp_s, unixtimestamp_s_float, "
+         "unixtimestamp_us) in stream `fleet`"),
         (define(stream={"eventtime": None}),
          "eventtime.enabled=true but no stream declares eventtime (streams: fleet)"),
         (define(stream={"key": ["vehicle", "vin"]}),

@@ -107,6 +107,13 @@ class Batch(Operator):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "timeout": repr(self.timeout)}  # JSON has no infinity
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    def expected_names(self) -> dict[str, tuple[str, ...]]:
+        return {self.topic: self.gated} if isinstance(self.gated, tuple) else {}
+
     def layout(self) -> Layout:
         arrays = state_columns(self.max_streams)
         arrays["watermark"] = Column(np.int64, (), UNSET)

@@ -96,6 +96,13 @@ class Synchronize(SyncSettings, Operator):
         self.matching.run(self.codes, core, ring, rows, none, none, none, 0, none, sets, drops, cur)
         self.matching.finish(self.codes, core, ring, rows, none, sets, drops, cur)
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    def expected_names(self) -> dict[str, tuple[str, ...]]:
+        return {self.topic: tuple(self.topics)}
+
     def layout(self) -> Layout:
         base = self.matching.layout(self, rows=False)
         arrays = {
