@@ -405,7 +405,7 @@ def test_explain_warns_of_what_may_surprise() -> None:
     shown = explain_json(plan(define("gate", WINDOW, stream={"arrival": None, "key": None}),
                               stages=stages))  # fmt: skip
     assert [note.split(":")[0] for note in shown["notes"]] == [
-        "PhysicalGate stands before the watermark", "no arrival columns", "no key",
+        "PhysicalGate is before the watermark", "no arrival columns", "no key",
     ]  # fmt: skip
     assert "PhysicalProcessTimeWatermark" in explain(plan(define(WINDOW, enabled=False)))
 

@@ -54,7 +54,10 @@ _DURATION_SCHEMA = WithJsonSchema(
         "nanoseconds.",
         "anyOf": [
             {"type": "integer"},
-            {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[A-Za-zµ]+\s*$"},
+            {
+                "type": "string",
+                "pattern": r"^\s*([Ii][Nn][Tt][Ee][Rr][Vv][Aa][Ll]\s+)?\d+(\.\d+)?\s*[A-Za-zµ]+",
+            },
         ],
     }
 )

@@ -1,4 +1,5 @@
-"""What a plan does, in words a person or a program can read. Shows references, never secrets."""
+"""Show a plan, as text for people and as JSON for programs. References are shown, secrets are
+not."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ __all__ = ["explain", "explain_json"]
 
 
 def explain(plan: Plan) -> str:
-    """The plan as text: its nodes in the order rows pass them, each with its settings.
+    """Return a plan as text: its nodes in the order in which rows pass them, with their settings.
 
     >>> from tidegate.pipeline import PipelineDefinition, plan
     >>> print(explain(plan(PipelineDefinition.of({
@@ -42,7 +43,8 @@ late=side_output, watermark_per=tuple
 
 
 def explain_json(plan: Plan) -> dict[str, Any]:
-    """The same as plain JSON values: name, options, nodes (operator, facts, info) and notes."""
+    """Return a plan as plain JSON values: name, options, nodes (operator, facts, info) and
+    notes."""
     options = plan.definition.options
     made = {
         "name": plan.definition.name,
@@ -66,7 +68,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
 
 
 def _info(node: nodes.Node) -> list[str]:
-    """`name=value` for every fact that is set."""
+    """Return `name=value` for every fact that is set."""
     return [
         f"{name}={_text(value)}"
         for name, value in node.facts().items()
@@ -83,7 +85,7 @@ def _text(value: object) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """What a reader of the plan should know and may not see."""
+    """Return what may surprise: stages before the watermark, no arrival order, no key, refusals."""
     watermarks = (nodes.PhysicalEventtimeWatermark, nodes.PhysicalProcessTimeWatermark)
     before: list[str] = []
     for node in plan.nodes:
@@ -94,13 +96,14 @@ def _notes(plan: Plan) -> list[str]:
     else:
         before = []
     notes = [
-        f"{name} stands before the watermark: it sees rows in order of arrival, and rows it holds "
+        f"{name} is before the watermark: it gets rows in order of arrival, and rows it holds "
         "back do not advance time"
         for name in before
     ]
     if plan.definition.options.eventtime.enabled and not plan.arrival:
         notes.append(
-            "no arrival columns: rows with the same time come out in the order Spark delivers them"
+            "no arrival columns: rows with the same time leave in the order in which Spark "
+            "delivers them"
         )
     if plan.definition.options.eventtime.enabled and not plan.key:
         notes.append("no key: all rows share one order and one watermark")

@@ -1,6 +1,8 @@
-"""The JSON Schema of a definition, for editors: completion, hover texts and red underlines.
+"""The JSON Schema of pipeline files, for editors: completion, descriptions, and errors while
+typing.
 
-Write it beside your pipelines and name it in their first line:
+Save it beside your pipelines (`tidegate schema > tidegate.schema.json`) and name it in their first
+line:
 `# yaml-language-server: $schema=tidegate.schema.json`
 """
 
@@ -19,7 +21,7 @@ __all__ = ["json_schema"]
 
 
 def json_schema(stages: Stages = STAGES) -> dict[str, Any]:
-    """The schema of a pipeline file, with every field in both spellings and all known stages.
+    """Return the schema of a pipeline file: every field in both spellings, and all known stages.
 
     >>> schema = json_schema()
     >>> sorted(schema["properties"])
@@ -55,7 +57,7 @@ def _both_spellings(model: dict[str, Any]) -> None:
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
-    """The settings of a stage; anything goes where they cannot be known."""
+    """Return the schema of a stage's settings; any settings where a factory does not list them."""
     try:
         names, target = stage.settings(), stage.load()
     except ConfigError:

@@ -1,4 +1,5 @@
-"""The nodes of a physical plan, in the order rows pass them. Frozen; each can say what it does."""
+"""The nodes of a physical plan, in the order in which rows pass them: source, decoder, stages,
+sink."""
 
 from __future__ import annotations
 
@@ -33,25 +34,26 @@ _DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "
 
 @dataclass(frozen=True)
 class Node:
-    """One step of a plan."""
+    """One node of a plan. Immutable; `facts` describes it."""
 
     @property
     def name(self) -> str:
+        """Its name in `explain`."""
         return type(self).__name__
 
     @property
     def operator(self) -> Operator | None:
-        """The operator that runs in this step; sources, decoders and sinks have none."""
+        """The operator that runs in this node; sources, decoders and sinks have none."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What `explain` shows, in order. Never a secret."""
+        """Return what `explain` shows, in order. Never a secret."""
         return {}
 
 
 @dataclass(frozen=True)
 class PhysicalDataSource(Node):
-    """Rows of one stream, as they arrive."""
+    """The rows of one stream, in order of arrival."""
 
     stream: str
     source: SourceDefinition | None
@@ -73,7 +75,7 @@ class PhysicalDataSource(Node):
 
 @dataclass(frozen=True)
 class PhysicalDecoder(Node):
-    """Gives every row its time: read from its columns, or the time at which it was seen."""
+    """Gives every row its time: read from a column, or the time at which the row is seen."""
 
     stream: str
     decoder: Decoder
@@ -98,7 +100,7 @@ class PhysicalDecoder(Node):
 
 @dataclass(frozen=True)
 class PhysicalEventtimeWatermark(Node):
-    """Puts rows in order of event time; time moves with the data."""
+    """Puts rows in order of event time. Time moves with the data."""
 
     watermark: EventtimeWatermark
 
@@ -125,7 +127,7 @@ class PhysicalEventtimeWatermark(Node):
 
 @dataclass(frozen=True)
 class PhysicalProcessTimeWatermark(Node):
-    """Stamps rows when they are seen; time moves with the clock."""
+    """Gives rows the time at which they are seen. Time moves with the clock."""
 
     watermark: ProcessTimeWatermark
 
@@ -139,7 +141,7 @@ class PhysicalProcessTimeWatermark(Node):
 
 @dataclass(frozen=True)
 class PhysicalStage(Node):
-    """A stage of the definition; its name in the plan is that of the stage."""
+    """A stage of the definition."""
 
     title: str
     stage: Operator
@@ -158,7 +160,7 @@ class PhysicalStage(Node):
 
 @dataclass(frozen=True)
 class PhysicalSink(Node):
-    """Where the tables go, one per kind of outcome."""
+    """Writes the tables, one per kind of outcome."""
 
     sink: SinkDefinition
 
@@ -171,7 +173,7 @@ class PhysicalSink(Node):
 
 
 def milliseconds(ns: int) -> int | float:
-    """For showing only: whole where it is, else with its fraction."""
+    """Return milliseconds for display: an int if they are whole, else a float."""
     return ns // 10**6 if ns % 10**6 == 0 else ns / 10**6
 
 
@@ -183,7 +185,7 @@ def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> d
 
 
 def _readable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the durations we know written as a user would, and without what is unset."""
+    """Return settings without unset ones, with durations as users write them, without secrets."""
     return {
         name: format_duration(value)
         if name in _DURATIONS and isinstance(value, int)

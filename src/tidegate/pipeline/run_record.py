@@ -1,5 +1,7 @@
-"""What a run writes down about itself beside its tables: the definition that ran and the roles of
-its columns. Whoever looks at the tables later need not guess. Holds references, never secrets.
+"""The record of a run, beside its tables: the definition that ran, and the roles of its columns.
+
+`tidegate view` and `tidegate export` read it, so that key, topic and arrival need not be guessed.
+It holds references such as `${env:NAME}`, never secrets.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from tidegate.version import __version__
 __all__ = ["RECORD", "RunRecord", "record_text"]
 
 RECORD = "_tidegate/pipeline.json"
-"""Where it lies under the output of a run."""
+"""The path of the record below the output of a run."""
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The definition that ran, as plain values, and the columns it named."""
+    """The definition that ran, as plain values without secrets, and the columns it named."""
 
     definition: Mapping[str, Any]
     key: tuple[str, ...]
@@ -35,25 +37,44 @@ class RunRecord:
 
     @classmethod
     def read(cls, text: bytes, name: str) -> RunRecord:
-        """From the file of a run; what cannot be read is a StateError."""
+        """Read the record `name` from its bytes. Raises StateError for anything that is not one."""
         try:
             said = json.loads(text)
-            if said["format"] > FORMAT:
+            version = said["format"]
+            if not isinstance(version, int) or isinstance(version, bool):
+                raise ValueError("its format is not a number")
+            if version > FORMAT:
                 raise StateError(f"{name} was written by a newer version; upgrade tidegate")
-            roles = said["roles"]
+            definition, roles = said["definition"], said["roles"]
+            if not isinstance(definition, dict):
+                raise ValueError("its definition is not a mapping")
             return cls(
-                said["definition"],
-                tuple(roles["key"]),
-                roles["topic"],
-                tuple(roles["arrival"]),
-                roles["time"],
+                definition,
+                _texts(roles, "key"),
+                _text(roles, "topic"),
+                _texts(roles, "arrival"),
+                _text(roles, "time"),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(f"{name} is not a record of tidegate: {error}") from error
 
 
+def _text(roles: Any, name: str) -> str | None:
+    found = roles[name]
+    if found is not None and not isinstance(found, str):
+        raise ValueError(f"its {name} is not text")
+    return found
+
+
+def _texts(roles: Any, name: str) -> tuple[str, ...]:
+    found = roles[name]
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"its {name} is not a list of names")
+    return tuple(found)
+
+
 def record_text(definition: PipelineDefinition) -> str:
-    """The record of a run of this definition.
+    """Return the record of a run of this definition, as JSON text.
 
     >>> fleet = {"key": "car", "source": {"options": {"password": "hunter2", "user": "${env:U}"}}}
     >>> said = json.loads(record_text(PipelineDefinition.of({"streams": {"fleet": fleet}})))
