@@ -68,21 +68,3 @@ def test_every_time_can_be_shown_and_read_back(ns: int) -> None:
 def test_no_time_is_a_dash() -> None:
     assert format_time(None) == format_time(UNSET) == "-"
     assert UNSET < MIN_NS < 0 < MAX_NS
-
-
-@pytest.mark.parametrize(
-    ("written", "ns"),
-    [
-        ("10 minutes", 600 * 10**9), ("1 hour", 3600 * 10**9), ("1 second", 10**9),
-        ("500 milliseconds", 5 * 10**8), ("2 DAYS", 172_800 * 10**9), ("5 microseconds", 5_000),
-        ("interval 1 hour 30 minutes", 5400 * 10**9), ("1 s 2 ms", 1_002 * 10**6),
-    ],
-)  # fmt: skip
-def test_durations_as_spark_writes_them(written: str, ns: int) -> None:
-    assert parse_duration(written) == ns
-
-
-def test_weeks_and_months_are_refused() -> None:
-    for written in ("1 week", "2 months", "1 year"):
-        with pytest.raises(ConfigError, match="unit must be one of"):
-            parse_duration(written)

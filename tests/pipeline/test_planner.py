@@ -463,7 +463,9 @@ def test_a_column_that_can_never_be_read_as_that_time_is_a_plan_error(
 ) -> None:
     definition = define(stream={"eventtime": {"column": "stamp", "type": type_}})
     schema = SCHEMA.set(2, pa.field("stamp", kind))
-    with pytest.raises(ConfigError, match=f"`{type_}` cannot read `stamp` of stream") as caught:
+    with pytest.raises(
+        ConfigError, match=f"column `stamp` is .*, and eventtime type `{type_}` reads"
+    ) as caught:
         plan(definition, {"fleet": schema})
     assert (able is None) or (able in str(caught.value))
 
@@ -497,19 +499,30 @@ def test_a_time_inside_a_struct() -> None:
     assert collection.time_ns.tolist() == [5]
     assert errors is not None
     assert len(errors.rows) == 1
-    with pytest.raises(ConfigError, match=r"eventtime.column `header.time` not found"):
+    with pytest.raises(
+        ConfigError, match=r"eventtime.column: got 'header.time', is not among the columns"
+    ):
         plan(
             define(stream={"eventtime": {**declared, "column": "header.time"}, "columns": None}),
             {"fleet": schema},
         )
     dotted = SCHEMA.set(2, pa.field("header.stamp", pa.int64()))
-    assert plan(definition, {"fleet": dotted}).decoder.times[0].message is None
+    rows = pa.record_batch([["v"], ["t"], [7], [1], [1.0]], schema=dotted)
+    assert plan(definition, {"fleet": dotted}).decoder.decode(rows)[0].time_ns.tolist() == [7]
 
 
 def test_explain_states_the_zone_of_times_without_one() -> None:
     iso = define(stream={"eventtime": {"column": "stamp", "type": "iso8601"}})
     assert "eventtime.zone=UTC where a time has none" in explain(plan(iso))
+    berlin = define(stream={"eventtime": {**iso_in("Europe/Berlin")}})
+    assert "eventtime.zone=Europe/Berlin where a time has none" in explain(plan(berlin))
+    with pytest.raises(ConfigError, match=r"must be a time zone .*in stream `fleet`"):
+        plan(define(stream={"eventtime": {**iso_in("Mars/Olympus")}}))
     assert "zone" not in explain(plan(define()))
+
+
+def iso_in(zone: str) -> dict[str, str]:
+    return {"column": "stamp", "type": "iso8601", "zone": zone}
 
 
 # -- event-time types of users --------------------------------------------------------------------

@@ -131,8 +131,13 @@ class EventtimeDefinition(_Model):
     column `header`, unless there is a column of that whole name."""
     type: str
     """How the values are read: `unixtimestamp_s`, `unixtimestamp_ms`, `unixtimestamp_us`,
-    `unixtimestamp_ns`, `iso8601`, `timestamp`, or a type of your own (`tidegate run --types`).
-    Times without a zone are read as UTC, never in the zone of the machine or the session."""
+    `unixtimestamp_ns`, `unixtimestamp_s_float`, `iso8601`, `timestamp`, `date`, `date_time`, or a
+    type of your own (`tidegate run --types`)."""
+    zone: str | None = None
+    """The zone of times that have none, such as `Europe/Berlin`. Default: UTC, never the zone of
+    the machine or the session."""
+    format: str | None = None
+    """The layout of the text for type `date_time`, such as `%d.%m.%Y %H:%M:%S`."""
 
 
 class MessageDefinition(_Model):

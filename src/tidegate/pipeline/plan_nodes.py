@@ -25,9 +25,9 @@ __all__ = [
     "milliseconds",
 ]
 
-MAY_LACK_A_ZONE = ("iso8601", "timestamp")
-"""Event-time types whose values may come without a zone. They are then in UTC, never in the zone of
-the machine or the session; `explain` says so."""
+MAY_LACK_A_ZONE = ("date", "date_time", "iso8601", "timestamp")
+"""Event-time types whose values may come without a zone. They are then in the declared zone or in
+UTC, never in the zone of the machine or the session; `explain` says so."""
 
 _DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "offset")
 
@@ -92,9 +92,10 @@ class PhysicalDecoder(Node):
             facts[f"{prefix}.type"] = time.type
             place = time.column if time.message is None else time.message
             if time.type in MAY_LACK_A_ZONE:
-                facts[f"{prefix}.zone"] = "UTC where a time has none"
+                facts[f"{prefix}.zone"] = f"{time.zone or 'UTC'} where a time has none"
             if self.columns is not None:
-                facts[f"{prefix}.index"] = self.columns.index(place)
+                outer = place if place in self.columns else place.split(".")[0]
+                facts[f"{prefix}.index"] = self.columns.index(outer)
         return facts
 
 

@@ -303,12 +303,12 @@ def _times(
         return ()
     columns = known.names if isinstance(known, pa.Schema) else known
     declared = [
-        TimeColumn(inside.eventtime.column, inside.eventtime.type, message)
+        _time_column(definition, name, inside.eventtime, message)
         for message, inside in stream.messages.items()
         if inside.eventtime is not None
     ]
     if stream.eventtime is not None:
-        declared = [_time_column(stream.eventtime, columns)]
+        declared = [_time_column(definition, name, stream.eventtime)]
     if not declared:
         raise ConfigError(
             f"streams.{name}.eventtime",
@@ -319,9 +319,8 @@ def _times(
         )
     for time in declared:
         place = time.column if time.message is None else time.message
-        if columns is not None and place not in columns:
-            wanted = time.path if stream.eventtime is not None else place
-            raise _no_column(definition, name, "eventtime.column", wanted, columns)
+        if columns is not None and place not in columns and place.split(".")[0] not in columns:
+            raise _no_column(definition, name, "eventtime.column", place, columns)
         if time.type not in types.list():
             available = ", ".join(types.list())
             raise ConfigError(
@@ -331,79 +330,35 @@ def _times(
                 message=f"eventtime.type `{time.type}` not registered (available: {available}) "
                 f"in stream `{name}`" + definition.where("streams", name, "eventtime", "type"),
             )
-        if isinstance(known, pa.Schema):
-            _check_time_type(definition, name, time, known, types)
+    if isinstance(known, pa.Schema):
+        try:
+            Decoder(tuple(declared), types).check_schema(known)
+        except ConfigError as error:
+            raise _in_stream(error, definition, name) from error
     return tuple(declared)
 
 
-def _time_column(declared: EventtimeDefinition, columns: Sequence[str] | None) -> TimeColumn:
-    """`header.stamp` is a column of that name if there is one, else a field of the column
-    `header`."""
-    outer, dot, inner = declared.column.partition(".")
-    nested = bool(dot and outer and inner) and columns is not None
-    if nested and declared.column not in (columns or ()) and outer in (columns or ()):
-        return TimeColumn(inner, declared.type, outer)
-    return TimeColumn(declared.column, declared.type)
-
-
-def _check_time_type(
+def _time_column(
     definition: PipelineDefinition,
     name: str,
-    time: TimeColumn,
-    schema: pa.Schema,
-    types: EventtimeTypes,
-) -> None:
-    """Refuse a time column whose Arrow type its event-time type can never read.
+    declared: EventtimeDefinition,
+    message: str | None = None,
+) -> TimeColumn:
+    try:
+        return TimeColumn(declared.column, declared.type, message, declared.zone, declared.format)
+    except ConfigError as error:
+        raise _in_stream(error, definition, name) from error
 
-    The event-time type is tried on values of that Arrow type. Types of users are not: nobody knows
-    which texts they read.
-    """
-    kind = schema.field(time.column if time.message is None else time.message).type
-    if time.message is not None:
-        index = kind.get_field_index(time.column) if pa.types.is_struct(kind) else -1
-        if index < 0:
-            raise _no_column(definition, name, "eventtime.column", time.path, schema.names)
-        kind = kind.field(index).type
-    own = EventtimeTypes()
-    sample = _sample(kind)
-    if time.type not in own.list() or sample is None or _reads(own, time.type, sample):
-        return
-    able = [each for each in own.list() if _reads(own, each, sample)]
-    hint = f"; it can be read by {', '.join(able)}" if able else ""
-    raise ConfigError(
-        f"streams.{name}.eventtime.type",
-        time.type,
-        f"cannot read a column of type {kind}{hint}",
-        message=f"eventtime.type `{time.type}` cannot read `{time.path}` of stream `{name}`, "
-        f"which is {kind}{hint}" + definition.where("streams", name, "eventtime", "type"),
+
+def _in_stream(error: ConfigError, definition: PipelineDefinition, stream: str) -> ConfigError:
+    """An error about `eventtime.type` and the like, with the stream and the line."""
+    where = definition.where("streams", stream, *error.field.split("."))
+    return ConfigError(
+        f"streams.{stream}.{error.field}",
+        error.value,
+        error.expected,
+        message=f"{error} in stream `{stream}`{where}",
     )
-
-
-def _reads(types: EventtimeTypes, name: str, sample: pa.Array) -> bool:
-    try:
-        return bool(types.parse(name, sample).ok.any())
-    except (pa.ArrowException, TypeError, ValueError):
-        return False
-
-
-def _sample(kind: pa.DataType) -> pa.Array | None:
-    """Some values of an Arrow type that could be times; None for types that tell nothing."""
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_dictionary(kind):
-        inner = _sample(kind.value_type)
-        return None if inner is None else inner.dictionary_encode()
-    text = ["1700000000", "2026-01-01T00:00:00Z", "2026-01-01 00:00:00", "2026-01-01"]
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pa.array(text, kind)
-    if pa.types.is_boolean(kind):
-        return pa.array([True])
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pa.nulls(1, kind)
-    try:
-        return pa.array([1], pa.int64()).cast(kind)
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
 
 
 def _no_column(
