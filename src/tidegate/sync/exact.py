@@ -1,11 +1,15 @@
-"""Sets of equal stamps, over int64 arrays, for all lanes in one call.
+"""The exact-time search: sets of equal stamps.
 
-The open stamps of a lane stand in a ring, oldest first; each has a place (`slot`) with one row per
-topic. A full stamp is a set, and what is older than it goes; more open stamps than the queue holds
+The open stamps of a lane stand in a ring, oldest first; each has a *slot* with one row number per
+topic. A full slot is a set, and what is older than it goes; more open stamps than the queue holds
 and the oldest goes. Stamps in order cost O(topics) per message; one out of order is slid into its
 place from the young end.
 
-Clock policy: event time only, as in the approximate-time search.
+`stamps` of a lane holds two things per place of the ring: the (corrected) stamp, and behind all of
+them the slot that belongs to it. Slots are never moved, only their numbers are.
+
+Clock policy: event time only, as in the approximate-time search. Stamps are equal if they are equal
+after the offsets of their topics were added.
 """
 
 from __future__ import annotations
@@ -15,257 +19,341 @@ from typing import Any
 import numpy as np
 
 from tidegate.core.numba import lean_kernel as kernel
-from tidegate.sync.arithmetic import apart
-from tidegate.sync.layout import (
-    D_AMOUNT,
-    D_INDEX,
-    D_REASON,
-    D_ROW,
-    D_TIME,
-    D_TOPIC,
-    DROP_SIZE,
-    M_CORE,
-    M_COUNT,
-    M_DROPS,
-    M_END,
-    M_RING,
-    M_ROWS,
-    M_SETS,
-    M_SETTINGS,
-    S_DECIDED,
-    S_INDEX,
-    S_LANE,
-    S_SPREAD,
-    S_TIME,
-    SET_SIZE,
+from tidegate.sync.lane import (
+    COUNT,
+    DROP,
+    HISTORY,
+    LOWEST,
+    RULES,
+    SET,
+    TALLY,
+    TOPIC_RULES,
+    Lane,
+    Output,
+    Reason,
+    apart,
+    capped,
+    corrected,
+    note_arrival,
+    note_drop,
+    record,
 )
 
-_LOWEST = -(2**63)
-_HIGHEST = 2**63 - 1
+__all__ = ["SEARCH", "TOPIC", "check", "finish", "push_one", "run", "tick"]
 
-# Settings: as far as they apply, the same places as for the approximate-time kernel.
-(C_TOPICS, C_QUEUE, C_RING) = range(3)
-C_SIZE = 11
+SEARCH = record(
+    "head",  # running number of the oldest open stamp
+    "count",  # open stamps
+    "open",  # 1: a message has come since the start or the last flush
+    "now",  # the lane's clock: the newest corrected stamp
+    "first",  # its clock when it opened, or after the last jump
+    # Counters: these survive a flush.
+    "seen", "sets", "steps",
+)  # fmt: skip
+"""The state of a lane."""
 
-(HEAD, COUNT, OPEN, NOW, MOMENT, SEEN, SETS, STEPS, LANE_SIZE) = range(9)
-(NEWEST, STARTED, HELD, RECEIVED, MATCHED, DISORDER, TOO_CLOSE, JUMPS, DROPS) = range(9)
-(TOO_OLD, OVERFLOW, REPLACED, TIME_JUMP, FLUSH, REASONS) = range(6)
-TOPIC_SIZE = DROPS + REASONS
-JUMPED = REASONS
-
-
-@kernel
-def _note(drops: Any, cur: Any, row: Any, why: Any, j: Any, index: Any, amount: Any,
-          t: Any) -> None:  # fmt: skip
-    k = cur[1]
-    drops[k, D_ROW] = row
-    drops[k, D_REASON] = why
-    drops[k, D_TOPIC] = j
-    drops[k, D_INDEX] = index
-    drops[k, D_AMOUNT] = amount
-    drops[k, D_TIME] = t
-    cur[1] = k + 1
+TOPIC = record("newest", "last", "started", "held", *HISTORY, *TALLY)
+"""The state of a topic in a lane."""
 
 
 @kernel
-def _let_go(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, why: Any, index: Any,
-            amount: Any) -> None:  # fmt: skip
-    """The oldest open stamp goes, with all its messages."""
-    n, size = cfg[C_TOPICS], cfg[C_RING]
-    place = c[HEAD] & (size - 1)
-    slot = g[size + place]
+def _delivered(lane: Any, j: Any, stamp: Any) -> Any:
+    """The stamp of topic `j` before its offset was added."""
+    return corrected(stamp, -lane.limits[j].offset)
+
+
+@kernel
+def _drop_slot(lane: Any, out: Any, place: Any, reason: Any, index: Any, amount: Any) -> None:
+    """All messages of the open stamp at `place` leave without a set."""
+    n = lane.rules.topics
+    slot = lane.stamps[lane.rules.ring + place]
     for j in range(n):
-        row = r[slot * n + j]
+        row = lane.rows[slot * n + j]
         if row >= 0:
-            _note(drops, cur, row, why, j, index, amount, g[place])
-            c[LANE_SIZE + (DROPS + why) * n + j] += 1
-            c[LANE_SIZE + HELD * n + j] -= 1
-    c[HEAD] += 1
-    c[COUNT] -= 1
-    c[STEPS] += n
+            stamp = _delivered(lane, j, lane.stamps[place])
+            note_drop(out, row, reason, j, index, amount, stamp)
+            lane.topics[j].dropped[reason] += 1
+            lane.topics[j].held -= 1
 
 
 @kernel
-def _find(cfg: Any, c: Any, g: Any, r: Any, t: Any) -> Any:
+def _drop_oldest(lane: Any, out: Any, reason: Any, index: Any) -> None:
+    """The oldest open stamp goes, with all its messages."""
+    search = lane.search
+    place = search.head & (lane.rules.ring - 1)
+    _drop_slot(lane, out, place, reason, index, np.int64(0))
+    search.head += 1
+    search.count -= 1
+    search.steps += lane.rules.topics
+
+
+@kernel
+def _find(lane: Any, t: Any) -> Any:
     """The slot of stamp `t`; opened in its place among the others if it is new."""
-    n, size = cfg[C_TOPICS], cfg[C_RING]
+    search, stamps, rows = lane.search, lane.stamps, lane.rows
+    n, size = lane.rules.topics, lane.rules.ring
     mask = size - 1
-    behind = c[HEAD] + c[COUNT]
+    behind = search.head + search.count
     at = behind
-    while at > c[HEAD] and g[(at - 1) & mask] > t:
+    while at > search.head and stamps[(at - 1) & mask] > t:
         at -= 1
-    c[STEPS] += behind - at + 1
-    if at > c[HEAD] and g[(at - 1) & mask] == t:
-        return g[size + ((at - 1) & mask)]
-    slot = g[size + (behind & mask)]  # the place behind the last one holds a free slot
+    search.steps += behind - at + 1
+    if at > search.head and stamps[(at - 1) & mask] == t:
+        return stamps[size + ((at - 1) & mask)]
+    slot = stamps[size + (behind & mask)]  # the place behind the last one holds a free slot
     k = behind
     while k > at:
-        g[k & mask] = g[(k - 1) & mask]
-        g[size + (k & mask)] = g[size + ((k - 1) & mask)]
+        stamps[k & mask] = stamps[(k - 1) & mask]
+        stamps[size + (k & mask)] = stamps[size + ((k - 1) & mask)]
         k -= 1
-    g[at & mask] = t
-    g[size + (at & mask)] = slot
+    stamps[at & mask] = t
+    stamps[size + (at & mask)] = slot
     for j in range(n):
-        r[slot * n + j] = -1
-    c[COUNT] += 1
+        rows[slot * n + j] = -1
+    search.count += 1
     return slot
 
 
 @kernel
-def _jump(cfg: Any, c: Any, g: Any, r: Any, drops: Any, cur: Any, i: Any, t: Any, row: Any,
-          index: Any) -> None:  # fmt: skip
+def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
     """The clock of topic `i` went back to `t`: open stamps on the far side will not fill."""
-    n, mask = cfg[C_TOPICS], cfg[C_RING] - 1
-    bound = np.uint64(cfg[C_SIZE + n + i])
-    at = LANE_SIZE + i
-    amount = np.int64(min(apart(c[at + NEWEST * n], t), np.uint64(_HIGHEST)))
-    _note(drops, cur, row, np.int64(JUMPED), i, index, amount, t)
-    c[at + JUMPS * n] += 1
+    search, mask = lane.search, lane.rules.ring - 1
+    bound = np.uint64(lane.limits[i].jump_bound)
+    topic = lane.topics[i]
+    amount = capped(topic.newest, t)
+    note_drop(out, row, Reason.CLOCK_JUMP, i, index, amount, _delivered(lane, i, t))
+    topic.jumps += 1
     near = 0  # those before it are near: they are kept, in front
-    while near < c[COUNT]:
-        stamp = g[(c[HEAD] + near) & mask]
+    while near < search.count:
+        stamp = lane.stamps[(search.head + near) & mask]
         if stamp > t and apart(stamp, t) > bound:
             break
         near += 1
-    size = cfg[C_RING]
-    for k in range(near, c[COUNT]):
-        place = (c[HEAD] + k) & mask
-        for j in range(n):
-            held = r[g[size + place] * n + j]
-            if held >= 0:
-                _note(drops, cur, held, np.int64(TIME_JUMP), j, index, amount, g[place])
-                c[LANE_SIZE + (DROPS + TIME_JUMP) * n + j] += 1
-                c[LANE_SIZE + HELD * n + j] -= 1
-    c[COUNT] = near
-    c[at + NEWEST * n] = t
-    c[NOW] = t
+    for k in range(near, search.count):
+        _drop_slot(lane, out, (search.head + k) & mask, Reason.TIME_JUMP, index, amount)
+    search.count = near
+    topic.newest = t
+    search.now = t
+    search.first = t
 
 
 @kernel
-def _arrive(
-    cfg: Any,
-    c: Any,
-    g: Any,
-    r: Any,
-    sets: Any,
-    drops: Any,
-    cur: Any,
-    lane: Any,
-    i: Any,
-    t: Any,
-    row: Any,
-    index: Any,
-) -> Any:
-    """One message comes. Returns where its row number is kept."""  # fmt: skip
-    n, size = cfg[C_TOPICS], cfg[C_RING]
-    at = LANE_SIZE + i
-    if c[OPEN] == 0:
-        c[OPEN] = 1
-        c[NOW] = t
-        c[HEAD] = 0
+def _too_long_ago(lane: Any) -> bool:
+    """Whether `queue_time` is over for the oldest of several open stamps."""
+    search = lane.search
+    if lane.rules.queue_time < 0 or search.count < 2:
+        return False
+    oldest, newest = lane.stamps[search.head & (lane.rules.ring - 1)], np.int64(LOWEST)
+    for j in range(lane.rules.topics):
+        if lane.topics[j].started != 0:
+            newest = max(newest, lane.topics[j].last)
+    return bool(newest > oldest and apart(newest, oldest) > np.uint64(lane.rules.queue_time))
+
+
+@kernel
+def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
+    """One message comes. Returns the place where its row number is kept."""
+    search, rules, topic, rows = lane.search, lane.rules, lane.topics[i], lane.rows
+    n, size = rules.topics, rules.ring
+    t = corrected(stamp, lane.limits[i].offset)
+    if search.open == 0:
+        search.open = 1
+        search.now = t
+        search.first = t
+        search.head = 0
         for k in range(size):
-            g[size + k] = k
-    c[SEEN] += 1
-    c[MOMENT] = t
-    c[at + RECEIVED * n] += 1
-    if c[at + STARTED * n] == 0:
-        c[at + STARTED * n] = 1
-        c[at + NEWEST * n] = t
-    elif t < c[at + NEWEST * n]:
-        c[at + DISORDER * n] += 1
-        bound = cfg[C_SIZE + n + i]
-        if bound >= 0 and apart(c[at + NEWEST * n], t) > np.uint64(bound):
-            _jump(cfg, c, g, r, drops, cur, i, t, row, index)
-    c[at + NEWEST * n] = max(c[at + NEWEST * n], t)
-    c[NOW] = max(c[NOW], t)
-    slot = _find(cfg, c, g, r, t)
-    before = r[slot * n + i]
+            lane.stamps[size + k] = k
+    search.seen += 1
+    topic.received += 1
+    last = topic.last
+    if topic.started == 0:
+        topic.started = 1
+        topic.newest = t
+    elif t < topic.newest:
+        topic.disorder += 1
+        bound = lane.limits[i].jump_bound
+        if bound >= 0 and apart(topic.newest, t) > np.uint64(bound):
+            _jump(lane, out, i, t, row, index)
+    topic.newest = max(topic.newest, t)
+    topic.last = t
+    search.now = max(search.now, t)
+    note_arrival(search, topic, t, last)
+    slot = _find(lane, t)
+    before = rows[slot * n + i]
     if before >= 0:
-        _note(drops, cur, before, np.int64(REPLACED), i, index, np.int64(0), t)
-        c[at + (DROPS + REPLACED) * n] += 1
-        c[at + HELD * n] -= 1
-    r[slot * n + i] = row
-    c[at + HELD * n] += 1
-    c[STEPS] += n
+        note_drop(out, before, Reason.REPLACED, i, index, np.int64(0), stamp)
+        topic.dropped[Reason.REPLACED] += 1
+        topic.held -= 1
+    rows[slot * n + i] = row
+    topic.held += 1
+    search.steps += n
     full = True
     for j in range(n):
-        if r[slot * n + j] < 0:
+        if rows[slot * n + j] < 0:
             full = False
             break
     if full:
-        k = cur[0]
+        k = out.count.sets
+        latest = np.int64(LOWEST)
         for j in range(n):
-            sets[k, j] = r[slot * n + j]
-            sets[k, n + j] = t
-            r[slot * n + j] = -1
-            c[LANE_SIZE + MATCHED * n + j] += 1
-            c[LANE_SIZE + HELD * n + j] -= 1
-        sets[k, 2 * n + S_INDEX] = index
-        sets[k, 2 * n + S_SPREAD] = 0
-        sets[k, 2 * n + S_TIME] = t
-        sets[k, 2 * n + S_LANE] = lane
-        sets[k, 2 * n + S_DECIDED] = t
-        cur[0] = k + 1
-        c[SETS] += 1
-        while c[COUNT] > 0 and g[c[HEAD] & (size - 1)] <= t:  # the set's own place is empty by now
-            _let_go(cfg, c, g, r, drops, cur, np.int64(TOO_OLD), index, np.int64(0))
-    if c[COUNT] > cfg[C_QUEUE]:
-        _let_go(cfg, c, g, r, drops, cur, np.int64(OVERFLOW), index, np.int64(0))
+            out.members[k, j] = rows[slot * n + j]
+            delivered = _delivered(lane, j, t)
+            out.times[k, j] = delivered
+            latest = max(latest, delivered)
+            rows[slot * n + j] = -1
+            lane.topics[j].matched += 1
+            lane.topics[j].held -= 1
+            lane.topics[j].since_set = 0
+        made = out.sets[k]
+        made.index = index
+        made.spread_ns = 0
+        made.time_ns = latest
+        made.lane = lane.number
+        made.decided_at_ns = stamp
+        made.delay_ns = 0
+        out.count.sets = k + 1
+        search.sets += 1
+        # Up to the set's own place, which is empty by now.
+        while search.count > 0 and lane.stamps[search.head & (size - 1)] <= t:
+            _drop_oldest(lane, out, Reason.TOO_OLD, index)
+    while search.count > rules.queue or _too_long_ago(lane):
+        _drop_oldest(lane, out, Reason.OVERFLOW, index)
     return slot * n + i
 
 
 @kernel
-def run(
-    cfg: Any,
-    core: Any,
-    ring: Any,
-    rows: Any,
-    lanes: Any,
-    topics: Any,
-    times: Any,
-    first_row: Any,
-    places: Any,
-    sets: Any,
-    drops: Any,
-    cur: Any,
-) -> None:
-    """Messages in arrival order; message k is row `first_row + k`.
-
-    Results go to `sets` and `drops`, counted by `cur`; `places` says where each row number is kept.
-    """
-    for k in range(len(topics)):
-        lane, row = lanes[k], first_row + k
-        c, g, r = core[lane], ring[lane], rows[lane]
-        places[k] = _arrive(cfg, c, g, r, sets, drops, cur, lane, topics[k], times[k], row, row)
+def run(arrays: Any, messages: Any, out: Any) -> None:
+    """Handle messages in arrival order, of any lanes."""
+    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    for k in range(len(messages.topic)):
+        number, row = messages.lane[k], messages.first_row + k
+        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
+                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        i, stamp = messages.topic[k], messages.time_ns[k]
+        messages.places[k] = _arrive(lane, output, i, stamp, row, row)
 
 
 @kernel
-def push_one(memory: Any, i: Any, t: Any) -> Any:
-    """One message for the only lane, whose arrays lie in one (`Memory`): handing over eight of them
-    costs more than the search. Returns sets + 2**32 * drops, mostly 0."""
-    cfg = memory[memory[M_SETTINGS] : memory[M_CORE]]
-    c = memory[memory[M_CORE] : memory[M_RING]]
-    g = memory[memory[M_RING] : memory[M_ROWS]]
-    r = memory[memory[M_ROWS] : memory[M_COUNT]]
-    cur = memory[memory[M_COUNT] : memory[M_SETS]]
-    sets = memory[memory[M_SETS] : memory[M_DROPS]].reshape(-1, 2 * cfg[C_TOPICS] + SET_SIZE)
-    drops = memory[memory[M_DROPS] : memory[M_END]].reshape(-1, DROP_SIZE)
-    cur[0] = 0
-    cur[1] = 0
-    row = c[SEEN]
-    _arrive(cfg, c, g, r, sets, drops, cur, 0, i, t, row, row)
-    return cur[0] + (cur[1] << 32)
+def push_one(memory: Any, i: Any, stamp: Any) -> Any:
+    """One message for the only lane, whose arrays lie in one (`PushMemory`): handing over ten of
+    them costs more than the search. Returns sets + 2**32 * drops, mostly 0."""
+    at = memory[:11]
+    n = memory[at[0]]
+    lane = Lane(
+        0,
+        memory[at[0] : at[1]].view(RULES)[0],
+        memory[at[1] : at[2]].view(TOPIC_RULES),
+        memory[at[2] : at[3]].view(SEARCH)[0],
+        memory[at[3] : at[4]].view(TOPIC),
+        memory[at[4] : at[5]],
+        memory[at[5] : at[6]],
+    )
+    count = memory[at[6] : at[7]].view(COUNT)[0]
+    count.sets = 0
+    count.drops = 0
+    out = Output(
+        memory[at[7] : at[8]].view(SET),
+        memory[at[8] : at[9]].reshape(-1, n),
+        memory[at[9] : at[10]].reshape(-1, n),
+        memory[at[10] :].view(DROP),
+        count,
+    )
+    row = lane.search.seen
+    _arrive(lane, out, i, stamp, row, row)
+    return count.sets + (count.drops << 32)
 
 
 @kernel
-def finish(cfg: Any, core: Any, ring: Any, rows: Any, lanes: Any, sets: Any, drops: Any,
-           cur: Any) -> None:  # fmt: skip
+def tick(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
+    """Time passes: nothing depends on it here, as no topic is optional."""
+
+
+@kernel
+def finish(arrays: Any, lanes: Any, out: Any) -> None:
     """Nothing more comes: open stamps will not fill. The lanes are then empty; counters stay."""
-    n = cfg[C_TOPICS]
-    for lane in lanes:
-        c = core[lane]
-        while c[COUNT] > 0:
-            _let_go(cfg, c, ring[lane], rows[lane], drops, cur, np.int64(FLUSH), np.int64(-1),
-                    np.int64(0))  # fmt: skip
-        c[:SEEN] = 0
-        c[LANE_SIZE : LANE_SIZE + RECEIVED * n] = 0
+    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    for number in lanes:
+        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
+                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        search = lane.search
+        while search.count > 0:
+            _drop_oldest(lane, output, Reason.FLUSH, np.int64(-1))
+        search.head = search.count = search.open = search.now = search.first = 0
+        for j in range(lane.rules.topics):
+            topic = lane.topics[j]
+            topic.newest = topic.last = topic.started = topic.held = 0
+            topic.arrivals = topic.last_arrival = topic.still = topic.since_set = 0
+            topic.late_low = topic.late_high = topic.late_low_before = topic.late_high_before = 0
+            topic.late_first = topic.block_stamp = topic.period = 0
+            topic.matched_block = topic.matched_before = topic.matched
+
+
+PROBLEMS = (
+    "",
+    "more open stamps than its bound",
+    "open stamps in a lane that is not open",
+    "slots that are not one per place",
+    "open stamps out of order",
+    "a wrong count of held messages",
+    "a complete set that was not delivered",
+)
+"""What `check` may find: its result is an index into these."""
+
+
+@kernel
+def check(arrays: Any, scratch: Any) -> Any:
+    """What the other kernels rely on, for state that comes from outside: (lane, problem).
+
+    The kernels check no bounds, and loops end because of these. Problem 0: all is well. `scratch`
+    is an array of zeros, one per place of the ring.
+    """
+    for number in range(len(arrays.search)):
+        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
+                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        problem = _check_lane(lane, scratch)
+        if problem != 0:
+            return number, problem
+    return 0, 0
+
+
+@kernel
+def _check_lane(lane: Any, scratch: Any) -> Any:
+    search, rules = lane.search, lane.rules
+    n, size = rules.topics, rules.ring
+    if search.head < 0 or not 0 <= search.count <= rules.queue:
+        return 1
+    if search.open == 0:
+        return 0 if search.count == 0 else 2
+    total = np.int64(0)
+    for k in range(size):
+        slot = lane.stamps[size + k]
+        if not 0 <= slot < size:
+            return 3
+        if scratch[slot] == lane.number + 1:
+            return 3
+        scratch[slot] = lane.number + 1
+    for k in range(search.count):
+        place = (search.head + k) & (size - 1)
+        if k > 0:
+            before = lane.stamps[(search.head + k - 1) & (size - 1)]
+            if lane.stamps[place] <= before:
+                return 4
+        slot = lane.stamps[size + place]
+        full = True
+        for j in range(n):
+            if lane.rows[slot * n + j] < 0:
+                full = False
+            else:
+                total += 1
+        if full:
+            return 6
+    for j in range(n):
+        held = np.int64(0)
+        for k in range(search.count):
+            slot = lane.stamps[size + ((search.head + k) & (size - 1))]
+            if lane.rows[slot * n + j] >= 0:
+                held += 1
+        if lane.topics[j].held != held:
+            return 5
+        total -= held
+    return 0 if total == 0 else 5

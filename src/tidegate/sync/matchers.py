@@ -1,133 +1,167 @@
-"""What the two policies have in common for their callers: names, sizes and kernels."""
+"""The two searches behind one interface: sizes, state layout, buffers and kernels.
+
+`APPROXIMATE` and `EXACT` are the only two values of `Matcher`; the stage and the in-process classes
+differ by nothing but which of them they use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tidegate.core.outcomes import Int64s
-from tidegate.core.state import Column, Layout
-from tidegate.sync import approximate_kernel, approximate_run
-from tidegate.sync import exact as exact_kernel
-from tidegate.sync.layout import (
-    D_REASON,
-    DROP_SIZE,
-    S_DECIDED,
-    S_INDEX,
-    S_LANE,
-    S_SPREAD,
-    S_TIME,
-    SET_SIZE,
-)
+from tidegate.core.state import Column, Layout, State
+from tidegate.errors import StateError
+from tidegate.sync import approximate, exact
+from tidegate.sync.lane import COUNT, DROP, SET, KernelArrays, Messages, Output, Reason
 from tidegate.sync.settings import SyncSettings
 
-__all__ = ["APPROXIMATE", "EXACT", "Decided", "Policy"]
+__all__ = ["APPROXIMATE", "EXACT", "Decided", "Matcher"]
 
 
-@dataclass(frozen=True, eq=False)
-class Decided:
-    """What one kernel call decided, as columns. `index` is -1 for what the end decided."""
+class Decided(NamedTuple):
+    """What one kernel call decided."""
 
+    sets: Any
+    """Records of type `lane.SET`."""
     members: Int64s
     """Row numbers, sets x topics; -1 for a missing optional member."""
-    member_time_ns: Int64s
-    index: Int64s
-    spread_ns: Int64s
-    time_ns: Int64s
-    lane: Int64s
-    decided_at_ns: Int64s
-    gone: Int64s
-    """Rows that left without a set; columns `D_*`."""
-    jumps: Int64s
-    """Rows before which a clock jumped back; columns `D_*`."""
+    times: Int64s
+    """The members' stamps as delivered, sets x topics."""
+    gone: Any
+    """Messages that left without a set; records of type `lane.DROP`."""
+    jumps: Any
+    """Messages before which a clock jumped back; records of type `lane.DROP`."""
 
     @classmethod
-    def of(cls, sets: Int64s, drops: Int64s, settings: SyncSettings, policy: Policy) -> Decided:
-        n = len(settings.topics)
-        rest = sets[:, 2 * n :]
-        gone, jumps = drops, drops[:0]
+    def of(cls, out: Output, settings: SyncSettings) -> Decided:
+        """The filled part of the buffers."""
+        made, dropped = int(out.count[0]["sets"]), int(out.count[0]["drops"])
+        gone = out.drops[:dropped]
+        jumps = gone[:0]
         if settings.max_jump_back is not None:
-            jumped = drops[:, D_REASON] == policy.kernel.JUMPED
-            gone, jumps = drops[~jumped], drops[jumped]
-        return cls(
-            sets[:, :n],
-            sets[:, n : 2 * n],
-            rest[:, S_INDEX],
-            rest[:, S_SPREAD],
-            rest[:, S_TIME],
-            rest[:, S_LANE],
-            rest[:, S_DECIDED],
-            gone,
-            jumps,
-        )
+            jumped = gone["reason"] == Reason.CLOCK_JUMP
+            gone, jumps = gone[~jumped], gone[jumped]
+        return cls(out.sets[:made], out.members[:made], out.times[:made], gone, jumps)
 
 
 @dataclass(frozen=True, eq=False)
-class Policy:
-    """A way to match: its kernels, and where they keep what callers want to know."""
+class Matcher:
+    """A way to match: its record types and kernels."""
 
     name: str
-    reasons: tuple[str, ...]
-    kernel: Any
-    run: Callable[..., None]
+    reasons: tuple[Reason, ...]
+    """The reasons for which a message can leave without a set, in the order of their counters."""
+    search: Any
+    """Record type of a lane."""
+    topic: Any
+    """Record type of a topic in a lane."""
+    stamps_per_place: int
+    """int64 per place of a ring of stamps; 0: one ring per topic with one each."""
+    run: Callable[[KernelArrays, Messages, Output], None]
     push_one: Callable[[Int64s, int, int], int]
-    finish: Callable[..., None]
+    tick: Callable[[KernelArrays, Int64s, int, Output], None]
+    finish: Callable[[KernelArrays, Int64s, Output], None]
+    check: Callable[[KernelArrays, Int64s], tuple[int, int]]
+    problems: tuple[str, ...]
+    """What `check` may find."""
 
     def layout(self, settings: SyncSettings, *, rows: bool) -> Layout:
         """The state per lane; `rows`: with the row numbers of what is held."""
-        n, ring, k = len(settings.topics), settings.ring, self.kernel
-        stamps = 2 * ring if self is EXACT else n * ring
+        n, ring = len(settings.topics), settings.ring
         arrays = {
-            "core": Column(np.int64, (k.LANE_SIZE + n * k.TOPIC_SIZE,)),
-            "ring": Column(np.int64, (stamps,)),
-            "rows": Column(np.int64, (n * ring,)),
+            "search": Column(np.int64, (self.search.itemsize // 8,)),
+            "topics": Column(np.int64, (n, self.topic.itemsize // 8)),
+            "stamps": Column(np.int64, ((self.stamps_per_place or n) * ring,)),
         }
-        if not rows:
-            del arrays["rows"]
+        if rows:
+            arrays["rows"] = Column(np.int64, (n * ring,))
         return Layout(arrays, tables=() if rows else ("held",))
 
-    def lane(self, core: Int64s, field: int) -> Any:
-        """A field of every lane."""
-        return core[:, field]
+    def searches(self, state: State) -> Any:
+        """The records of all lanes."""
+        return state["search"].view(self.search)[:, 0]
 
-    def topic(self, core: Int64s, topics: int, field: int) -> Any:
-        """A field of every lane and topic."""
-        at = self.kernel.LANE_SIZE + field * topics
-        return core[:, at : at + topics]
+    def topics(self, state: State) -> Any:
+        """The records of all topics, lanes x topics."""
+        return state["topics"].view(self.topic)[:, :, 0]
 
-    def held(self, core: Int64s, topics: int) -> Any:
-        """How many messages every lane and topic holds."""
+    def arrays(self, settings: SyncSettings, state: State, rows: Int64s) -> KernelArrays:
+        """What the kernels get: views of the state, and the row numbers of what is held."""
+        return KernelArrays(
+            settings.rules,
+            settings.topic_rules,
+            self.searches(state),
+            self.topics(state),
+            state["stamps"],
+            rows,
+        )
+
+    def held(self, topics: Any) -> Int64s:
+        """How many messages each of these topics holds."""
         if self is EXACT:
-            return self.topic(core, topics, exact_kernel.HELD)
-        k = approximate_kernel
-        return self.topic(core, topics, k.TAIL) - self.topic(core, topics, k.HEAD)
+            return np.asarray(topics["held"])
+        return np.asarray(topics["tail"] - topics["head"])
 
-    def room(self, settings: SyncSettings, held: int, coming: int) -> tuple[Int64s, Int64s, Int64s]:
-        """Where results go: never less than one call can produce."""
+    def output(self, settings: SyncSettings, held: int, coming: int) -> Output:
+        """Buffers for what one call can produce at most."""
         n = len(settings.topics)
         smallest = n - len(set(settings.optional))
-        sets = np.empty(((held + coming) // smallest + 1, 2 * n + SET_SIZE), np.int64)
+        sets = (held + coming) // smallest + 1
         jumps = coming if settings.max_jump_back is not None else 0
-        drops = np.empty((held + coming + jumps + 1, DROP_SIZE), np.int64)
-        return sets, drops, np.zeros(2, np.int64)
+        return Output(
+            np.empty(sets, SET),
+            np.empty((sets, n), np.int64),
+            np.empty((sets, n), np.int64),
+            np.empty(held + coming + jumps + 1, DROP),
+            np.zeros(1, COUNT),
+        )
+
+    def invariants(self, settings: SyncSettings, state: State, rows: Int64s) -> None:
+        """Refuse restored state that would lead the kernels out of their arrays.
+
+        Raises:
+            StateError: with the number of the lane and what is wrong there.
+        """
+        scratch = np.zeros(settings.ring, np.int64)
+        lane, problem = self.check(self.arrays(settings, state, rows), scratch)
+        if problem:
+            raise StateError(f"the state of lane {lane} is damaged: {self.problems[problem]}")
 
 
-APPROXIMATE = Policy(
+APPROXIMATE = Matcher(
     "approximate",
-    ("too_old", "overflow", "unproven", "superseded", "time_jump", "flush"),
-    approximate_kernel,
-    approximate_run.run,
-    approximate_run.push_one,
-    approximate_run.finish,
+    (
+        Reason.TOO_OLD,
+        Reason.OVERFLOW,
+        Reason.UNPROVEN,
+        Reason.SUPERSEDED,
+        Reason.TIME_JUMP,
+        Reason.FLUSH,
+    ),
+    approximate.SEARCH,
+    approximate.TOPIC,
+    0,
+    approximate.run,
+    approximate.push_one,
+    approximate.tick,
+    approximate.finish,
+    approximate.check,
+    approximate.PROBLEMS,
 )
-EXACT = Policy(
+EXACT = Matcher(
     "exact",
-    ("too_old", "overflow", "replaced", "time_jump", "flush"),
-    exact_kernel,
-    exact_kernel.run,
-    exact_kernel.push_one,
-    exact_kernel.finish,
+    (Reason.TOO_OLD, Reason.OVERFLOW, Reason.REPLACED, Reason.TIME_JUMP, Reason.FLUSH),
+    exact.SEARCH,
+    exact.TOPIC,
+    2,
+    exact.run,
+    exact.push_one,
+    exact.tick,
+    exact.finish,
+    exact.check,
+    exact.PROBLEMS,
 )

@@ -1,0 +1,331 @@
+"""What both searches share: the records their kernels work on, and exact arithmetic of stamps.
+
+A *lane* is one key's synchroniser. Its state is one record (`search`), one record per topic
+(`topics`), a ring of stamps and a ring of row numbers. The kernels are compiled functions that get
+two NamedTuples: `Lane`, the arrays of one lane, and `Output`, the buffers for what they decide.
+
+    KernelArrays (all lanes) --.at(lane)--> Lane --+
+                                                   +--> arrive(lane, output, ...) decides
+    Output (sets, members, drops, counts) ---------+
+
+All records hold int64 only, so that they are views of plain int64 arrays: the state of an operator
+is saved, paged and compared without knowing them (`core.state`), and the one array in which `push`
+works (`PushMemory`) can hold all of them one behind the other.
+
+Stamps are int64 nanoseconds. In the rings they are as delivered; every decision is made on
+`stamp + offset of its topic`, called a *corrected* stamp here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidegate.core.numba import lean_kernel as kernel
+from tidegate.core.outcomes import Int64s
+
+__all__ = [
+    "BLOCK",
+    "COUNT",
+    "DROP",
+    "HIGHEST",
+    "HISTORY",
+    "LOWEST",
+    "RULES",
+    "SET",
+    "TALLY",
+    "TOPIC_RULES",
+    "KernelArrays",
+    "Lane",
+    "Messages",
+    "Output",
+    "Reason",
+    "apart",
+    "as_int64",
+    "capped",
+    "corrected",
+    "factor_of",
+    "later",
+    "note_arrival",
+    "note_drop",
+    "record",
+    "scaled",
+]
+
+LOWEST = -(2**63)
+"""Smaller than every stamp: stands for "none" where a stamp is expected."""
+HIGHEST = 2**63 - 1
+
+BLOCK = 16
+"""Messages per block of a topic's history (`HISTORY`). The history covers the last one to two
+blocks: with fewer messages one late arrival looks like a habit, with more a change is seen late."""
+
+
+class Reason(IntEnum):
+    """Why a message leaves without a set. The name in lower case is what users see."""
+
+    TOO_OLD = 0
+    """Wider apart than `max_interval` from the newest front; exact: older than a complete set."""
+    OVERFLOW = 1
+    """The queue was full, or its oldest message older than `queue_time` allows."""
+    UNPROVEN = 2
+    """The latest topic had lost a message to overflow, so a better set cannot be ruled out."""
+    SUPERSEDED = 3
+    """A newer message of the topic made a better set."""
+    REPLACED = 4
+    """Exact only: another message of the same topic and stamp came."""
+    TIME_JUMP = 5
+    """A clock jumped back, and this message lies on the far side."""
+    FLUSH = 6
+    """The end of the input, or of the key."""
+    CLOCK_JUMP = 7
+    """Not a drop: the entry in `drops` that reports the jump itself. The message stays."""
+
+
+def record(*names: str | tuple[Any, ...]) -> Any:
+    """A record type of int64 fields; a tuple (name, length) is a field of several."""
+    fields: list[Any] = [
+        (name, np.int64) if isinstance(name, str) else (name[0], np.int64, (name[1],))
+        for name in names
+    ]
+    return np.dtype(fields)
+
+
+RULES = record(
+    "topics",  # how many
+    "queue",  # messages held per topic at most (exact: open stamps)
+    "ring",  # places per topic: a power of two above `queue`
+    "queue_time",  # ns; -1: the queue is bounded by `queue` alone
+    "numerator",  # 1 + age penalty = numerator / 2**shift
+    "shift",
+    "interval",  # max_interval in ns; -1: none
+    "jump_all",  # a jump clears all topics (1) or only its own (0)
+    "timeout",  # of optional topics in ns; -1: none
+    "learn",  # 1: learn lower bounds
+    "patience",  # overflow_patience; 0: none
+    "look_ahead",  # 1: something is known of messages that have not come
+)
+"""The settings, as the kernels read them."""
+
+TOPIC_RULES = record(
+    "lower_bound",  # ns between two messages of the topic, at least
+    "jump_bound",  # ns a stamp may lie behind the newest one; -1: any
+    "optional",  # 1: a set may lack the topic
+    "offset",  # ns added to its stamps for every decision
+)
+"""The settings of one topic."""
+
+TALLY = ("received", "matched", "disorder", "too_close", "jumps", ("dropped", len(Reason)))
+"""Counters of a topic. They survive a flush. `dropped` is indexed by `Reason`."""
+
+HISTORY = (
+    "arrivals",  # messages since the lane opened
+    "last_arrival",  # running number of its last message
+    "still",  # messages in a row with one and the same stamp
+    "late_low", "late_high",  # ns behind the newest stamp of any topic, on arrival: this block
+    "late_low_before", "late_high_before",  # and the block before
+    "late_first",  # late_low of the first block
+    "block_stamp",  # stamp at the start of this block
+    "period",  # mean ns between two messages, over the last full block; 0: not known yet
+    "matched_block", "matched_before",  # `matched` at the start of this block, and of the last
+    "since_set",  # messages since the last set
+)  # fmt: skip
+"""What `diagnose` needs to know of a topic's recent past."""
+
+SET = record(
+    "index",  # running number of the message that decided it; -1: flush or tick did
+    "spread_ns",  # of corrected stamps
+    "time_ns",  # the latest member's stamp, as delivered
+    "lane",
+    "decided_at_ns",  # stamp of the deciding message; flush and tick: the lane's clock
+    "delay_ns",  # corrected stamp of the deciding message minus the latest corrected member
+)
+"""A set, beside its row of `members` and `times`."""
+
+DROP = record("row", "reason", "topic", "index", "amount", "time_ns")
+"""A message that left without a set, or a jump of a clock (`Reason.CLOCK_JUMP`). `amount`: by how
+many ns too wide, or how far the clock went back."""
+
+COUNT = record("sets", "drops")
+
+
+class Lane(NamedTuple):
+    """The arrays of one lane, as the kernels get them."""
+
+    number: int
+    rules: Any
+    limits: Any
+    """`TOPIC_RULES` per topic."""
+    search: Any
+    """The lane's own record; its type differs between the searches."""
+    topics: Any
+    """One record per topic; its type differs between the searches."""
+    stamps: Any
+    """The ring of stamps."""
+    rows: Any
+    """Row numbers of held messages."""
+
+
+class KernelArrays(NamedTuple):
+    """The arrays of all lanes."""
+
+    rules: Any
+    limits: Any
+    search: Any
+    topics: Any
+    stamps: Any
+    rows: Any
+
+
+class Output(NamedTuple):
+    """Buffers that kernels append to; `count` says how far they are filled."""
+
+    sets: Any
+    members: Int64s
+    """Sets x topics: row numbers, -1 for a missing optional member."""
+    times: Int64s
+    """Sets x topics: stamps as delivered, `LOWEST` for a missing one."""
+    drops: Any
+    count: Any
+
+
+class Messages(NamedTuple):
+    """Messages in arrival order; message k is row `first_row + k`."""
+
+    lane: Int64s
+    topic: Int64s
+    time_ns: Int64s
+    first_row: int
+    places: Int64s
+    """Filled by the kernel: the place in `rows` where each message's row number is kept."""
+
+
+def as_int64(records: Any) -> Int64s:
+    """The int64 array behind an array of records, with one axis more."""
+    width = records.dtype.itemsize // 8
+    return np.asarray(records.view(np.int64).reshape(*records.shape, width))
+
+
+# -- stamps -----------------------------------------------------------------------------------
+# Two int64 stamps lie up to 2**64 - 1 apart, and that times a 53-bit numerator needs 117 bits.
+# Both are done in uint64 without ever overflowing one, so that the compiled and the interpreted
+# kernel agree.
+
+_TOP = np.uint64(1 << 63)
+_HALF = np.uint64(32)
+_WORD = np.uint64(64)
+_LOW = np.uint64((1 << 32) - 1)
+_FULL = np.uint64((1 << 64) - 1)
+_NONE = np.uint64(0)
+
+
+def factor_of(age_penalty: float) -> tuple[int, int]:
+    """`1 + age_penalty` as (numerator, shift): a float is a whole number over a power of two.
+
+    >>> factor_of(0.5), factor_of(0.0)
+    ((3, 1), (1, 0))
+    """
+    numerator, denominator = (1.0 + age_penalty).as_integer_ratio()
+    return numerator, denominator.bit_length() - 1
+
+
+@kernel
+def apart(later_ns: Any, earlier_ns: Any) -> Any:
+    """`later - earlier` as uint64; the caller knows which one is later."""
+    return (np.uint64(later_ns) ^ _TOP) - (np.uint64(earlier_ns) ^ _TOP)
+
+
+@kernel
+def later(time_ns: Any, by: Any) -> Any:
+    """`time + by` for a uint64 distance that is known to fit."""
+    return np.int64(((np.uint64(time_ns) ^ _TOP) + by) ^ _TOP)
+
+
+@kernel
+def capped(end: Any, start: Any) -> Any:
+    """`end - start` as int64, at most `HIGHEST`; the caller knows that `end` is later."""
+    distance = apart(end, start)
+    return np.int64(HIGHEST) if distance > np.uint64(HIGHEST) else np.int64(distance)
+
+
+@kernel
+def corrected(time_ns: Any, offset: Any) -> Any:
+    """`time + offset`, stopping at the ends of the range instead of wrapping around."""
+    moved = time_ns + offset
+    if offset > 0 and moved < time_ns:
+        return np.int64(HIGHEST)
+    if offset < 0 and (moved > time_ns or moved == LOWEST):
+        return np.int64(LOWEST + 1)
+    return np.int64(moved)
+
+
+@kernel
+def scaled(distance: Any, numerator: Any, shift: Any) -> Any:
+    """`distance * numerator / 2**shift`, cut off to whole nanoseconds; at most 2**64 - 1."""
+    if distance == _NONE:
+        return _NONE
+    n = np.uint64(numerator)
+    s = np.uint64(shift)
+    d_high = distance >> _HALF
+    d_low = distance & _LOW
+    n_high = n >> _HALF
+    n_low = n & _LOW
+    low_low = d_low * n_low
+    cross = d_high * n_low
+    other = d_low * n_high
+    middle = (low_low >> _HALF) + (cross & _LOW) + (other & _LOW)
+    high = d_high * n_high + (cross >> _HALF) + (other >> _HALF) + (middle >> _HALF)
+    low = ((middle & _LOW) << _HALF) | (low_low & _LOW)
+    if high >> s != _NONE:
+        return _FULL
+    if s == _NONE:
+        return low
+    return (high << (_WORD - s)) | (low >> s)
+
+
+# -- what both searches write down ------------------------------------------------------------
+
+
+@kernel
+def note_drop(out: Any, row: Any, reason: Any, topic: Any, index: Any, amount: Any,
+              time_ns: Any) -> None:  # fmt: skip
+    """Append one entry to `drops`."""
+    count = out.count
+    entry = out.drops[count.drops]
+    entry.row = row
+    entry.reason = reason
+    entry.topic = topic
+    entry.index = index
+    entry.amount = amount
+    entry.time_ns = time_ns
+    count.drops += 1
+
+
+@kernel
+def note_arrival(search: Any, topic: Any, stamp: Any, last: Any) -> None:
+    """Keep the history of a topic (`HISTORY`): `stamp` and `last`, the one before, are corrected,
+    and `search.now` is the lane's clock with this message."""
+    number = topic.arrivals
+    topic.arrivals = number + 1
+    topic.last_arrival = search.seen
+    topic.since_set += 1
+    topic.still = topic.still + 1 if number > 0 and stamp == last else 0
+    late = capped(search.now, stamp) if search.now > stamp else np.int64(0)
+    if number % BLOCK == 0:
+        if number > 0:
+            if number == BLOCK:
+                topic.late_first = topic.late_low
+            span = capped(stamp, topic.block_stamp) if stamp > topic.block_stamp else np.int64(0)
+            topic.period = span // BLOCK
+            topic.late_low_before = topic.late_low
+            topic.late_high_before = topic.late_high
+            topic.matched_before = topic.matched_block
+        topic.matched_block = topic.matched
+        topic.block_stamp = stamp
+        topic.late_low = late
+        topic.late_high = late
+    else:
+        topic.late_low = min(topic.late_low, late)
+        topic.late_high = max(topic.late_high, late)
