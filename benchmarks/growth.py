@@ -101,7 +101,7 @@ def streams(topics: int, messages: int) -> tuple[np.ndarray, np.ndarray]:
 def of_sync(topics: int, queue: int, messages: int) -> float:
     given = streams(topics, messages)
     names = [f"t{number}" for number in range(topics)]
-    return cost(lambda: ApproximateTime(names, queue).process(*given), messages)
+    return cost(lambda: ApproximateTime(names, queue_size=queue).process(*given), messages)
 
 
 def memory(messages: int, keys: int) -> float:

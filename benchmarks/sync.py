@@ -74,7 +74,7 @@ def arrays(messages: int) -> None:
         k, t = recording(topics, messages)
         for queue in (10, 1000):
             cases[f"process, {topics} topics, queue {queue}"] = partial(
-                lambda n, q, k, t: len(ApproximateTime(names(n), q).process(k, t)),
+                lambda n, q, k, t: len(ApproximateTime(names(n), queue_size=q).process(k, t)),
                 topics,
                 queue,
                 k,
@@ -93,7 +93,7 @@ def one_at_a_time(messages: int) -> None:
     given = [(f"t{topic}", time_ns) for topic, time_ns in zip(k.tolist(), t.tolist(), strict=True)]
 
     def push() -> int:
-        sync = ApproximateTime(names(3), 10)
+        sync = ApproximateTime(names(3), queue_size=10)
         return sum(len(sync.push(topic, time_ns, time_ns)) for topic, time_ns in given)
 
     wall, cpu, sets = contest({"push": push})["push"]
@@ -147,7 +147,7 @@ def as_of_joins(messages: int, topics: int = 3) -> None:
         return database.execute(f"select {columns} from {first} {joins}").df().to_numpy()
 
     def by_tidegate() -> Any:
-        return ApproximateTime(names(topics), 10).process(k, t).times_ns
+        return ApproximateTime(names(topics), queue_size=10).process(k, t).times_ns
 
     results = contest(
         {

@@ -35,7 +35,7 @@ def main() -> dict[str, int]:
         flow = tg.Flow(
             [
                 tg.EventtimeWatermark(look.late_tolerance_ns or 0, max_future_skew="1 h"),
-                tg.Synchronize(("camera", "lidar", "gps"), 10, max_interval="80 ms"),
+                tg.Synchronize(("camera", "lidar", "gps"), queue_size=10, max_interval="80 ms"),
             ],
             key="vehicle",
             decoder=tg.Decoder((tg.TimeColumn("stamp", "unixtimestamp_ns"),)),

@@ -75,7 +75,7 @@ def smallest() -> Picture:
     times = merged(
         camera=[10, 43, 76, 110, 143], lidar=[5, 55, 105, 155], imu=list(range(2, 160, 10))
     )
-    return run(ApproximateTime(["camera", "lidar", "imu"], 20), times, 165)
+    return run(ApproximateTime(["camera", "lidar", "imu"], queue_size=20), times, 165)
 
 
 @scenario("synchronisation", "Decided as soon as it is proven")
@@ -83,7 +83,7 @@ def proven() -> Picture:
     """A set is handed out once no later message could make a better one: here the message at 40 ms
     proves the set of 10 and 14 ms, because anything newer lies further away."""
     times = merged(camera=[10, 40, 70], lidar=[14, 44, 74])
-    return run(ApproximateTime(["camera", "lidar"], 10), times, 90, flush=False)
+    return run(ApproximateTime(["camera", "lidar"], queue_size=10), times, 90, flush=False)
 
 
 @scenario("synchronisation", "Lower bounds decide earlier")
@@ -91,7 +91,7 @@ def bounds() -> Picture:
     """Knowing that a topic's messages are at least 25 ms apart, the same set is proven without
     waiting for the next message of that topic."""
     sync = ApproximateTime(
-        ["camera", "lidar"], 10, lower_bounds={"camera": "25 ms", "lidar": "25 ms"}
+        ["camera", "lidar"], queue_size=10, lower_bounds={"camera": "25 ms", "lidar": "25 ms"}
     )
     return run(sync, merged(camera=[10, 40, 70], lidar=[14, 44, 74]), 90, flush=False)
 
@@ -100,7 +100,9 @@ def bounds() -> Picture:
 def interval() -> Picture:
     """Sets wider than maxInterval are not formed; the messages leave with their reason."""
     times = merged(camera=[10, 40, 70, 100], lidar=[12, 55, 72, 118])
-    return run(ApproximateTime(["camera", "lidar"], 10, max_interval="10 ms"), times, 130)
+    return run(
+        ApproximateTime(["camera", "lidar"], queue_size=10, max_interval="10 ms"), times, 130
+    )
 
 
 @scenario("synchronisation", "A fast and a slow topic")
@@ -108,7 +110,7 @@ def rates() -> Picture:
     """The slow topic sets the pace; of the fast one the nearest is taken, the others leave with
     their reason."""
     times = merged(gps=[25, 75, 125], imu=list(range(4, 150, 10)))
-    return run(ApproximateTime(["gps", "imu"], 20), times, 155)
+    return run(ApproximateTime(["gps", "imu"], queue_size=20), times, 155)
 
 
 @scenario("synchronisation", "The queue is full")
@@ -116,14 +118,16 @@ def full() -> Picture:
     """A topic that falls silent cannot make the others grow without end: beyond queueSize the
     oldest leaves, and says so."""
     times = merged(camera=[10, 30, 50, 70, 90, 110], lidar=[12, 95, 112])
-    return run(ApproximateTime(["camera", "lidar"], 3), times, 130)
+    return run(ApproximateTime(["camera", "lidar"], queue_size=3), times, 130)
 
 
 @scenario("synchronisation", "An optional topic falls silent")
 def optional() -> Picture:
     """An optional topic that has been silent for longer than its timeout is not waited for: sets
     come without it, and with it again when it is back."""
-    sync = ApproximateTime(["camera", "lidar", "gps"], 20, optional=["gps"], timeout="60 ms")
+    sync = ApproximateTime(
+        ["camera", "lidar", "gps"], queue_size=20, optional=["gps"], timeout="60 ms"
+    )
     camera = [float(t) for t in range(10, 330, 30)]
     lidar = [t + 4 for t in camera]
     return run(sync, merged(camera=camera, lidar=lidar, gps=[13, 43, 250, 280, 310]), 340)
@@ -133,7 +137,7 @@ def optional() -> Picture:
 def jump() -> Picture:
     """A stamp far behind its topic's newest is a restart: what lies ahead of it is cleared, and
     matching goes on from there."""
-    sync = ApproximateTime(["camera", "lidar"], 10, max_jump_back="50 ms")
+    sync = ApproximateTime(["camera", "lidar"], queue_size=10, max_jump_back="50 ms")
     before = merged(camera=[150, 180, 210], lidar=[154, 184])
     after = merged(camera=[20, 50, 80], lidar=[24, 54, 84])
     return run(sync, [*before, *after], 230)
@@ -144,4 +148,4 @@ def exact() -> Picture:
     """ExactTime joins messages with the same stamp; what never gets its partner leaves once a
     newer stamp is complete."""
     times = merged(left=[10, 40, 70, 100], right=[10, 70, 100])
-    return run(ExactTime(["left", "right"], 5), times, 120)
+    return run(ExactTime(["left", "right"], queue_size=5), times, 120)

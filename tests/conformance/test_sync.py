@@ -19,13 +19,13 @@ CASES = load("sync/*.json")
 def synchronizer(case: Any) -> ApproximateTime | ExactTime:
     topics = [f"topic {k}" for k in range(case["topics"])]
     if case["policy"] == "exact_time":
-        return ExactTime(topics, case["queue_size"])
+        return ExactTime(topics, queue_size=case["queue_size"])
     return ApproximateTime(
         topics,
-        case["queue_size"],
-        case["age_penalty"],
-        case["max_interval_ns"],
-        case["lower_bounds_ns"],
+        queue_size=case["queue_size"],
+        age_penalty=case["age_penalty"],
+        max_interval=case["max_interval_ns"],
+        lower_bounds=case["lower_bounds_ns"],
     )
 
 
@@ -64,10 +64,10 @@ def test_as_a_stage(case: Any) -> None:
     policy = case["policy"].removesuffix("_time")
     stage = Synchronize(
         settings.topics,
-        settings.queue_size,
-        settings.age_penalty,
-        settings.max_interval,
-        settings.lower_bounds,
+        queue_size=settings.queue_size,
+        age_penalty=settings.age_penalty,
+        max_interval=settings.max_interval,
+        lower_bounds=settings.lower_bounds,
         policy=policy,
     )
     topics, times = np.array(case["input"]).T

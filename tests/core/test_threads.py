@@ -126,7 +126,7 @@ def _sets(number: int, disorder: int) -> tuple[list[Any], bytes]:
     rows = pa.record_batch({"k": rng.integers(0, 9, n), "topic": names, "n": np.arange(n)})
     stages: list[Operator] = [
         EventtimeWatermark("10 us"),
-        Synchronize(("a", "b", "c"), 5, keys="k"),
+        Synchronize(("a", "b", "c"), queue_size=5, keys="k"),
     ]
     flow = Flow(stages, key="k", timed=True)
     out = []

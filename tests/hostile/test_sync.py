@@ -22,7 +22,7 @@ def names(n: int) -> list[str]:
 
 
 def steps(sync: ApproximateTime | ExactTime) -> int:
-    return int(sync._state["core"][0, sync.policy.kernel.STEPS])
+    return int(sync._arrays.search[0]["steps"])
 
 
 def round_robin(n: int, size: int) -> np.ndarray:
@@ -87,7 +87,7 @@ IN_ORDER = {*KINDS} - {
 def test_cost_is_linear_in_the_messages(kind: str, queue_size: int) -> None:
     cost = []
     for size in (10_000, 40_000):
-        sync = ApproximateTime(names(4), queue_size)
+        sync = ApproximateTime(names(4), queue_size=queue_size)
         sync.process(*hostile(kind, 4, size))
         cost.append(steps(sync) / size)
         assert sum(sync.held.values()) <= 4 * queue_size
@@ -102,7 +102,7 @@ def test_cost_is_linear_in_the_messages(kind: str, queue_size: int) -> None:
 def test_cost_does_not_grow_with_the_queue(kind: str) -> None:
     cost = {}
     for queue_size in (10, 1000):
-        sync = ApproximateTime(names(4), queue_size)
+        sync = ApproximateTime(names(4), queue_size=queue_size)
         sync.process(*hostile(kind, 4, 20_000))
         cost[queue_size] = steps(sync) / 20_000
     assert cost[1000] <= 4 * 12
@@ -112,7 +112,7 @@ def test_cost_does_not_grow_with_the_queue(kind: str) -> None:
 def test_cost_grows_with_the_topics_no_faster_than_they_do(kind: str) -> None:
     cost = {}
     for n in (4, 16, 64):
-        sync = ApproximateTime(names(n), 10)
+        sync = ApproximateTime(names(n), queue_size=10)
         sync.process(*hostile(kind, n, 30_000))
         cost[n] = steps(sync) / 30_000 / n
     assert cost[64] <= 1.5 * cost[4] + 4
@@ -120,7 +120,7 @@ def test_cost_grows_with_the_topics_no_faster_than_they_do(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_exact_time_is_linear_too(kind: str) -> None:
-    sync = ExactTime(names(4), 10)
+    sync = ExactTime(names(4), queue_size=10)
     sync.process(*hostile(kind, 4, 20_000))
     assert steps(sync) / 20_000 <= 4 * 12
 
@@ -131,16 +131,16 @@ def test_sixty_four_topics() -> None:
     times = (np.arange(periods) * 1000)[:, None] + rng.integers(0, 200, (periods, n))
     order = np.argsort(times.ravel(), kind="stable")
     topics = np.tile(np.arange(n), periods)[order]
-    result = ApproximateTime(names(n), 5).process(topics, times.ravel()[order])
+    result = ApproximateTime(names(n), queue_size=5).process(topics, times.ravel()[order])
     assert len(result) == periods - 1
     assert (result.spread_ns < 200).all()
     every = np.tile(np.arange(n), periods)
     same = np.repeat(np.arange(periods) * 10, n)
-    assert len(ExactTime(names(n), 5).process(every, same)) == periods
+    assert len(ExactTime(names(n), queue_size=5).process(every, same)) == periods
 
 
 def test_two_hundred_topics() -> None:
-    sync = ApproximateTime(names(200), 2)
+    sync = ApproximateTime(names(200), queue_size=2)
     result = sync.process(round_robin(200, 2000), np.arange(2000))
     assert len(result) == 9
 
@@ -155,7 +155,13 @@ def test_extreme_stamps_in_every_order(interval: int | None, penalty: float) -> 
     for stamps in itertools.permutations(EXTREMES, 5):
         messages = [(k % 2, t) for k, t in enumerate(stamps)]
         trace = Trace(2, 3, penalty, interval, bounds, messages)
-        sync = ApproximateTime(["a", "b"], 3, penalty, interval, bounds)
+        sync = ApproximateTime(
+            ["a", "b"],
+            queue_size=3,
+            age_penalty=penalty,
+            max_interval=interval,
+            lower_bounds=bounds,
+        )
         topics, times = np.array(messages, np.int64).T
         result = sync.process(topics, times)
         assert [tuple(r) for r in result.rows.tolist()] == [s[0] for s in trace.model().sets]
@@ -165,9 +171,18 @@ def test_extreme_stamps_in_every_order(interval: int | None, penalty: float) -> 
 def test_extreme_stamps_with_every_extra() -> None:
     for stamps in itertools.permutations(EXTREMES, 4):
         sync = ApproximateTime(
-            ["a", "b", "c"], 2, 0.1, None, [MAX_NS, 0, 0], learn_bounds=True, optional=["c"],
-            timeout=MAX_NS, max_jump_back=0, offsets=[MAX_NS, MIN_NS, 5], overflow_patience=1,
-        )  # fmt: skip
+            ["a", "b", "c"],
+            queue_size=2,
+            age_penalty=0.1,
+            max_interval=None,
+            lower_bounds=[MAX_NS, 0, 0],
+            learn_bounds=True,
+            optional=["c"],
+            timeout=MAX_NS,
+            max_jump_back=0,
+            offsets=[MAX_NS, MIN_NS, 5],
+            overflow_patience=1,
+        )
         rows = []
         for k, t in enumerate(stamps * 3):
             rows += [r for s in sync.push("abc"[k % 3], t) for r in s.rows if r is not None]
@@ -189,7 +204,7 @@ def test_extreme_stamps_with_every_extra() -> None:
 )
 def test_topics_in_any_arrow_type(topic: pa.Array) -> None:
     numbered = pa.types.is_integer(topic.type)
-    stage = Synchronize(("1", "2") if numbered else ("a", "b"), 3)
+    stage = Synchronize(("1", "2") if numbered else ("a", "b"), queue_size=3)
     rows = pa.record_batch({"topic": topic, "v": [1, 2, 3, 4]})
     out = stage.process(stage.open(), Collection.of(rows, np.array([0, 1, 2, 30])))
     kinds = {o.kind: len(o) for o in out}
@@ -197,7 +212,7 @@ def test_topics_in_any_arrow_type(topic: pa.Array) -> None:
 
 
 def test_a_schema_that_grows_between_collections() -> None:
-    stage = Synchronize(("a", "b"), 3)
+    stage = Synchronize(("a", "b"), queue_size=3)
     state = stage.open()
     stage.process(state, Collection.of(pa.record_batch({"topic": ["a"], "v": [1]}), np.array([0])))
     wider = pa.record_batch({"topic": ["b", "a"], "v": [2, 3], "w": ["x", "y"]})

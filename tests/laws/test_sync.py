@@ -18,17 +18,33 @@ from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, play,
 
 TOPICS = ("a", "b", "c")
 STAGES = {
-    "plain": Synchronize(TOPICS, 3, keys=("car",)),
-    "bounds": Synchronize(TOPICS, 4, 0.2, 12, {"a": 3, "c": 2}),
-    "learning": Synchronize(TOPICS, 4, learn_bounds=True),
-    "optional": Synchronize(TOPICS, 3, optional=("b", "c"), timeout=9),
-    "jumps": Synchronize(TOPICS, 3, max_jump_back=6),
-    "jump of one": Synchronize(TOPICS, 3, max_jump_back={"a": 2}, on_jump="topic"),
-    "everything": Synchronize(
-        TOPICS, 2, 0.5, 20, {"a": 2}, True, ("b",), 7, 9, "all", {"c": -3}, 3, keys=("car",)
+    "plain": Synchronize(TOPICS, queue_size=3, keys=("car",)),
+    "bounds": Synchronize(
+        TOPICS, queue_size=4, age_penalty=0.2, max_interval=12, lower_bounds={"a": 3, "c": 2}
     ),
-    "exact": Synchronize(TOPICS, 3, policy="exact", max_jump_back=8),
-    "exact, shifted": Synchronize(TOPICS, 2, policy="exact", offsets={"b": 2}),
+    "learning": Synchronize(TOPICS, queue_size=4, learn_bounds=True),
+    "optional": Synchronize(TOPICS, queue_size=3, optional=("b", "c"), timeout=9),
+    "jumps": Synchronize(TOPICS, queue_size=3, max_jump_back=6),
+    "jump of one": Synchronize(TOPICS, queue_size=3, max_jump_back={"a": 2}, on_jump="topic"),
+    "everything": Synchronize(
+        TOPICS,
+        queue_size=2,
+        age_penalty=0.5,
+        max_interval=20,
+        lower_bounds={"a": 2},
+        learn_bounds=True,
+        optional=("b",),
+        timeout=7,
+        max_jump_back=9,
+        on_jump="all",
+        offsets={"c": -3},
+        overflow_patience=3,
+        keys=("car",),
+    ),
+    "exact": Synchronize(TOPICS, queue_size=3, policy="exact", max_jump_back=8),
+    "by time": Synchronize(TOPICS, queue_time=9, max_queue=5, keys=("car",)),
+    "exact by time": Synchronize(TOPICS, queue_time=6, max_queue=4, policy="exact"),
+    "exact, shifted": Synchronize(TOPICS, queue_size=2, policy="exact", offsets={"b": 2}),
 }
 stages = pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 
@@ -106,16 +122,16 @@ def test_the_state_stays_within_its_bound(
         assert held is not None
         pairs = held.select(["__tidegate_lane", "topic"]).to_pylist()
         per_lane = Counter(tuple(pair.values()) for pair in pairs)
-        assert all(n <= stage.queue_size for n in per_lane.values())
+        assert all(n <= stage.queue for n in per_lane.values())
         metrics = stage.metrics(state)
         known = metrics["received"] + metrics["unknown_topic"] + metrics["null_topic"]
         assert known == counted
-        assert metrics["held"] == held.num_rows
-        gone = sum(metrics[reason] for reason in stage.matching.reasons)
-        assert metrics["received"] == metrics["matched"] + gone + metrics["held"]
+        assert metrics["rows_held"] == held.num_rows
+        gone = sum(metrics[reason.name.lower()] for reason in stage.matcher.reasons)
+        assert metrics["received"] == metrics["matched"] + gone + metrics["rows_held"]
     stage.flush(state)
     assert state.rows("held") == 0
-    assert stage.metrics(state)["held"] == 0
+    assert stage.metrics(state)["rows_held"] == 0
 
 
 @stages
@@ -192,7 +208,9 @@ def test_no_set_undercuts_the_watermark_handed_on(
 def test_sets_keep_coming_while_every_topic_delivers(
     n: int, queue_size: int, patience: int, kind: str, rnd: Any
 ) -> None:
-    sync = ApproximateTime([f"t{k}" for k in range(n)], queue_size, overflow_patience=patience)
+    sync = ApproximateTime(
+        [f"t{k}" for k in range(n)], queue_size=queue_size, overflow_patience=patience
+    )
     offsets = [rnd.randrange(-100, 100) for _ in range(n)]
     weights = [rnd.choice([1, 1, 5]) for _ in range(n)]
     since = [0] * n

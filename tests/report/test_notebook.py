@@ -76,7 +76,7 @@ def test_a_single_collection_is_shown() -> None:
 
 
 def test_sets_are_linked_across_their_topics() -> None:
-    stage = tg.Synchronize(("camera", "lidar"), 10, keys=("vehicle",))
+    stage = tg.Synchronize(("camera", "lidar"), queue_size=10, keys=("vehicle",))
     shown = show(outcomes(stage))
     links = [p for p in svg(shown).iter(f"{SVG}path") if p.get("class") == "link"]
     assert shown.counts["sets"] > 20

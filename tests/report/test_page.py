@@ -126,7 +126,11 @@ def test_wheel_and_drag_move_the_view(plain: Path, browser: Browser) -> None:
 @pytest.mark.parametrize(
     ("what", "stage", "words"),
     [
-        ("set", Synchronize(("camera", "lidar", "gps"), 10, keys=("vehicle",)), "Spread"),
+        (
+            "set",
+            Synchronize(("camera", "lidar", "gps"), queue_size=10, keys=("vehicle",)),
+            "Spread",
+        ),
         ("batch", Batch("1 s", keys=("vehicle",), gated=("camera",)), "Closed by"),
         ("window", Window(Tumbling("1 s"), keys=("vehicle",), late=Reemit("9 s")), "Emitted by"),
         ("window", Window(Tumbling("1 s"), keys=("vehicle",), aggregates={"n": "count"}), "n\t"),

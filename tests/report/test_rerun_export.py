@@ -84,7 +84,7 @@ def test_every_row_is_in_the_recording_at_its_own_time(plain: Path, tmp_path: Pa
 
 def test_sets_can_be_stepped_through(tmp_path: Path) -> None:
     pytest.importorskip("rerun")
-    stage = Synchronize(("camera", "lidar"), 10, keys=("vehicle",))
+    stage = Synchronize(("camera", "lidar"), queue_size=10, keys=("vehicle",))
     store(tmp_path / "out", [in_order(), stage], recording())
     export_rerun(str(tmp_path / "out"), str(tmp_path / "run.rrd"), kinds=["data"])
     found = read_back(tmp_path / "run.rrd")

@@ -70,7 +70,9 @@ def sessions(given: Given) -> pa.Table:
 
 def sets(given: Given) -> pa.Table:
     rows = given.rows.select(["id", "key", "t", "name"])
-    return _data(_run(rows, Synchronize(TOPICS, 50, topic="name", keys="key", unmatched=False)))
+    return _data(
+        _run(rows, Synchronize(TOPICS, queue_size=50, topic="name", keys="key", unmatched=False))
+    )
 
 
 def batches(given: Given) -> pa.Table:

@@ -156,7 +156,7 @@ class Frames:
         Options are those of `Synchronize`; messages without a set are in `dropped`, with a reason.
         """
         stage = Synchronize(
-            tuple(topics), queue_size, topic=self._topic(), keys=self.keys, **options
+            tuple(topics), queue_size=queue_size, topic=self._topic(), keys=self.keys, **options
         )
         return self.then(stage)
 

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.core.numba import kernel as counted_kernel
 from tidegate.core.numba import lean_inline as inline
 from tidegate.core.numba import lean_kernel as kernel
 from tidegate.sync.lane import (
@@ -43,6 +44,7 @@ from tidegate.sync.lane import (
     HIGHEST,
     HISTORY,
     LOWEST,
+    PARTS,
     RULES,
     SET,
     TALLY,
@@ -52,10 +54,13 @@ from tidegate.sync.lane import (
     Reason,
     apart,
     capped,
+    carray,
     corrected,
+    first_set,
     later,
     note_arrival,
     note_drop,
+    pointer,
     record,
     scaled,
 )
@@ -597,33 +602,37 @@ def run(arrays: Any, messages: Any, out: Any) -> None:
         messages.places[k] = _arrive(lane, output, i, stamp, row, row)
 
 
-@kernel
-def push_one(memory: Any, i: Any, stamp: Any) -> Any:
-    """One message for the only lane, whose arrays lie in one (`PushMemory`): handing over ten of
-    them costs more than the search. Returns sets + 2**32 * drops, mostly 0."""
-    at = memory[:11]
-    n = memory[at[0]]
+@counted_kernel  # carray needs reference counts
+def push_one(address: Any, i: Any, stamp: Any) -> Any:
+    """One message for the only lane, whose arrays lie in one: `address` is where its parts do (see
+    `in_process`). Returns sets + 2**32 * drops, mostly 0."""
+    at = carray(pointer(address), (PARTS,), np.int64)
+    rules = carray(pointer(at[0]), (1,), RULES)[0]
+    n = rules.topics
     lane = Lane(
         0,
-        memory[at[0] : at[1]].view(RULES)[0],
-        memory[at[1] : at[2]].view(TOPIC_RULES),
-        memory[at[2] : at[3]].view(SEARCH)[0],
-        memory[at[3] : at[4]].view(TOPIC),
-        memory[at[4] : at[5]],
-        memory[at[5] : at[6]],
+        rules,
+        carray(pointer(at[1]), (n,), TOPIC_RULES),
+        carray(pointer(at[2]), (1,), SEARCH)[0],
+        carray(pointer(at[3]), (n,), TOPIC),
+        carray(pointer(at[4]), (n * rules.ring,), np.int64),
+        carray(pointer(at[5]), (n * rules.ring,), np.int64),
     )
-    count = memory[at[6] : at[7]].view(COUNT)[0]
+    count = carray(pointer(at[6]), (1,), COUNT)[0]
     count.sets = 0
     count.drops = 0
+    room = n * rules.ring
     out = Output(
-        memory[at[7] : at[8]].view(SET),
-        memory[at[8] : at[9]].reshape(-1, n),
-        memory[at[9] : at[10]].reshape(-1, n),
-        memory[at[10] :].view(DROP),
+        carray(pointer(at[7]), (room,), SET),
+        carray(pointer(at[8]), (room, n), np.int64),
+        carray(pointer(at[9]), (room, n), np.int64),
+        carray(pointer(at[10]), (room,), DROP),
         count,
     )
     row = lane.search.seen
     _arrive(lane, out, i, stamp, row, row)
+    if count.sets == 1:
+        first_set(out, n, carray(pointer(at[11]), (2 * n + 4,), np.int64))
     return count.sets + (count.drops << 32)
 
 
@@ -689,7 +698,7 @@ def _forget(lane: Any) -> None:
         topic.front = topic.low = topic.next = topic.last = topic.newest = 0
         topic.flag = topic.takes_part = topic.absent = topic.inverted = topic.started = 0
         topic.bound = topic.gap = topic.gap_before = topic.gaps = 0
-        topic.arrivals = topic.last_arrival = topic.still = topic.since_set = 0
+        topic.arrivals = topic.last_arrival = topic.pause = topic.still = topic.since_set = 0
         topic.late_low = topic.late_high = topic.late_low_before = topic.late_high_before = 0
         topic.late_first = topic.block_stamp = topic.period = 0
         topic.matched_block = topic.matched_before = topic.matched
@@ -717,7 +726,7 @@ PROBLEMS = (
 
 
 @kernel
-def check(arrays: Any, scratch: Any) -> Any:  # noqa: ARG001 - the exact search needs it
+def check(arrays: Any, scratch: Any) -> Any:
     """What the other kernels rely on, for state that comes from outside: (lane, problem).
 
     The kernels check no bounds, and loops end because of these. Problem 0: all is well. The cost is

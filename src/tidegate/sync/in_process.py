@@ -1,209 +1,510 @@
-"""Synchronisers for one key, in process: `push` one message, or `process` arrays of them."""
+"""Synchronisers for one key, in process: `push` one message, or `process` arrays of them.
+
+Every method may be called from several threads: a lock makes calls take turns. Callbacks are called
+after the lock was released, by the thread whose call decided, so a callback may itself push.
+
+Clock policy: event time only, taken from the stamps. No method reads a clock; `tick` tells it.
+"""
 
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from operator import index
+from datetime import UTC, datetime
+from struct import Struct
+from threading import Lock, get_ident
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tidegate.core import snapshot
+from tidegate.core.numba import as_readonly
 from tidegate.core.state import State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET, Duration
-from tidegate.errors import ContractError, StateError
+from tidegate.errors import ConfigError, ContractError, StateError
 from tidegate.sync.diagnosis import counters_of, diagnose
-from tidegate.sync.layout import D_AMOUNT, D_INDEX, D_REASON, D_ROW, D_TIME, D_TOPIC, M_SIZE
-from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Policy
-from tidegate.sync.results import Diagnosis, SyncResult, SyncSet, Unmatched
-from tidegate.sync.settings import PerTopic, SyncSettings, shifted
+from tidegate.sync.lane import (
+    COUNT,
+    DROP,
+    PARTS,
+    RULES,
+    SET,
+    TOPIC_RULES,
+    KernelArrays,
+    Messages,
+    Output,
+    Reason,
+    as_int64,
+)
+from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
+from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
+from tidegate.sync.settings import PerTopic, SyncSettings
 
-__all__ = ["ApproximateTime", "ExactTime"]
+__all__ = ["ApproximateTime", "ExactTime", "Stamp", "stamp_of"]
+
+Stamp = int | datetime | Any
+"""A time: int nanoseconds since the epoch, a datetime with a time zone, numpy's datetime64, or an
+object like a ROS stamp: with `sec` and `nanosec`, `secs` and `nsecs`, or `nanoseconds`."""
 
 _CHUNK = 1 << 16
-"""Messages per kernel call: what a call needs beside them stays within the processor's cache."""
+"""Messages per kernel call: what a call needs beside them stays within the processor's cache. Fewer
+pay the call too often, more spill; between 2**14 and 2**18 there is no difference to measure."""
+
+_REASONS = tuple(reason.name.lower() for reason in Reason)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def stamp_of(value: Stamp, what: str = "push") -> int:
+    """A stamp of any kind (`Stamp`) as int nanoseconds since the epoch.
+
+    Args:
+        value: the stamp.
+        what: for the error message, which call was given it.
+
+    Raises:
+        ContractError: a float (it cannot hold nanoseconds of today), a datetime without a time
+            zone, or anything that is no stamp or out of the range of 64 bits.
+
+    >>> stamp_of(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    1000000000
+    >>> stamp_of(1.5)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ContractError: push: 1.5 is a float, which cannot hold a time ...
+    """
+    if isinstance(value, (float, np.floating)):
+        raise ContractError(
+            f"{what}: {value} is a float, which cannot hold a time to the nanosecond; give int "
+            f"nanoseconds, such as round({value} * 10**9) for seconds"
+        )
+    stamp: Any = None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ContractError(
+                f"{what}: {value} has no time zone, so it is not a time; use replace(tzinfo=...)"
+            )
+        since = value - _EPOCH
+        stamp = (since.days * 86400 + since.seconds) * 10**9 + since.microseconds * 1000
+    elif isinstance(value, np.datetime64):
+        stamp = int(value.astype("datetime64[ns]").astype(np.int64))
+    elif isinstance(value, bool):
+        pass
+    elif hasattr(value, "__index__"):
+        stamp = value.__index__()
+    else:
+        for seconds, rest in (("sec", "nanosec"), ("secs", "nsecs")):
+            if hasattr(value, seconds) and hasattr(value, rest):
+                stamp = int(getattr(value, seconds)) * 10**9 + int(getattr(value, rest))
+        if stamp is None and isinstance(getattr(value, "nanoseconds", None), int):
+            stamp = getattr(value, "nanoseconds", None)
+    if stamp is None:
+        raise ContractError(
+            f"{what}: {value!r} is not a time; give int nanoseconds, a datetime with a time zone, "
+            "or a ROS stamp"
+        )
+    if not MIN_NS <= stamp <= MAX_NS:
+        raise ContractError(f"{what}: {value} is not a time in 64-bit nanoseconds")
+    return int(stamp)
 
 
 class _Synchronizer:
     """The interface both policies share."""
 
-    policy: ClassVar[Policy]
-    version: ClassVar[int] = 1
+    matcher: ClassVar[Matcher]
+    version: ClassVar[int] = 2
 
-    def __init__(self, settings: SyncSettings) -> None:
+    def __init__(
+        self,
+        settings: SyncSettings,
+        on_set: Callable[[SyncSet], object] | None,
+        on_unmatched: Callable[[Unmatched], object] | None,
+        on_clock_jump: Callable[[ClockJump], object] | None,
+        state: State | None = None,
+    ) -> None:
         self.settings = settings
-        self.unmatched: list[Unmatched] = []
-        """What left without a set in the last call of `push` or `flush`, and why."""
-        self._index = {name: number for number, name in enumerate(settings.topics)}
-        self._shift = settings.shifts.tolist()
+        self._on_set, self._on_unmatched, self._on_clock_jump = on_set, on_unmatched, on_clock_jump
+        self._observed = (on_set, on_unmatched, on_clock_jump) != (None, None, None)
+        self._lock = Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._number = {name: number for number, name in enumerate(settings.topics)}
         self._payloads: dict[int, Any] = {}
-        self._attach(State(self.policy.layout(settings, rows=True)))
+        self._left: dict[int, tuple[list[Unmatched], list[ClockJump]]] = {}
+        self._attach(state or State(self.matcher.layout(settings, rows=True)))
 
     def _attach(self, state: State) -> None:
-        """Lay the state and the room for results into one array: see `push_one`."""
+        """Lay state and buffers into one array, which `push_one` gets by its address: handing over
+        ten arrays takes longer than the search. The array begins with the address of each part."""
         n = len(self.settings.topics)
-        sets, drops, count = self.policy.room(self.settings, n * self.settings.queue_size, 1)
-        kept = [self.settings.codes, *(state[name] for name in ("core", "ring", "rows"))]
-        parts = [*kept, count, sets, drops]
-        ends = np.cumsum([M_SIZE, *(part.size for part in parts)])
+        out = self.matcher.output(self.settings, n * self.settings.ring, 1)
+        kept = [
+            as_int64(self.settings.rules),
+            as_int64(self.settings.topic_rules),
+            *(state[name] for name in ("search", "topics", "stamps", "rows")),
+        ]
+        parts = [*kept, *(as_int64(b) for b in (out.count, out.sets)), out.members, out.times]
+        parts += [as_int64(out.drops), np.zeros(2 * n + 4, np.int64)]
+        ends = np.cumsum([PARTS, *(part.size for part in parts)])
         self._memory = np.empty(ends[-1], np.int64)
-        self._memory[:M_SIZE] = ends
-        spans = zip(ends, ends[1:], parts, strict=False)
-        views = [self._memory[a:b].reshape(part.shape) for a, b, part in spans]
-        for view, part in zip(views[:5], parts[:5], strict=True):
+        self._address = self._memory.ctypes.data
+        self._memory[:PARTS] = self._address + 8 * ends[:-1]
+        views = [
+            self._memory[a:b].reshape(part.shape)
+            for a, b, part in zip(ends, ends[1:], parts, strict=False)
+        ]
+        for view, part in zip(views, kept, strict=False):
             view[...] = part
-        self._args = (views[0], views[1], views[2], views[3])
-        self._room = (views[5], views[6], views[4])
-        for name, view in zip(("core", "ring", "rows"), views[1:4], strict=True):
+        for name, view in zip(("search", "topics", "stamps", "rows"), views[2:6], strict=True):
             state.arrays[name] = view
         self._state = state
-        self._seen = int(state["core"][0, self.policy.kernel.SEEN])
-        self._push_one = self.policy.push_one
+        self._arrays = KernelArrays(
+            views[0].view(RULES)[:, 0],
+            views[1].view(TOPIC_RULES)[:, 0],
+            self.matcher.searches(state),
+            self.matcher.topics(state),
+            views[4],
+            views[5],
+        )
+        self._out = Output(
+            views[7].view(SET)[:, 0],
+            views[8],
+            views[9],
+            views[10].view(DROP)[:, 0],
+            views[6].view(COUNT)[:, 0],
+        )
+        # The first set of a call without building arrays for it: mostly there is just one.
+        self._unpack = Struct(f"{2 * n + 4}q").unpack_from
+        self._first = memoryview(self._memory.data)[ends[11] :].cast("B")
+        self._topic_count = n
+        self._no_payloads = (None,) * n
+        self._seen = int(self._arrays.search[0]["seen"])
+        self._push_one = self.matcher.push_one
 
     @property
     def topics(self) -> tuple[str, ...]:
+        """The topics, in the order of a set's members."""
         return self.settings.topics
 
-    def push(self, topic: str, time_ns: int, payload: Any = None) -> list[SyncSet]:
-        """Hand over one message. Returns the sets it decides, in order; mostly none."""
-        number = self._index.get(topic)
+    def push(self, topic: str, time_ns: Stamp, payload: Any = None) -> list[SyncSet]:
+        """Hand over one message.
+
+        Args:
+            topic: one of `topics`.
+            time_ns: its stamp: see `Stamp`. Floats are refused.
+            payload: anything; it comes back in the set, or in `unmatched`.
+
+        Returns:
+            The sets this message decides, in order; mostly none. What left without a set is in
+            `unmatched`, jumps of a clock are in `clock_jumps`.
+
+        Raises:
+            ContractError: no such topic, or no such time. Nothing has changed then.
+
+        >>> sync = ApproximateTime(["a", "b"], queue_size=2)
+        >>> sync.push("a", 1), sync.push("b", 2), len(sync.push("a", 9))
+        ([], [], 1)
+        """
+        number = self._number.get(topic)
         if number is None:
             known = ", ".join(self.settings.topics)
             raise ContractError(f"push: no topic {topic!r}; the topics are {known}")
-        stamp = index(time_ns) + self._shift[number]
-        if not MIN_NS <= stamp <= MAX_NS:
-            if not MIN_NS <= time_ns <= MAX_NS:
-                raise ContractError(f"push: {time_ns} is not a time in 64-bit nanoseconds")
-            stamp = MAX_NS if stamp > 0 else MIN_NS
-        seen = self._seen
-        self._seen = seen + 1
-        if payload is not None:
-            self._payloads[seen] = payload
-        if self.unmatched:
-            self.unmatched = []
-        made = self._push_one(self._memory, number, stamp)
-        return self._collect(made & 0xFFFFFFFF, made >> 32) if made else []
-
-    def _collect(self, made: int, gone: int) -> list[SyncSet]:
-        """The results of the last call for one lane, with their payloads."""
-        n = len(self._shift)
-        take = self._payloads.pop
-        out = []
-        for row in self._room[0][:made].tolist():
-            at, spread, _, _, moment = row[2 * n :]
-            rows, times = tuple(row[:n]), tuple(row[n : 2 * n])
-            if -1 in rows:
-                rows = tuple([None if r < 0 else r for r in rows])
-                times = tuple([None if t == UNSET else t for t in times])
-            payloads = tuple([take(r, None) for r in rows])
-            out.append(SyncSet(times, payloads, rows, spread, at, moment))
-        if gone:
-            self._report(self._room[1][:gone].tolist())
+        if type(time_ns) is not int or not MIN_NS <= time_ns <= MAX_NS:
+            time_ns = stamp_of(time_ns)
+        self._acquire()
+        try:
+            if payload is not None:
+                self._payloads[self._seen] = payload
+            self._seen += 1
+            if self._left:
+                self._left.pop(get_ident(), None)
+            made = self._push_one(self._address, number, time_ns)
+            if not made:
+                return []
+            if made == 1 and not self.settings.optional:
+                flat = self._unpack(self._first)
+                n = self._topic_count
+                rows = flat[:n]
+                payloads = tuple(map(self._payloads.pop, rows, self._no_payloads))
+                how = flat[2 * n :]
+                one = (flat[n : 2 * n], payloads, rows, *how, self.settings.offsets)
+                out = [tuple.__new__(SyncSet, one)]
+            else:
+                out = self._collect(made & 0xFFFFFFFF, made >> 32)
+        finally:
+            self._release()
+        if self._observed:
+            self._call_back(out)
         return out
 
-    def _report(self, drops: list[list[int]]) -> None:
-        reasons = self.policy.reasons
-        for row, why, topic, at, by, time_ns in drops:
-            if why < len(reasons):  # else it tells of a jump: the message itself stays
-                name = self.settings.topics[topic]
-                payload = self._payloads.pop(row, None)
-                self.unmatched.append(Unmatched(name, time_ns, payload, row, reasons[why], at, by))
+    def _collect(self, made: int, dropped: int) -> list[SyncSet]:
+        """The results of the last kernel call, with their payloads."""
+        take = self._payloads.pop
+        out = []
+        buffers = self._out
+        for record, members, stamps in zip(
+            buffers.sets[:made].tolist(),
+            buffers.members[:made].tolist(),
+            buffers.times[:made].tolist(),
+            strict=True,
+        ):
+            at, spread, _, _, moment, delay = record
+            rows = tuple([None if r < 0 else r for r in members])
+            times = tuple([None if t == UNSET else t for t in stamps])
+            payloads = tuple([None if r is None else take(r, None) for r in rows])
+            offsets: Any = self.settings.offsets
+            out.append(SyncSet(times, payloads, rows, spread, at, moment, delay, offsets))
+        if dropped:
+            unmatched: list[Unmatched] = []
+            jumps: list[ClockJump] = []
+            for row, why, number, at, by, time_ns in buffers.drops[:dropped].tolist():
+                name = self.settings.topics[number]
+                if why == Reason.CLOCK_JUMP:  # the message itself stays
+                    jumps.append(ClockJump(name, time_ns, by, row))
+                    continue
+                payload = take(row, None)
+                unmatched.append(Unmatched(name, time_ns, payload, row, _REASONS[why], at, by))
+            self._left[get_ident()] = unmatched, jumps
+        return out
+
+    def _call_back(self, sets: list[SyncSet]) -> None:
+        """Call the callbacks for the calling thread's last call. Never under the lock."""
+        if self._on_set is not None:
+            for one in sets:
+                self._on_set(one)
+        if self._on_unmatched is not None:
+            for left in self.unmatched:
+                self._on_unmatched(left)
+        if self._on_clock_jump is not None:
+            for jump in self.clock_jumps:
+                self._on_clock_jump(jump)
+
+    @property
+    def unmatched(self) -> list[Unmatched]:
+        """What left without a set in the last `push`, `tick`, `advance` or `flush` of the calling
+        thread, and why."""
+        return self._left.get(get_ident(), ((), ()))[0] or []
+
+    @property
+    def clock_jumps(self) -> list[ClockJump]:
+        """Jumps of a clock in the last call of the calling thread; needs `max_jump_back`."""
+        return self._left.get(get_ident(), ((), ()))[1] or []
 
     def process(self, topic_index: ArrayLike, time_ns: ArrayLike) -> SyncResult:
-        """Messages in arrival order: the number of each one's topic, and its stamp.
+        """Hand over many messages, in arrival order. Callbacks are not called.
 
-        Row numbers count all messages since the start, so any cuts give the same result; for the
-        first call they are indices into the arrays given.
+        Args:
+            topic_index: the index of each message's topic in `topics`.
+            time_ns: its stamp, int64 nanoseconds or datetime64.
+
+        Returns:
+            Everything these messages decide, as columns. Row numbers count all messages since the
+            start, so any cuts give the same result; for the first call they are indices into the
+            arrays given.
+
+        Raises:
+            ContractError: arrays of different length, indices out of range, float times.
+
+        >>> sync = ApproximateTime(["a", "b"], queue_size=2)
+        >>> sync.process([0, 1, 0], [1, 2, 9]).rows.tolist()
+        [[0, 1]]
         """
+        times = np.asarray(time_ns)
+        if times.dtype.kind == "M":
+            times = times.astype("datetime64[ns]").astype(np.int64)
+        elif times.dtype.kind == "f" and times.size:
+            raise ContractError("process: times are floats; give int64 nanoseconds")
         topics = np.ascontiguousarray(topic_index, np.int64)
-        times = np.ascontiguousarray(time_ns, np.int64)
+        times = np.ascontiguousarray(times, np.int64)
         n = len(self.settings.topics)
         if topics.ndim != 1 or topics.shape != times.shape:
             raise ContractError(f"process: {topics.shape} topics and {times.shape} times")
         if len(topics) and not (topics.min() >= 0 and topics.max() < n and times.min() > UNSET):
             raise ContractError(f"process: topics must be 0 to {n - 1}, and every time set")
-        if self.settings.shifts.any():
-            times = shifted(times, self.settings.shifts[topics])
-        held = int(self.policy.held(self._args[1], n).sum())
-        sets, drops, count = self.policy.room(self.settings, held, len(topics))
-        lanes = np.zeros(min(len(topics), _CHUNK), np.int64)
-        places = np.empty_like(lanes)
-        for at in range(0, len(topics), _CHUNK):
-            part, stamps = topics[at : at + _CHUNK], times[at : at + _CHUNK]
-            self.policy.run(
-                *self._args, lanes, part, stamps, self._seen, places, sets, drops, count
-            )
-            self._seen += len(part)
-        made, gone = count.tolist()
-        decided = Decided.of(sets[:made], drops[:gone], self.settings, self.policy)
-        self._forget(decided)
-        return _result(self.settings.topics, self.policy, decided)
+        with self._lock:
+            held = int(self.matcher.held(self._arrays.topics).sum())
+            out = self.matcher.output(self.settings, held, len(topics))
+            lanes = np.zeros(min(len(topics), _CHUNK), np.int64)
+            places = np.empty_like(lanes)
+            for at in range(0, len(topics), _CHUNK):
+                part, stamps = topics[at : at + _CHUNK], times[at : at + _CHUNK]
+                messages = Messages(
+                    lanes, as_readonly(part), as_readonly(stamps), self._seen, places
+                )
+                self.matcher.run(self._arrays, messages, out)
+                self._seen += len(part)
+            decided = Decided.of(out, self.settings)
+            if self._payloads:
+                for row in [*decided.members.ravel().tolist(), *decided.gone["row"].tolist()]:
+                    self._payloads.pop(row, None)
+        return _result(self.settings, decided)
 
-    def _forget(self, decided: Decided) -> None:
-        if self._payloads:
-            for row in [*decided.members.ravel().tolist(), *decided.gone[:, D_ROW].tolist()]:
-                self._payloads.pop(row, None)
+    def tick(self, now: Stamp) -> list[SyncSet]:
+        """Say what time it is, without a message: optional topics may time out in silence.
+
+        Args:
+            now: the time, on the clock of the stamps (after offsets). One that is not newer than
+                the newest stamp changes nothing.
+
+        Returns:
+            The sets that no longer wait for a silent optional topic.
+
+        >>> sync = ApproximateTime(["a", "b", "c"], queue_size=9, optional=["c"], timeout=10)
+        >>> [sync.push(*m) for m in [("a", 0), ("b", 1)]], len(sync.tick(12))
+        ([[], []], 1)
+        """
+        time_ns = stamp_of(now, "tick")
+        with self._lock:
+            self._left.pop(get_ident(), None)
+            self._out.count[0] = (0, 0)
+            self.matcher.tick(self._arrays, np.zeros(1, np.int64), time_ns, self._out)
+            out = self._collect(*self._out.count[0].tolist())
+        self._call_back(out)
+        return out
+
+    def advance(self, watermark: Stamp) -> list[SyncSet]:
+        """Say that no message at or before `watermark` will come. Time has passed, as in `tick`;
+        beyond that a watermark decides nothing here."""
+        return self.tick(watermark)
 
     def flush(self) -> list[SyncSet]:
-        """Nothing more comes: the sets that can still be made; the rest is in `unmatched`."""
-        self.unmatched = []
-        self._room[2][:] = 0
-        self.policy.finish(*self._args, np.zeros(1, np.int64), *self._room)
-        return self._collect(*self._room[2].tolist())
+        """Say that nothing more comes.
+
+        Returns:
+            The sets that can still be made; the rest is in `unmatched`. The synchroniser is then
+            empty and may be used again; counters and running numbers go on.
+
+        >>> sync = ApproximateTime(["a", "b"], queue_size=2)
+        >>> sync.push("a", 1), sync.push("b", 2), sync.flush()[0].times_ns
+        ([], [], (1, 2))
+        """
+        with self._lock:
+            self._left.pop(get_ident(), None)
+            self._out.count[0] = (0, 0)
+            self.matcher.finish(self._arrays, np.zeros(1, np.int64), self._out)
+            out = self._collect(*self._out.count[0].tolist())
+        self._call_back(out)
+        return out
 
     @property
     def held(self) -> dict[str, int]:
         """How many messages of each topic are still waiting."""
-        counts = self.policy.held(self._args[1], len(self.topics))[0]
-        return dict(zip(self.topics, counts.tolist(), strict=True))
+        with self._lock:
+            counts = self.matcher.held(self._arrays.topics)[0]
+            return dict(zip(self.topics, counts.tolist(), strict=True))
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
         """Per topic: received, matched, disorder, jumps, and one count per reason for leaving."""
-        return counters_of(self.policy, self.settings, self._args[1])
+        with self._lock:
+            return counters_of(self.matcher, self.settings, self._arrays.topics)
 
     def diagnose(self) -> Diagnosis:
-        """Which topic holds the match up right now, and by how much."""
-        return diagnose(self.policy, self.settings, self._args[1][0])
+        """Whether sets are coming, and if not, which topic is the reason and what would help.
+
+        >>> sync = ApproximateTime(["a", "b"], queue_size=2)
+        >>> print(sync.diagnose())
+        starting: too few messages have come to say
+        """
+        with self._lock:
+            arrays = self._arrays
+            return diagnose(self.matcher, self.settings, arrays.search[0], arrays.topics[0])
 
     # -- snapshots ------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
-        config = {f.name: getattr(self.settings, f.name) for f in fields(self.settings) if f.init}
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}
-        return {"name": type(self).__name__, "version": self.version, "config": plain}
+        return {
+            "name": type(self).__name__,
+            "version": self.version,
+            "config": _plain(self.settings),
+        }
 
     def snapshot(self, dump: Callable[[Any], bytes] | None = None) -> bytes:
-        """State and settings as bytes. Payloads that are not plain values need `dump`."""
-        kept = [[row, *_dumped(value, dump)] for row, value in self._payloads.items()]
-        return snapshot.encode([(self._identity(), self._state)], {"payloads": kept})
+        """State, settings and payloads as bytes.
+
+        Args:
+            dump: makes bytes of a payload. Needed for payloads other than bool, int, float, str and
+                bytes.
+
+        Raises:
+            ContractError: a payload of another type, and no `dump`.
+
+        >>> sync = ApproximateTime(["a", "b"], queue_size=2)
+        >>> sync.push("a", 1, "x")
+        []
+        >>> len(ApproximateTime.restore(sync.snapshot()).push("b", 1, "y"))
+        1
+        """
+        with self._lock:
+            kept = [[row, *_dumped(value, dump)] for row, value in self._payloads.items()]
+            return snapshot.encode([(self._identity(), self._state)], {"payloads": kept})
 
     @classmethod
-    def restore(cls, blob: bytes, load: Callable[[bytes], Any] | None = None) -> Self:
-        """The synchroniser that `snapshot` saw, settings and payloads included."""
+    def restore(
+        cls,
+        blob: bytes,
+        load: Callable[[bytes], Any] | None = None,
+        *,
+        on_set: Callable[[SyncSet], object] | None = None,
+        on_unmatched: Callable[[Unmatched], object] | None = None,
+        on_clock_jump: Callable[[ClockJump], object] | None = None,
+    ) -> Self:
+        """The synchroniser that `snapshot` saw, settings and payloads included, callbacks not.
+
+        Args:
+            blob: what `snapshot` returned.
+            load: the reverse of `dump`. It sees bytes of the snapshot only after its checksum was
+                right; do not unpickle snapshots of strangers.
+
+        Raises:
+            StateError: the snapshot is damaged, of another class, or of a newer version.
+        """
         header, _ = snapshot.unpack(blob)
-        stage = (header.get("stages") or [{}])[0]
-        if stage.get("name") != cls.__name__:
-            raise StateError(f"snapshot is of {stage.get('name')}, not of {cls.__name__}")
-        self = cls._of(SyncSettings(**stage["config"]))
-        expected = (self._identity(), self.policy.layout(self.settings, rows=True))
-        states, extra = snapshot.decode(blob, [expected])
-        self._attach(states[0])
-        self._payloads = {row: _loaded(how, value, load) for row, how, value in extra["payloads"]}
-        return self
-
-    @classmethod
-    def _of(cls, settings: SyncSettings) -> Self:
+        try:
+            stage = header["stages"][0]
+            name, config = stage["name"], dict(stage["config"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise StateError("snapshot is corrupt: it names no synchroniser") from error
+        if name != cls.__name__:
+            raise StateError(f"snapshot is of {name}, not of {cls.__name__}")
+        try:
+            settings = SyncSettings(**config)
+        except (ConfigError, TypeError) as error:
+            raise StateError(f"snapshot is corrupt: its settings are not ours ({error})") from error
+        identity = {"name": name, "version": cls.version, "config": _plain(settings)}
+        layout = cls.matcher.layout(settings, rows=True)
+        needed = sum(int(np.prod(column.shape)) * 8 for column in layout.arrays.values())
+        if needed > len(blob):  # before anything of that size is allocated
+            raise StateError("snapshot is corrupt: it is smaller than the state it claims to hold")
+        [state], extra = snapshot.decode(blob, [(identity, layout)])
+        if state.lanes != 1:
+            raise StateError(f"snapshot is corrupt: it holds {state.lanes} keys, not one")
+        cls.matcher.invariants(settings, state, state["rows"])
         self = cls.__new__(cls)
-        _Synchronizer.__init__(self, settings)
+        _Synchronizer.__init__(self, settings, on_set, on_unmatched, on_clock_jump, state)
+        try:
+            for row, how, value in extra["payloads"]:
+                self._payloads[int(row)] = _loaded(how, value, load)
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise StateError("snapshot is corrupt: its payloads are unreadable") from error
         return self
 
 
 class ApproximateTime(_Synchronizer):
-    """One message of each topic, the set with the smallest spread, as soon as that is proven.
+    """One message of each topic with nearly the same stamp, as soon as the choice is proven.
+
+    With `age_penalty=0` a set has the smallest spread there is; with a penalty it is the best trade
+    of spread and age. With a given `queue_size` the outcome equals that of message_filters'
+    ApproximateTime policy, message for message (see `SyncSettings` for the one exception).
+
+    Args:
+        topics: the topics of a set, in its order.
+        on_set: called with every set, after `push`, `tick` or `flush` decided it.
+        on_unmatched: called with every message that leaves without a set.
+        on_clock_jump: called with every jump of a clock.
+
+    The other settings are described at `SyncSettings`. All are keyword-only.
 
     >>> sync = ApproximateTime(["camera", "lidar"], queue_size=10)
     >>> sync.push("camera", 0, "frame 0"), sync.push("lidar", 10, "scan 0")
@@ -211,20 +512,18 @@ class ApproximateTime(_Synchronizer):
     >>> [s] = sync.push("camera", 30, "frame 1")
     >>> s.times_ns, s.payloads, s.spread_ns
     ((0, 10), ('frame 0', 'scan 0'), 10)
-
-    Settings beyond `lower_bounds` are off by default: see `SyncSettings` for each.
     """
 
-    policy = APPROXIMATE
+    matcher = APPROXIMATE
 
     def __init__(
         self,
         topics: Iterable[str],
-        queue_size: int,
+        *,
+        queue_size: int | None = None,
         age_penalty: float = 0.1,
         max_interval: Duration | None = None,
         lower_bounds: PerTopic = (),
-        *,
         learn_bounds: bool = False,
         optional: Iterable[str] = (),
         timeout: Duration | None = None,
@@ -232,74 +531,95 @@ class ApproximateTime(_Synchronizer):
         on_jump: str = "all",
         offsets: PerTopic = (),
         overflow_patience: int | None = None,
+        queue_time: Duration | None = None,
+        max_queue: int | None = None,
+        on_set: Callable[[SyncSet], object] | None = None,
+        on_unmatched: Callable[[Unmatched], object] | None = None,
+        on_clock_jump: Callable[[ClockJump], object] | None = None,
     ) -> None:
-        super().__init__(
-            SyncSettings(
-                _names(topics),
-                queue_size,
-                age_penalty,
-                max_interval,
-                lower_bounds,
-                learn_bounds,
-                _names(optional),
-                timeout,
-                max_jump_back,
-                on_jump,
-                offsets,
-                overflow_patience,
-            )
+        settings = SyncSettings(
+            topics,  # type: ignore[arg-type]  # any iterable; it is checked there
+            queue_size=queue_size,
+            age_penalty=age_penalty,
+            max_interval=max_interval,
+            lower_bounds=lower_bounds,
+            learn_bounds=learn_bounds,
+            optional=optional,  # type: ignore[arg-type]
+            timeout=timeout,
+            max_jump_back=max_jump_back,
+            on_jump=on_jump,
+            offsets=offsets,
+            overflow_patience=overflow_patience,
+            queue_time=queue_time,
+            max_queue=max_queue,
         )
+        super().__init__(settings, on_set, on_unmatched, on_clock_jump)
 
 
 class ExactTime(_Synchronizer):
-    """One message of each topic, all with the same stamp. `queue_size`: stamps that may be open.
+    """One message of each topic, all with the same stamp.
+
+    Args:
+        topics: the topics of a set, in its order.
+        queue_size: stamps that may be open at once; one more and the oldest goes.
+        max_jump_back, offsets, queue_time, max_queue: see `SyncSettings`.
+        on_set, on_unmatched, on_clock_jump: see `ApproximateTime`.
 
     >>> sync = ExactTime(["left", "right"], queue_size=2)
     >>> sync.push("left", 5, "L"), [s.payloads for s in sync.push("right", 5, "R")]
     ([], [('L', 'R')])
     """
 
-    policy = EXACT
+    matcher = EXACT
 
     def __init__(
         self,
         topics: Iterable[str],
-        queue_size: int,
         *,
+        queue_size: int | None = None,
         max_jump_back: Duration | PerTopic | None = None,
         offsets: PerTopic = (),
+        queue_time: Duration | None = None,
+        max_queue: int | None = None,
+        on_set: Callable[[SyncSet], object] | None = None,
+        on_unmatched: Callable[[Unmatched], object] | None = None,
+        on_clock_jump: Callable[[ClockJump], object] | None = None,
     ) -> None:
-        super().__init__(
-            SyncSettings(_names(topics), queue_size, max_jump_back=max_jump_back, offsets=offsets)
+        settings = SyncSettings(
+            topics,  # type: ignore[arg-type]  # any iterable; it is checked there
+            queue_size=queue_size,
+            max_jump_back=max_jump_back,
+            offsets=offsets,
+            queue_time=queue_time,
+            max_queue=max_queue,
         )
+        super().__init__(settings, on_set, on_unmatched, on_clock_jump)
 
 
-def _names(given: Any) -> Any:
-    """A list of names as a tuple; anything else as it is, for the settings to refuse."""
-    return (
-        given
-        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable)
-        else tuple(given)
-    )
+def _plain(settings: SyncSettings) -> dict[str, Any]:
+    config = {f.name: getattr(settings, f.name) for f in fields(settings) if f.init}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}
 
 
-def _result(topics: tuple[str, ...], policy: Policy, decided: Decided) -> SyncResult:
-    gone = decided.gone
+def _result(settings: SyncSettings, decided: Decided) -> SyncResult:
+    sets, gone, jumps = decided.sets, decided.gone, decided.jumps
     return SyncResult(
-        topics,
+        settings.topics,
         decided.members,
-        decided.member_time_ns,
-        decided.index,
-        decided.spread_ns,
-        decided.time_ns,
-        decided.decided_at_ns,
-        gone[:, D_ROW],
-        gone[:, D_TOPIC],
-        gone[:, D_TIME],
-        gone[:, D_REASON],
-        gone[:, D_INDEX],
-        decided.jumps[:, [D_ROW, D_TOPIC, D_AMOUNT]],
-        policy.reasons,
+        decided.times,
+        sets["index"],
+        sets["spread_ns"],
+        sets["time_ns"],
+        sets["decided_at_ns"],
+        sets["delay_ns"],
+        gone["row"],
+        gone["topic"],
+        gone["time_ns"],
+        gone["reason"],
+        gone["index"],
+        np.stack([jumps["row"], jumps["topic"], jumps["amount"]], axis=1),
+        _REASONS[: Reason.CLOCK_JUMP],
+        settings.topic_rules["offset"],
     )
 
 

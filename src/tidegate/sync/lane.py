@@ -10,7 +10,7 @@ two NamedTuples: `Lane`, the arrays of one lane, and `Output`, the buffers for w
 
 All records hold int64 only, so that they are views of plain int64 arrays: the state of an operator
 is saved, paged and compared without knowing them (`core.state`), and the one array in which `push`
-works (`PushMemory`) can hold all of them one behind the other.
+works (`push_one`) can hold all of them one behind the other.
 
 Stamps are int64 nanoseconds. In the rings they are as delivered; every decision is made on
 `stamp + offset of its topic`, called a *corrected* stamp here.
@@ -18,10 +18,14 @@ Stamps are int64 nanoseconds. In the rings they are as delivered; every decision
 
 from __future__ import annotations
 
+import ctypes
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from tidegate.core.numba import lean_kernel as kernel
 from tidegate.core.outcomes import Int64s
@@ -33,6 +37,7 @@ __all__ = [
     "HIGHEST",
     "HISTORY",
     "LOWEST",
+    "PARTS",
     "RULES",
     "SET",
     "TALLY",
@@ -45,11 +50,14 @@ __all__ = [
     "apart",
     "as_int64",
     "capped",
+    "carray",
     "corrected",
     "factor_of",
+    "first_set",
     "later",
     "note_arrival",
     "note_drop",
+    "pointer",
     "record",
     "scaled",
 ]
@@ -58,9 +66,14 @@ LOWEST = -(2**63)
 """Smaller than every stamp: stands for "none" where a stamp is expected."""
 HIGHEST = 2**63 - 1
 
-BLOCK = 16
+BLOCK = 32
 """Messages per block of a topic's history (`HISTORY`). The history covers the last one to two
 blocks: with fewer messages one late arrival looks like a habit, with more a change is seen late."""
+
+
+PARTS = 12
+"""Parts of the one array of `push_one`: rules, topic rules, search, topics, stamps, rows, count,
+sets, members, times, drops, first set. It begins with the address of each."""
 
 
 class Reason(IntEnum):
@@ -90,7 +103,7 @@ def record(*names: str | tuple[Any, ...]) -> Any:
         (name, np.int64) if isinstance(name, str) else (name[0], np.int64, (name[1],))
         for name in names
     ]
-    return np.dtype(fields)
+    return np.dtype(fields, align=True)
 
 
 RULES = record(
@@ -123,6 +136,7 @@ TALLY = ("received", "matched", "disorder", "too_close", "jumps", ("dropped", le
 HISTORY = (
     "arrivals",  # messages since the lane opened
     "last_arrival",  # running number of its last message
+    "pause",  # most messages of the lane between two of its own; halved with every block
     "still",  # messages in a row with one and the same stamp
     "late_low", "late_high",  # ns behind the newest stamp of any topic, on arrival: this block
     "late_low_before", "late_high_before",  # and the block before
@@ -154,7 +168,7 @@ COUNT = record("sets", "drops")
 class Lane(NamedTuple):
     """The arrays of one lane, as the kernels get them."""
 
-    number: int
+    number: Any
     rules: Any
     limits: Any
     """`TOPIC_RULES` per topic."""
@@ -206,6 +220,27 @@ def as_int64(records: Any) -> Int64s:
     """The int64 array behind an array of records, with one axis more."""
     width = records.dtype.itemsize // 8
     return np.asarray(records.view(np.int64).reshape(*records.shape, width))
+
+
+_numba: Any = numba  # its stubs do not export all that it documents
+
+
+@intrinsic
+def _pointer(_: Any, address: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return numba.types.voidptr(address), generate
+
+
+def _interpreted_pointer(address: int) -> Any:
+    return ctypes.c_void_p(address)
+
+
+# For `numba.carray`: a pointer from an address. `push_one` gets the address of its one array
+# instead of the ten arrays of a call, because handing these over takes longer than the search.
+pointer: Any = _interpreted_pointer if _numba.config.DISABLE_JIT else _pointer
+carray: Any = _numba.carray
 
 
 # -- stamps -----------------------------------------------------------------------------------
@@ -304,11 +339,27 @@ def note_drop(out: Any, row: Any, reason: Any, topic: Any, index: Any, amount: A
 
 
 @kernel
+def first_set(out: Any, n: Any, flat: Any) -> None:
+    """The first set as plain numbers: members, times, then how it was decided. Python reads them
+    with one call."""
+    for j in range(n):
+        flat[j] = out.members[0, j]
+        flat[n + j] = out.times[0, j]
+    one = out.sets[0]
+    flat[2 * n] = one.spread_ns
+    flat[2 * n + 1] = one.index
+    flat[2 * n + 2] = one.decided_at_ns
+    flat[2 * n + 3] = one.delay_ns
+
+
+@kernel
 def note_arrival(search: Any, topic: Any, stamp: Any, last: Any) -> None:
     """Keep the history of a topic (`HISTORY`): `stamp` and `last`, the one before, are corrected,
     and `search.now` is the lane's clock with this message."""
     number = topic.arrivals
     topic.arrivals = number + 1
+    if number > 0:
+        topic.pause = max(topic.pause, search.seen - topic.last_arrival)
     topic.last_arrival = search.seen
     topic.since_set += 1
     topic.still = topic.still + 1 if number > 0 and stamp == last else 0
@@ -322,6 +373,7 @@ def note_arrival(search: Any, topic: Any, stamp: Any, last: Any) -> None:
             topic.late_low_before = topic.late_low
             topic.late_high_before = topic.late_high
             topic.matched_before = topic.matched_block
+            topic.pause //= 2
         topic.matched_block = topic.matched
         topic.block_stamp = stamp
         topic.late_low = late

@@ -62,7 +62,7 @@ class Matcher:
     stamps_per_place: int
     """int64 per place of a ring of stamps; 0: one ring per topic with one each."""
     run: Callable[[KernelArrays, Messages, Output], None]
-    push_one: Callable[[Int64s, int, int], int]
+    push_one: Callable[[int, int, int], int]
     tick: Callable[[KernelArrays, Int64s, int, Output], None]
     finish: Callable[[KernelArrays, Int64s, Output], None]
     check: Callable[[KernelArrays, Int64s], tuple[int, int]]

@@ -1,40 +1,39 @@
-"""What a synchroniser hands to its user: sets, what left without one, and why nothing comes."""
+"""What a synchroniser hands to its user: sets, what left without one, jumps, and a diagnosis."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import format_duration
 
-__all__ = ["Diagnosis", "SyncResult", "SyncSet", "Unmatched"]
+__all__ = ["ClockJump", "Diagnosis", "SyncResult", "SyncSet", "Unmatched"]
 
 
 class SyncSet(NamedTuple):
     """One message of each topic, in topic order; None for an optional member that is missing."""
 
     times_ns: tuple[int | None, ...]
+    """The members' stamps, as they were delivered."""
     payloads: tuple[Any, ...]
     rows: tuple[int | None, ...]
     """The members' running numbers: how many messages had come before each."""
     spread_ns: int
+    """Latest minus earliest member, after the offsets of their topics were added."""
     decided_at: int
-    """The running number of the message that decided this set; -1: the end did."""
+    """The running number of the message that decided this set; -1: `flush` or `tick` did."""
     decided_at_ns: int
-    """The stamp of that message."""
+    """The stamp of that message; for `flush` and `tick`, the newest time known."""
+    delay_ns: int
+    """How long after its latest member, in event time, the set was decided."""
+    offsets_ns: tuple[int, ...]
+    """What was added to the stamps of each topic for the decision (the setting `offsets`)."""
 
     @property
     def time_ns(self) -> int:
         """The stamp of the latest member."""
         return max(t for t in self.times_ns if t is not None)
-
-    @property
-    def delay_ns(self) -> int:
-        """How long after its latest member, in event time, the set was decided."""
-        return self.decided_at_ns - self.time_ns
 
 
 class Unmatched(NamedTuple):
@@ -42,12 +41,27 @@ class Unmatched(NamedTuple):
 
     topic: str
     time_ns: int
+    """Its stamp, as it was delivered."""
     payload: Any
     row: int
+    """Its running number: how many messages had come before it."""
     reason: str
+    """`too_old`, `overflow`, `unproven`, `superseded`, `replaced`, `time_jump` or `flush`: see
+    `tidegate.sync.lane.Reason`."""
     decided_at: int
     by_ns: int
     """How much too wide (too_old, unproven) or how far the clock went back (time_jump); else 0."""
+
+
+class ClockJump(NamedTuple):
+    """A stamp that lies further behind its topic's newest one than `max_jump_back` allows."""
+
+    topic: str
+    time_ns: int
+    """The stamp after the jump. The message itself stays and may be matched."""
+    back_ns: int
+    """How far back."""
+    row: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,49 +72,96 @@ class SyncResult:
     rows: Int64s
     """Sets x topics: running numbers of the members; -1 where an optional one is missing."""
     times_ns: Int64s
+    """Sets x topics: the members' stamps, as they were delivered."""
     decided_at: Int64s
+    """The running number of the message that decided each set."""
     spread_ns: Int64s
     time_ns: Int64s
+    """The stamp of each set's latest member."""
     decided_at_ns: Int64s
+    delay_ns: Int64s
+    """How long after its latest member, in event time, each set was decided."""
     unmatched_rows: Int64s
     unmatched_topics: Int64s
+    """Indices into `topics`."""
     unmatched_times_ns: Int64s
     unmatched_reasons: Int64s
-    """Numbers into `reasons`."""
+    """Indices into `reasons`."""
     unmatched_decided_at: Int64s
     jumps: Int64s
     """Jumps of a clock: the row that came after the jump, its topic, and how far back (ns)."""
     reasons: tuple[str, ...]
+    offsets_ns: Int64s
+    """What was added to the stamps of each topic for the decisions."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def delay_ns(self) -> Int64s:
-        return np.asarray(self.decided_at_ns - self.time_ns)
-
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why sets come late or not at all: the topic that holds the match up, and by how much.
+    """Why sets come or do not come: what is wrong, with which topic, by how much, and what helps.
 
-    `problem` is one of "none", "waiting" (the topic has delivered nothing that is still held),
-    "ahead" (its stamps lie beyond what the queues of the others span) and "disordered".
+    >>> print(Diagnosis("lagging", "lidar", 500_000_000, queue_size=8, offset_ns=500_000_000))
+    lidar is 500 ms behind the others: set queue_size to at least 8 (or queue_time to 500 ms and \
+more), or, if it is the clock that is wrong, offsets={"lidar": 500000000}
     """
 
     problem: str
+    """- `healthy`: sets are coming, and most messages of the slowest topic are in one.
+    - `starting`: too little has come to say.
+    - `silent`: the topic has stopped, or never began.
+    - `stuck`: it delivers, but its stamps stand still.
+    - `lagging`, `leading`: its stamps lie behind or ahead of the others'.
+    - `drifting`: so they do, more and more.
+    - `bursting`: it comes in bursts, later than the queues of the others span.
+    - `unmatched`: none of these; the stamps do not fit together."""
     topic: str | None = None
+    """The topic whose removal or shift would let sets form. Of two topics nobody can say which one
+    is wrong: then it is the one behind."""
     by_ns: int = 0
-    since_set: int = 0
-    """Sets refused since the last one that was delivered."""
+    """How far it lies behind or ahead; for silent and stuck, for how long it has been."""
+    queue_size: int | None = None
+    """The queue that would bridge the distance; None: a queue does not help."""
+    offset_ns: int | None = None
+    """What to add to its stamps (the setting `offsets`) if it is its clock that is wrong, not its
+    transport that is slow; None: an offset does not help."""
+    refused: int = 0
+    """Candidates refused since the last set."""
 
     def __str__(self) -> str:
-        by = format_duration(self.by_ns)
-        if self.problem == "waiting":
-            return f"waiting for {self.topic}: {by} behind the newest message"
-        if self.problem == "ahead":
-            return (
-                f"{self.topic} is {by} ahead of the others, more than their queues span: "
-                f"{self.since_set} sets refused; raise queue_size or give it an offset"
-            )
-        return "sets are coming"
+        by = _rounded(self.by_ns)
+        helps = f"set queue_size to at least {self.queue_size} (or queue_time to {by} and more)"
+        shift = (
+            f'or, if it is the clock that is wrong, offsets={{"{self.topic}": {self.offset_ns}}}'
+        )
+        match self.problem:
+            case "healthy":
+                return "healthy: sets are coming"
+            case "starting":
+                return "starting: too few messages have come to say"
+            case "silent":
+                return (
+                    f"{self.topic} has been silent for {by}: make it optional with a timeout, or "
+                    "leave it out"
+                )
+            case "stuck":
+                return f"the clock of {self.topic} stands still, {by} behind: leave the topic out"
+            case "bursting":
+                return f"{self.topic} comes in bursts, up to {by} late: {helps}"
+            case "lagging":
+                return f"{self.topic} is {by} behind the others: {helps}, {shift}"
+            case "leading":
+                return f"{self.topic} is {by} ahead of the others: {helps}, {shift}"
+            case "drifting":
+                return f"{self.topic} drifts, now {by} from the others: {helps}, {shift}"
+        return (
+            f"the stamps do not fit together, and {self.topic} is the furthest from the others, by "
+            f"{by}: check max_interval, and for exact matching that stamps are equal"
+        )
+
+
+def _rounded(ns: int) -> str:
+    """A duration to three digits, because more are of no use to a reader."""
+    digits = max(0, len(str(abs(ns))) - 3)
+    return format_duration(round(ns / 10**digits) * 10**digits)

@@ -1,4 +1,8 @@
-"""Rows of sets, dropped rows and the held rows, put together from row numbers."""
+"""Arrow rows from row numbers: sets, clock jumps, dropped rows, and what stays held.
+
+The kernels know a message by its row number in one list: the rows held from earlier calls, then the
+rows of this call (`AllRows`). Nothing is copied before it is known where it goes.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.core.columns import PLACE
-from tidegate.core.lazy_rows import take_rows
+from tidegate.core.arrow import concat, take
+from tidegate.core.columns import LANE, PLACE
 from tidegate.core.outcomes import Collection, Dropped, Int32s, Int64s, Outcome
-from tidegate.core.state import LANE, State, concat
-from tidegate.sync.layout import D_AMOUNT, D_INDEX, D_ROW, D_TIME
+from tidegate.core.state import State
 from tidegate.sync.matchers import Decided
+from tidegate.sync.settings import SyncSettings
 
 __all__ = [
     "AllRows",
-    "gone",
     "held_and_new",
+    "jump_rows",
+    "jump_schema",
     "keep",
+    "leave",
     "merge_unknown",
     "places_of",
+    "set_rows",
     "set_schema",
-    "sets",
 ]
-
-"""The column of the held table that says where the kernel keeps the row's number (int64)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,7 @@ class AllRows:
         return np.where(rows < 0, -1, self.picks[rows])
 
     def take(self, rows: Int64s) -> pa.RecordBatch:
-        return take_rows(self.source, self.at(rows))
+        return take(self.source, self.at(rows))
 
 
 def _payload(held: pa.RecordBatch) -> pa.RecordBatch:
@@ -85,15 +89,15 @@ def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -
     return AllRows(joined, picks, lane)
 
 
-def gone(stays: NDArray[np.bool_], decided: Decided) -> None:
-    """What became part of a set, or was let go, does not stay."""
+def leave(stays: NDArray[np.bool_], decided: Decided) -> None:
+    """Mark the rows that became part of a set, or left without one."""
     members = decided.members.ravel()
     stays[members[members >= 0]] = False
-    stays[decided.gone[:, D_ROW]] = False
+    stays[decided.gone["row"]] = False
 
 
 def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) -> None:
-    """What stays waits in the state."""
+    """Put the rows that stay into the state table `held`, with the places the kernel knows."""
     at = np.flatnonzero(stays)
     table = state.tables["held"]
     before = np.empty(0, np.int64) if table is None else table.column(PLACE).to_numpy()
@@ -105,50 +109,58 @@ def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) 
     )
 
 
-def _members(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> list[pa.Field]:
+def _member_fields(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> list[pa.Field]:
     """The payload columns of a member: all but the topic, the keys, and a time of another name."""
-    out = {topic, *keys, "time_ns"}
+    out = {topic, *keys, "time_ns", "offset_ns"}
     return [field.with_nullable(True) for field in rows if field.name not in out]
 
 
 def set_schema(
-    rows: pa.Schema, topics: tuple[str, ...], topic: str, keys: tuple[str, ...]
+    rows: pa.Schema, settings: SyncSettings, topic: str, keys: tuple[str, ...]
 ) -> pa.Schema:
-    member = pa.struct([*_members(rows, topic, keys), pa.field("time_ns", pa.int64())])
+    """The keys, spread and moment of the decision, and per topic a struct of its payload."""
+    own = [pa.field("time_ns", pa.int64())]
+    if any(settings.offsets):
+        own.append(pa.field("offset_ns", pa.int64()))
+    member = pa.struct([*_member_fields(rows, topic, keys), *own])
     return pa.schema(
         [
             *(rows.field(key) for key in keys),
             pa.field("spread_ns", pa.int64()),
             pa.field("decided_at_ns", pa.int64()),
-            *(pa.field(name, member) for name in topics),
+            *(pa.field(name, member) for name in settings.topics),
         ]
     )
 
 
-def sets(
-    rows: AllRows, decided: Decided, topics: tuple[str, ...], topic: str, keys: tuple[str, ...]
+def set_rows(
+    rows: AllRows, decided: Decided, settings: SyncSettings, topic: str, keys: tuple[str, ...]
 ) -> pa.RecordBatch:
     """One row per set."""
-    schema = set_schema(rows.schema, topics, topic, keys)
-    fields = _members(rows.schema, topic, keys)
+    schema = set_schema(rows.schema, settings, topic, keys)
+    fields = _member_fields(rows.schema, topic, keys)
     present = decided.members >= 0
     first = decided.members[np.arange(len(present)), present.argmax(axis=1)]
     firsts = pa.array(rows.at(first))
     arrays: list[Any] = [rows.source.column(key).take(firsts) for key in keys]
-    arrays += [pa.array(decided.spread_ns), pa.array(decided.decided_at_ns)]
-    for number in range(len(topics)):
+    arrays += [pa.array(decided.sets["spread_ns"]), pa.array(decided.sets["decided_at_ns"])]
+    for number, name in enumerate(settings.topics):
         missing = ~present[:, number]
         none = missing if missing.any() else None
         at = pa.array(rows.at(decided.members[:, number]), mask=none)
         columns = [rows.source.column(field.name).take(at) for field in fields]
-        columns.append(pa.array(decided.member_time_ns[:, number], mask=none))
-        struct = list(schema.field(topics[number]).type)
+        columns.append(pa.array(decided.times[:, number], mask=none))
+        if any(settings.offsets):
+            offset = np.full(len(present), settings.topic_rules["offset"][number])
+            columns.append(pa.array(offset, mask=none))
+        struct = list(schema.field(name).type)
         mask = None if none is None else pa.array(none)
         arrays.append(pa.StructArray.from_arrays(columns, fields=struct, mask=mask))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def jump_schema(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> pa.Schema:
+    """The side table `clock_jump`."""
     return pa.schema(
         [
             *(rows.field(key) for key in keys),
@@ -159,11 +171,11 @@ def jump_schema(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> pa.Schema
     )
 
 
-def jumps(rows: AllRows, jumped: Int64s, topic: str, keys: tuple[str, ...]) -> pa.RecordBatch:
+def jump_rows(rows: AllRows, jumps: Any, topic: str, keys: tuple[str, ...]) -> pa.RecordBatch:
     """One row per backward jump of a clock: where to, and how far back."""
-    named = rows.source.select([*keys, topic]).take(pa.array(rows.at(jumped[:, D_ROW])))
+    named = rows.source.select([*keys, topic]).take(pa.array(rows.at(jumps["row"])))
     return pa.RecordBatch.from_arrays(
-        [*named.columns, pa.array(jumped[:, D_TIME]), pa.array(jumped[:, D_AMOUNT])],
+        [*named.columns, pa.array(jumps["time_ns"]), pa.array(jumps["amount"])],
         schema=jump_schema(rows.schema, topic, keys),
     )
 
@@ -180,7 +192,7 @@ def merge_unknown(
         return
     other = out[number]
     assert isinstance(other, Dropped)
-    moment = np.concatenate([usable[decided.gone[:, D_INDEX] - held], at])
+    moment = np.concatenate([usable[decided.gone["index"] - held], at])
     order = np.argsort(moment, kind="stable")
     rows: Any = concat([other.rows, unknown.rows])
     reasons = pa.concat_arrays([other.reason, reason])

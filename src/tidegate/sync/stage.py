@@ -8,12 +8,16 @@ watermark decides nothing here and is handed on as far as future sets allow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.arrow import as_text
+from tidegate.core.checks import boolean, names, one_of
+from tidegate.core.columns import PLACE
+from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -26,24 +30,25 @@ from tidegate.core.outcomes import (
     Watermark,
 )
 from tidegate.core.parallel import MANY, each, whole_runs
-from tidegate.core.state import Column, Layout, State, as_text
+from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.sync import rows as assemble
 from tidegate.sync.diagnosis import counters_of, diagnose
-from tidegate.sync.layout import D_REASON, D_ROW, D_TIME, D_TOPIC
-from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Policy
+from tidegate.sync.lane import KernelArrays, Messages, Reason
+from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
 from tidegate.sync.results import Diagnosis
-from tidegate.sync.settings import SyncSettings, shifted
+from tidegate.sync.settings import SyncSettings
 
 __all__ = ["Synchronize"]
 
-_POLICIES = {"approximate": APPROXIMATE, "exact": EXACT}
+_MATCHERS = {"approximate": APPROXIMATE, "exact": EXACT}
+_REASONS = pa.array([reason.name.lower() for reason in Reason], pa.string())
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Synchronize(SyncSettings, Operator):
     """Sets of one message per topic, per key.
 
@@ -67,12 +72,11 @@ class Synchronize(SyncSettings, Operator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        keys: Any = self.keys
-        self._put("keys", (keys,) if isinstance(keys, str) else tuple(keys))
+        self._put("keys", names("keys", self.keys))
+        boolean("unmatched", self.unmatched)
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigError("topic", self.topic, "must be the name of a column")
-        if self.policy not in _POLICIES:
-            raise ConfigError("policy", self.policy, 'must be "approximate" or "exact"')
+        one_of("policy", self.policy, _MATCHERS)
         taken = {"time_ns", "spread_ns", "decided_at_ns", *self.keys}
         for name in self.topics:
             if name in taken:
@@ -85,16 +89,19 @@ class Synchronize(SyncSettings, Operator):
                 raise ConfigError("lower_bounds", self.lower_bounds, 'not with policy "exact"')
 
     @property
-    def matching(self) -> Policy:
-        return _POLICIES[self.policy]
+    def matcher(self) -> Matcher:
+        """The search this stage uses."""
+        return _MATCHERS[self.policy]
 
     def compile(self) -> None:
-        state = self.open()
-        core, ring, rows = state["core"], state["ring"], self._rows(state)
+        state, matcher = self.open(), self.matcher
         none = np.empty(0, np.int64)
-        sets, drops, cur = self.matching.room(self, 0, 0)
-        self.matching.run(self.codes, core, ring, rows, none, none, none, 0, none, sets, drops, cur)
-        self.matching.finish(self.codes, core, ring, rows, none, sets, drops, cur)
+        read = as_readonly(none)
+        out = matcher.output(self, 0, 0)
+        arrays = self._arrays(state)
+        matcher.run(arrays, Messages(none, read, read, 0, none), out)
+        matcher.finish(arrays, none, out)
+        self.invariants(state)
 
     @property
     def needs_time(self) -> bool:
@@ -104,7 +111,7 @@ class Synchronize(SyncSettings, Operator):
         return {self.topic: tuple(self.topics)}
 
     def layout(self) -> Layout:
-        base = self.matching.layout(self, rows=False)
+        base = self.matcher.layout(self, rows=False)
         arrays = {
             **base.arrays,
             "handed": Column(np.int64, (), UNSET),  # the last watermark handed on
@@ -114,7 +121,7 @@ class Synchronize(SyncSettings, Operator):
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         self._check(rows)
-        return assemble.set_schema(rows, self.topics, self.topic, self.keys)
+        return assemble.set_schema(rows, self, self.topic, self.keys)
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         if self.max_jump_back is None:
@@ -146,9 +153,8 @@ class Synchronize(SyncSettings, Operator):
         topics, times = number, collection.time_ns
         if len(usable) < len(number):
             topics, times = number[usable], times[usable]
-        if self.shifts.any():
-            times = shifted(times, self.shifts[topics])
-        lanes, rows = all_rows.lane[count:], self._rows(state)
+        topics, times = as_readonly(topics), as_readonly(times)
+        lanes, arrays = all_rows.lane[count:], self._arrays(state)
         waiting = np.bincount(all_rows.lane[:count], minlength=state.lanes)
         places = np.empty(len(usable), np.int64)
         stays = np.ones(len(all_rows), np.bool_)
@@ -158,13 +164,12 @@ class Synchronize(SyncSettings, Operator):
             there = count
             if several:  # whole lanes, so what waits there is no other part's
                 there = int(waiting[mine[0] : mine[-1] + 1].sum())
-            sets, drops, cur = self.matching.room(self, there, len(mine))
-            self.matching.run(
-                self.codes, state["core"], state["ring"], rows, mine, topics[part], times[part],
-                count + part.start, places[part], sets, drops, cur,
-            )  # fmt: skip
-            decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
-            assemble.gone(stays, decided)
+            result = self.matcher.output(self, there, len(mine))
+            first = count + part.start
+            messages = Messages(mine, topics[part], times[part], first, places[part])
+            self.matcher.run(arrays, messages, result)
+            decided = Decided.of(result, self)
+            assemble.leave(stays, decided)
             return decided, self._outcomes(all_rows, decided, collection.wall_ns)
 
         work = [slice(0, len(lanes))] if len(unknown) else _by_lane(lanes)
@@ -183,16 +188,14 @@ class Synchronize(SyncSettings, Operator):
         """Hand on what no future set can undercut: a set is as late as its latest member, and
         must hold a message of every required topic, held already or still to come."""
         state.grow(int(watermark.lane.max()) + 1)
-        n, k = len(self.topics), self.matching.kernel
-        coming = shifted(np.repeat(watermark.time_ns[:, None], n, 1), self.shifts[None, :])
+        safe = watermark.time_ns
         if self.policy == "approximate":
-            core = state["core"][watermark.lane]
-            fronts = self.matching.topic(core, n, k.FRONT)
-            earliest = np.where(self.matching.held(core, n) > 0, fronts - 1, coming)
+            # Stamps as delivered: a watermark knows nothing of offsets.
+            topics = self.matcher.topics(state)[watermark.lane]
+            fronts = topics["front"] - self.topic_rules["offset"] - 1
+            earliest = np.where(self.matcher.held(topics) > 0, fronts, watermark.time_ns[:, None])
             required = [j for j, name in enumerate(self.topics) if name not in self.optional]
             safe = np.minimum(watermark.time_ns, earliest[:, required].max(axis=1))
-        else:
-            safe = np.minimum(watermark.time_ns, coming.min(axis=1))
         newer = safe > state["handed"][watermark.lane]
         if not newer.any():
             return []
@@ -201,51 +204,49 @@ class Synchronize(SyncSettings, Operator):
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         which = np.arange(state.lanes) if lanes is None else np.asarray(lanes)
-        which = which[state["core"][which, self.matching.kernel.OPEN] != 0].astype(np.int64)
+        which = which[self.matcher.searches(state)["open"][which] != 0].astype(np.int64)
         held = state.tables["held"]
         if not len(which):
             return []
         count = 0 if held is None else int(held.num_rows)
-        sets, drops, cur = self.matching.room(self, count, 0)
-        rows = self._rows(state)
-        self.matching.finish(
-            self.codes, state["core"], state["ring"], rows, which, sets, drops, cur
-        )
+        result = self.matcher.output(self, count, 0)
+        self.matcher.finish(self._arrays(state), which, result)
         state.touch(which)
         if held is None:
             return []
         all_rows = assemble.AllRows.of_held(held)
-        decided = Decided.of(sets[: cur[0]], drops[: cur[1]], self, self.matching)
+        decided = Decided.of(result, self)
         out = self._outcomes(all_rows, decided, 0)
         stays = np.ones(len(all_rows), np.bool_)
-        assemble.gone(stays, decided)
+        assemble.leave(stays, decided)
         assemble.keep(state, all_rows, stays, np.empty(0, np.int64))
         return out
 
     def discard(self, state: State) -> dict[str, int]:
         waiting = state.rows("held")
         state.free(np.arange(state.lanes))
-        return {"held": waiting}
+        return {"rows_held": waiting}
 
     def metrics(self, state: State) -> dict[str, int | float]:
-        per_topic = counters_of(self.matching, self, state["core"])
+        per_topic = self.counters(state)
         names = next(iter(per_topic.values()))
         out: dict[str, int | float] = {
             name: sum(counts[name] for counts in per_topic.values()) for name in names
         }
-        out["sets"] = int(state["core"][:, self.matching.kernel.SETS].sum())
-        out["held"] = state.rows("held")
+        out["sets"] = int(self.matcher.searches(state)["sets"].sum())
+        out["rows_held"] = state.rows("held")
         out["unknown_topic"] = int(state["unusable"][:, _UNKNOWN].sum())
         out["null_topic"] = int(state["unusable"][:, _NULL].sum())
         return out
 
     def counters(self, state: State) -> dict[str, dict[str, int]]:
         """Per topic, over all keys: received, matched, and one count per reason for leaving."""
-        return counters_of(self.matching, self, state["core"])
+        return counters_of(self.matcher, self, self.matcher.topics(state))
 
     def diagnose(self, state: State, lane: int = 0) -> Diagnosis:
         """Which topic holds up the match of this lane, and by how much."""
-        return diagnose(self.matching, self, state["core"][lane])
+        topics = self.matcher.topics(state)[lane]
+        return diagnose(self.matcher, self, self.matcher.searches(state)[lane], topics)
 
     def _numbers(self, column: pa.Array) -> Int64s:
         """The number of each row's topic; below zero if it has none, or an unknown one."""
@@ -259,17 +260,41 @@ class Synchronize(SyncSettings, Operator):
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _rows(self, state: State) -> Int64s:
-        """Where the kernel finds the row numbers of what is held: rebuilt for every call, so that
-        the table may be paged, filtered and joined in between."""
-        rows = np.empty((state.lanes, len(self.topics) * self.ring), np.int64)
-        if self.policy == "exact":
-            rows.fill(-1)  # there, an empty place means a missing member
+    def _arrays(self, state: State) -> KernelArrays:
+        """The state as the kernels see it. The row numbers of what is held are found anew for every
+        call, so that the table may be paged, filtered and joined in between."""
+        shape = (state.lanes, len(self.topics) * self.ring)
+        # The exact search reads an empty place as a missing member; the other one reads none.
+        rows = np.full(shape, -1, np.int64) if self.policy == "exact" else np.empty(shape, np.int64)
         held = state.tables["held"]
         if held is not None and held.num_rows:
             lane, place = assemble.places_of(held)
             rows[lane, place] = np.arange(held.num_rows)
-        return rows
+        return self.matcher.arrays(self, state, rows)
+
+    def invariants(self, state: State) -> None:
+        """Refuse restored state that would lead the kernels out of their arrays: see
+        `Matcher.invariants`. Besides, every held row must stand in exactly one place.
+
+        Raises:
+            StateError: with what is wrong.
+        """
+        rows = np.full((state.lanes, len(self.topics) * self.ring), -1, np.int64)
+        held = state.tables["held"]
+        waiting = self.matcher.held(self.matcher.topics(state)).astype(np.uint64).sum(axis=1)
+        if held is not None and held.num_rows:
+            kinds = {held.schema.field(PLACE).type} if PLACE in held.schema.names else set()
+            if kinds != {pa.int64()} or held.column(PLACE).null_count:
+                raise StateError("the table of held rows is damaged: it has no places")
+            lane, place = assemble.places_of(held)
+            if not 0 <= place.min() <= place.max() < rows.shape[1]:
+                raise StateError("the table of held rows is damaged: a place out of range")
+            rows[lane, place] = np.arange(held.num_rows)
+            if int((rows >= 0).sum()) != held.num_rows:
+                raise StateError("the table of held rows is damaged: two rows in one place")
+        if not np.array_equal(waiting, (rows >= 0).sum(axis=1).astype(np.uint64)):
+            raise StateError("the table of held rows is damaged: the queues hold other messages")
+        self.matcher.invariants(self, state, rows)
 
     def _no_topic(self, state: State, rows: Collection) -> StreamError:
         np.add.at(state["unusable"][:, _NULL], rows.lane, 1)
@@ -285,20 +310,17 @@ class Synchronize(SyncSettings, Operator):
     def _outcomes(self, rows: assemble.AllRows, decided: Decided, wall_ns: int) -> list[Outcome]:
         out: list[Outcome] = []
         if len(decided.members):
-            made = assemble.sets(rows, decided, self.topics, self.topic, self.keys)
-            lane = decided.lane.astype(np.int32)
-            out.append(Collection(made, decided.time_ns.copy(), lane, wall_ns))
+            made = assemble.set_rows(rows, decided, self, self.topic, self.keys)
+            lane = decided.sets["lane"].astype(np.int32)
+            out.append(Collection(made, decided.sets["time_ns"].copy(), lane, wall_ns))
         gone, jumps = decided.gone, decided.jumps
         if self.unmatched and len(gone):
-            at = gone[:, D_ROW]
-            time_ns = shifted(gone[:, D_TIME], -self.shifts[gone[:, D_TOPIC]])
-            names = pa.array(self.matching.reasons, pa.string())
-            reason = names.take(pa.array(gone[:, D_REASON]))
-            out.append(Dropped(rows.take(at), time_ns, rows.lane[at], reason))
+            at = np.ascontiguousarray(gone["row"])
+            reason = _REASONS.take(pa.array(gone["reason"]))
+            out.append(Dropped(rows.take(at), gone["time_ns"].copy(), rows.lane[at], reason))
         if len(jumps):
-            at = jumps[:, D_ROW]
-            made = assemble.jumps(rows, jumps, self.topic, self.keys)
-            out.append(Side("clock_jump", made, rows.lane[at]))
+            made = assemble.jump_rows(rows, jumps, self.topic, self.keys)
+            out.append(Side("clock_jump", made, rows.lane[jumps["row"]]))
         return out
 
 

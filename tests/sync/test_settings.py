@@ -23,9 +23,9 @@ from tidegate.sync import ApproximateTime, ExactTime, Synchronize, SyncSettings
         ("age_penalty", {"age_penalty": "much"}, "age_penalty: got 'much'"),
         ("topics", {"topics": ["a"]}, "topics: got ['a']"),
         ("topics", {"topics": "ab"}, "topics: got 'ab'"),
-        ("topics", {"topics": ["a", "b", "a"]}, "topics: got 'a'"),
-        ("topics", {"topics": ["a", ""]}, "topics: got ''"),
-        ("topics", {"topics": ["a", 3]}, "topics: got 3"),
+        ("topics", {"topics": ["a", "b", "a"]}, "names 'a' twice"),
+        ("topics", {"topics": ["a", ""]}, "topics: got ['a', '']"),
+        ("topics", {"topics": ["a", 3]}, "topics: got ['a', 3]"),
         ("max_interval", {"max_interval": -1}, "max_interval: got -1"),
         ("lower_bounds['b']", {"lower_bounds": {"b": -5}}, "lower_bounds['b']: got -5"),
         ("lower_bounds['x']", {"lower_bounds": {"x": 5}}, "may name only a, b"),
@@ -71,17 +71,18 @@ def test_refused_as_a_stage(field: str, change: dict[str, Any]) -> None:
 def test_durations_in_every_form_mean_the_same() -> None:
     forms = ["50 ms", 50_000_000, timedelta(milliseconds=50)]
     made = {
-        SyncSettings(("a", "b"), 5, max_interval=form, lower_bounds={"b": form}) for form in forms
+        SyncSettings(("a", "b"), queue_size=5, max_interval=form, lower_bounds={"b": form})
+        for form in forms
     }
     assert len(made) == 1
     assert made.pop().lower_bounds == (0, 50_000_000)
 
 
 def test_topics_may_come_from_any_iterable() -> None:
-    assert ApproximateTime((name for name in "abc"), 1).topics == ("a", "b", "c")
-    assert ExactTime(["a", "b"], 1).topics == ("a", "b")
+    assert ApproximateTime((name for name in "abc"), queue_size=1).topics == ("a", "b", "c")
+    assert ExactTime(["a", "b"], queue_size=1).topics == ("a", "b")
 
 
 def test_two_stages_with_the_same_settings_are_equal() -> None:
-    assert Synchronize(("a", "b"), 5) == Synchronize(["a", "b"], 5)
-    assert Synchronize(("a", "b"), 5) != Synchronize(("a", "b"), 6)
+    assert Synchronize(("a", "b"), queue_size=5) == Synchronize(["a", "b"], queue_size=5)
+    assert Synchronize(("a", "b"), queue_size=5) != Synchronize(("a", "b"), queue_size=6)

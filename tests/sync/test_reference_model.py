@@ -22,10 +22,10 @@ from tidegate.sync import ApproximateTime, ExactTime, SyncResult
 def played(trace: Trace) -> SyncResult:
     sync = ApproximateTime(
         [f"t{k}" for k in range(trace.topics)],
-        trace.queue_size,
-        trace.age_penalty,
-        trace.max_interval,
-        trace.bounds,
+        queue_size=trace.queue_size,
+        age_penalty=trace.age_penalty,
+        max_interval=trace.max_interval,
+        lower_bounds=trace.bounds,
     )
     topics, times = np.array(trace.messages, np.int64).reshape(-1, 2).T
     return sync.process(topics, times)
@@ -159,7 +159,7 @@ def test_exact_time_against_a_dictionary(case: tuple) -> None:
         if len(open_sets) > queue_size:
             oldest = open_sets.pop(min(open_sets))
             gone += [(row, "overflow", number) for row in oldest.values()]
-    sync = ExactTime([f"t{k}" for k in range(n)], queue_size)
+    sync = ExactTime([f"t{k}" for k in range(n)], queue_size=queue_size)
     topics, times = np.array(messages, np.int64).reshape(-1, 2).T
     result = sync.process(topics, times)
     assert list(zip(result.rows.tolist(), result.decided_at.tolist(), strict=True)) == sets
