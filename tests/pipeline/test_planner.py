@@ -112,9 +112,7 @@ def test_a_plan_runs_in_process_as_its_facts_say() -> None:
 def test_key_topic_and_context_reach_a_stage() -> None:
     stage = plan(define(SYNC)).flow_stages()[1]
     assert isinstance(stage, Synchronize)
-    assert stage == Synchronize(
-        ("camera", "lidar"), queue_size=10, topic="topic", keys=("vehicle",)
-    )
+    assert stage == Synchronize(("camera", "lidar"), topic="topic", keys=("vehicle",))
     window = plan(define(WINDOW)).flow_stages()[1]
     assert isinstance(window, Window)
     assert (window.keys, window.in_order) == (("vehicle",), True)

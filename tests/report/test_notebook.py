@@ -189,7 +189,7 @@ def one_of_each() -> list[Any]:
     return [
         tg.Collection.of(rows, times),
         *(o for o in outcomes() if isinstance(o, tg.Late | tg.StreamError | tg.Watermark)),
-        *(o for o in outcomes(tg.Synchronize(("camera", "lidar"), 10, keys=("vehicle",)))
+        *(o for o in outcomes(tg.Synchronize(("camera", "lidar"), queue_size=10, keys=("vehicle",)))
           if isinstance(o, tg.Dropped)),
         *(o for o in outcomes(tg.Batch("1 s", keys=("vehicle",), gated=("camera",)))
           if isinstance(o, Side)),

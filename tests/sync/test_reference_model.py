@@ -179,7 +179,7 @@ from random import Random
 import numpy as np
 from sync_model import random_trace
 from tidegate.sync import ApproximateTime, ExactTime
-from tidegate.sync.approximate_run import run
+from tidegate.sync.approximate import run
 rnd, out = Random(11), []
 for _ in range(40):
     trace = random_trace(rnd, 60)
@@ -189,9 +189,12 @@ for _ in range(40):
     extras |= dict(overflow_patience=2)
     size, penalty = trace.queue_size, trace.age_penalty
     for sync in (
-        ApproximateTime(names, size, penalty, trace.max_interval, trace.bounds),
-        ApproximateTime(names, size, penalty, **extras),
-        ExactTime(names, trace.queue_size),
+        ApproximateTime(
+            names, queue_size=size, age_penalty=penalty, max_interval=trace.max_interval,
+            lower_bounds=trace.bounds,
+        ),
+        ApproximateTime(names, queue_size=size, age_penalty=penalty, **extras),
+        ExactTime(names, queue_size=trace.queue_size),
     ):
         result = sync.process(topics, times * 2**40)
         end = [s.rows for s in sync.flush()], [u.row for u in sync.unmatched]

@@ -218,7 +218,7 @@ class Stages:
 STAGES = Stages()
 """The stages of definitions. Add your own with `STAGES.register(name, Operator)`."""
 
-STAGES.register("synchronize", "tidegate.sync:Synchronize", defaults={"queue_size": 10})
+STAGES.register("synchronize", "tidegate.sync:Synchronize")
 STAGES.register("align", "tidegate.align:Align")
 STAGES.register("batch", "tidegate.batching:Batch")
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")

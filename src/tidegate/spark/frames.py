@@ -57,10 +57,6 @@ BATCH_SHARDS_PER_CORE = 8
 are more of them than in a stream, where a shard holds only what a micro-batch brings."""
 
 
-QUEUE_SIZE = 10
-"""Messages held per topic where nothing else is said: what users of the algorithm start with."""
-
-
 def frames(
     df: DataFrame,
     *,
@@ -147,17 +143,13 @@ class Frames:
         """Stamp rows with the clock when they are seen; for streams that carry no time."""
         return self.then(ProcessTimeWatermark(interval))
 
-    def synchronize(
-        self, topics: Sequence[str], *, queue_size: int = QUEUE_SIZE, **options: Any
-    ) -> Frames:
-        """Sets of one message per topic with the smallest spread, per key.
+    def synchronize(self, topics: Sequence[str], **options: Any) -> Frames:
+        """Sets of one message per topic with nearly the same stamp, per key.
 
         Each row of `data` is a set: the key, `spread_ns`, `decided_at_ns`, and a struct per topic.
         Options are those of `Synchronize`; messages without a set are in `dropped`, with a reason.
         """
-        stage = Synchronize(
-            tuple(topics), queue_size=queue_size, topic=self._topic(), keys=self.keys, **options
-        )
+        stage = Synchronize(tuple(topics), topic=self._topic(), keys=self.keys, **options)
         return self.then(stage)
 
     def align(

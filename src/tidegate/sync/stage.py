@@ -59,7 +59,7 @@ class Synchronize(SyncSettings, Operator):
     """
 
     name: ClassVar[str] = "synchronize"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     topic: str = "topic"
     """The column that holds the topic."""
