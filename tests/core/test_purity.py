@@ -14,7 +14,7 @@ import tidegate
 
 ROOT = Path(tidegate.__file__).parent
 ALLOWED = {
-    "__future__", "abc", "base64", "bisect", "collections", "contextlib", "dataclasses",
+    "__future__", "abc", "base64", "bisect", "collections", "contextlib", "ctypes", "dataclasses",
     "datetime", "decimal", "enum",
     "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re",
     "struct", "threading", "types", "typing", "zlib",

@@ -208,7 +208,8 @@ def test_the_kernels_do_the_same_without_the_jit() -> None:
     results = []
     for disabled in ("0", "1"):
         env = {**os.environ, "NUMBA_DISABLE_JIT": disabled}
-        env["PYTHONPATH"] = str(Path(__file__).parents[1])
+        here = Path(__file__).parents[1]
+        env["PYTHONPATH"] = f"{here}{os.pathsep}{here.parent / 'src'}"
         script = [sys.executable, "-W", "error::RuntimeWarning", "-c", WITHOUT_THE_JIT]
         done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -9,7 +9,6 @@ Clock policy: event time only, taken from the stamps. No method reads a clock; `
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -486,7 +485,7 @@ class _Synchronizer:
         try:
             for row, how, value in extra["payloads"]:
                 self._payloads[int(row)] = _loaded(how, value, load)
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise StateError("snapshot is corrupt: its payloads are unreadable") from error
         return self
 

@@ -103,7 +103,7 @@ def record(*names: str | tuple[Any, ...]) -> Any:
         (name, np.int64) if isinstance(name, str) else (name[0], np.int64, (name[1],))
         for name in names
     ]
-    return np.dtype(fields, align=True)
+    return np.dtype((np.record, np.dtype(fields, align=True)))
 
 
 RULES = record(
