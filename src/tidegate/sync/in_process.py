@@ -350,8 +350,10 @@ class _Synchronizer:
             The sets that no longer wait for a silent optional topic.
 
         >>> sync = ApproximateTime(["a", "b", "c"], queue_size=9, optional=["c"], timeout=10)
-        >>> [sync.push(*m) for m in [("a", 0), ("b", 1)]], len(sync.tick(12))
-        ([[], []], 1)
+        >>> [sync.push(*message) for message in [("a", 0), ("b", 1), ("a", 9)]]
+        [[], [], []]
+        >>> [s.times_ns for s in sync.tick(12)]
+        [(0, 1, None)]
         """
         time_ns = stamp_of(now, "tick")
         with self._lock:
