@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -322,3 +323,12 @@ def test_a_run_is_refused_before_spark_starts(
     with pytest.raises(ConfigError, match=rf"^{field}: .*(must be inside|lead out)"):
         report.open_definition(definition, master="no such master")
     assert not (root / "out").exists()
+
+
+def test_the_reference_lists_every_format_and_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
+    named = set(re.findall(r"`([^`]+)`", text))
+    for format in (*SOURCES.values(), *SINKS.values()):
+        options = {name.removeprefix("kafka.") for name in format.options or ()}
+        options |= {n for n in (format.options or ()) if n.startswith("kafka.") and n in named}
+        assert {format.name, *options} <= named
