@@ -19,16 +19,16 @@ import pyarrow as pa
 
 from tidegate.core.outcomes import Collection, Watermark
 from tidegate.windows import (
+    AfterCount,
+    AfterSize,
+    AfterTime,
     AtWatermark,
-    Count,
     Everything,
     Memory,
     MemoryPressure,
     RateChange,
     Session,
-    Size,
     Sliding,
-    Time,
     Tumbling,
     Window,
 )
@@ -181,7 +181,11 @@ def _full(frame: pl.DataFrame, times: np.ndarray) -> int:
 def ingest(rows: pa.RecordBatch, times: np.ndarray) -> None:
     """Rows a second with five triggers on every row, in collections of 10,000."""
     trigger = (
-        Count(500) | Size(1 << 20) | Time("5 s") | RateChange(0.9, "1 s") | MemoryPressure(0.9)
+        AfterCount(500)
+        | AfterSize(1 << 20)
+        | AfterTime("5 s")
+        | RateChange(0.9, "1 s")
+        | MemoryPressure(0.9)
     )
     n = min(len(times), 2_000_000)
     for label, stage in (

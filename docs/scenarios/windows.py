@@ -15,7 +15,7 @@ from tidegate.report.picture import ALTERNATING, Picture
 from tidegate.windows import (
     Adaptive,
     AtWatermark,
-    Count,
+    AfterCount,
     LookBack,
     Reemit,
     Session,
@@ -128,7 +128,7 @@ def bridge() -> Picture:
 def early() -> Picture:
     """A trigger emits before the window is complete: here after every four rows, and once more at
     the watermark."""
-    window = Window(Tumbling("200 ms"), trigger=Count(4) | AtWatermark())
+    window = Window(Tumbling("200 ms"), trigger=AfterCount(4) | AtWatermark())
     return run(window, [*steps(5, 390, 20), 450.0], 460)
 
 

@@ -13,7 +13,9 @@ from tidegate.core.outcomes import Collection, Dropped, Late, Watermark
 from tidegate.errors import ConfigError
 from tidegate.windows import (
     Adaptive,
-    Count,
+    AfterCount,
+    AfterSize,
+    AfterTime,
     Discard,
     Everything,
     LatePolicy,
@@ -22,8 +24,6 @@ from tidegate.windows import (
     NextWindow,
     RateMonitor,
     Reemit,
-    Size,
-    Time,
     Tumbling,
     Window,
     WindowOutput,
@@ -69,7 +69,7 @@ def test_memory(case: dict[str, Any]) -> None:
 
 
 def trigger_of(given: list[dict[str, int]]) -> Any:
-    makers = {"count": Count, "size": Size, "time_ms": lambda ms: Time(f"{ms} ms")}
+    makers = {"count": AfterCount, "size": AfterSize, "time_ms": lambda ms: AfterTime(f"{ms} ms")}
     made = [makers[name](value) for each in given for name, value in each.items()]
     whole = made[0]
     for each in made[1:]:

@@ -23,6 +23,7 @@ from tidegate.windows import (
     Sliding,
     Tumbling,
     Window,
+    outputs,
 )
 
 KINDS = {
@@ -130,7 +131,10 @@ def test_names_that_look_like_ours() -> None:
     (out,) = stage.flush(state)
     assert out.rows.schema.equals(stage.schema(rows.schema))  # type: ignore[union-attr]
     (row,) = out.rows.to_pylist()  # type: ignore[union-attr]
-    assert (row["pane"], row["late"], row["window_id"], row["n"]) == (0, False, "0/10/0", 1)
+    assert (row["pane"], row["late"], row["window_id"], row["n"]) == (9, True, "mine", 1)
+    ours = row["tidegate_pane"], row["tidegate_late"], row["tidegate_window_id"]
+    assert ours == (0, False, "0/10/0")
+    assert [w.window_id for w in outputs([out])] == ["0/10/0"]
 
 
 def test_a_hundred_thousand_lanes_and_windows() -> None:

@@ -15,8 +15,9 @@ from tidegate.core.chain import Chain
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Late, Outcome, Watermark
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.windows import Discard, Sliding, Tumbling, Window, settling
-from tidegate.windows.triggers import Count
+from tidegate.windows import Discard, Sliding, Tumbling, Window
+from tidegate.windows import stage as windows_stage
+from tidegate.windows.triggers import AfterCount
 
 SUMS = {
     "n": "count", "s": ("sum", "v"), "m": ("mean", "v"), "hi": ("max", "v"), "lo": ("min", "v"),
@@ -82,7 +83,7 @@ def tables(outcomes: list[Outcome]) -> dict[str, list[Any]]:
     return out
 
 
-@pytest.mark.parametrize("dense", [settling.DENSE, 1], ids=["array", "hash"])
+@pytest.mark.parametrize("dense", [windows_stage.DENSE, 1], ids=["array", "hash"])
 @pytest.mark.parametrize("group_by", [(), ("g",)], ids=["", "by group"])
 @settings(max_examples=60, deadline=None)
 @given(
@@ -108,7 +109,7 @@ def test_the_same_windows_and_late_rows(
     states = chain.open(4)
     found: list[Outcome] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settling, "DENSE", dense)
+        patch.setattr(windows_stage, "DENSE", dense)
         for piece in pieces:
             found += chain.process(states, piece)
             # And a restart after every piece: all there is to know is in the snapshots.
@@ -124,7 +125,7 @@ def test_rows_are_held_for_stages_that_want_them_in_order() -> None:
     held = EventtimeWatermark("1 s")
     for stage in (
         Window(Tumbling("1 s")),
-        Window(Tumbling("1 s"), aggregates={"n": "count"}, trigger=Count(3)),
+        Window(Tumbling("1 s"), aggregates={"n": "count"}, trigger=AfterCount(3)),
         Window(Tumbling("1 s"), aggregates={"q": ("stddev", "v")}),
         EventtimeWatermark("1 s"),
     ):

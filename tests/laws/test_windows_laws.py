@@ -19,9 +19,11 @@ from tidegate.testing.laws import assert_cut_law, assert_restart_law, cut, rows_
 from tidegate.windows import (
     Accumulation,
     Adaptive,
+    AfterCount,
+    AfterSize,
+    AfterTime,
     Aggregate,
     AtWatermark,
-    Count,
     CountWindow,
     Discard,
     Everything,
@@ -34,10 +36,8 @@ from tidegate.windows import (
     Reemit,
     Session,
     SideOutput,
-    Size,
     Sliding,
     StateWindow,
-    Time,
     Tumbling,
     When,
     Window,
@@ -60,24 +60,27 @@ STAGES = {
     "tumbling by rows": Window(Tumbling(10), aggregates=LISTED, group_by=("g",), stats=True),
     "tumbling, distinct ids": Window(Tumbling(10), aggregates=SUMS, deduplicate_by="g"),
     "tumbling, early": Window(
-        Tumbling(10), trigger=AtWatermark(early=Count(3)) | BIG, aggregates=SUMS, in_order=True
+        Tumbling(10), trigger=AtWatermark(early=AfterCount(3)) | BIG, aggregates=SUMS, in_order=True
     ),
     "tumbling, accumulating": Window(
-        Tumbling(10), trigger=Count(2), aggregates=SUMS, group_by=("g",), in_order=True,
+        Tumbling(10), trigger=AfterCount(2), aggregates=SUMS, group_by=("g",), in_order=True,
         accumulation=Accumulation.ACCUMULATING,
     ),
     "tumbling rows, retracting": Window(
-        Tumbling(10), trigger=Count(2) | BIG, in_order=True, accumulation=Accumulation.RETRACTING
+        Tumbling(10), trigger=AfterCount(2) | BIG, in_order=True,
+        accumulation=Accumulation.RETRACTING,
     ),
     "sliding": Window(Sliding(20, 5), aggregates=SUMS),
     "sliding grouped": Window(Sliding(21, 6, 2), aggregates=SUMS, group_by=("g",)),
     "sliding rows": Window(Sliding(20, 10)),
-    "sliding, early": Window(Sliding(20, 10), trigger=Count(4), aggregates=SUMS, in_order=True),
+    "sliding, early": Window(
+        Sliding(20, 10), trigger=AfterCount(4), aggregates=SUMS, in_order=True
+    ),
     "session": Window(Session(4), aggregates=SUMS, group_by=("g",)),
     "session rows": Window(Session(4)),
-    "session, early": Window(Session(4), trigger=Count(3), aggregates=SUMS, in_order=True),
+    "session, early": Window(Session(4), trigger=AfterCount(3), aggregates=SUMS, in_order=True),
     "session, retracting": Window(
-        Session(4), trigger=Count(3), aggregates=SUMS, in_order=True,
+        Session(4), trigger=AfterCount(3), aggregates=SUMS, in_order=True,
         accumulation=Accumulation.RETRACTING,
     ),
     "count": Window(CountWindow(3), aggregates=SUMS, group_by=("g",)),
@@ -87,11 +90,11 @@ STAGES = {
     ),
     "state rows": Window(StateWindow(When("v", ">", 50.0), lambda rows: [True] * rows.num_rows)),
     "everything": Window(
-        Everything(), trigger=Count(5) | Size(200) | RateChange(0.5, 7), aggregates=SUMS
+        Everything(), trigger=AfterCount(5) | AfterSize(200) | RateChange(0.5, 7), aggregates=SUMS
     ),
-    "both": Window(Everything(), trigger=Count(2) & BIG, aggregates=SUMS),
+    "both": Window(Everything(), trigger=AfterCount(2) & BIG, aggregates=SUMS),
     "adaptive": Window(Adaptive(2, 50, 4), aggregates=SUMS),
-    "adaptive rows": Window(Adaptive(2, 50, 4), trigger=AtWatermark() | Count(6)),
+    "adaptive rows": Window(Adaptive(2, 50, 4), trigger=AtWatermark() | AfterCount(6)),
     "looking back": Window(LookBack(8), aggregates=SUMS),
     "looking back rows": Window(LookBack(8)),
     "looking both ways": Window(LookBack(5, 5), aggregates=LISTED, group_by=("g",)),
@@ -146,7 +149,7 @@ def test_cut(name: str, collection: Collection, at: list[int]) -> None:
 def test_cut_behind_the_event_time_stage(name: str, collection: Collection, at: list[int]) -> None:
     """Watermarks then fall wherever the cuts put them: the outcome is the same all the same."""
     stage = STAGES[name]
-    if not (stage.program.plain or stage.in_order) and "rows" not in name:
+    if not (not stage.program.fires_on_rows or stage.in_order) and "rows" not in name:
         stage = Window(
             stage.window, stage.trigger, stage.late, stage.aggregates, stage.group_by, in_order=True
         )
@@ -168,10 +171,10 @@ WHOLE = {
     name: Window(window, late=late, trigger=trigger, memory=memory)
     for name, window, late, trigger, memory in (
         ("tumbling", Tumbling(10), SideOutput(), AtWatermark(), None),
-        ("tumbling, early", Tumbling(10), Discard(), Count(3), None),
+        ("tumbling, early", Tumbling(10), Discard(), AfterCount(3), None),
         ("tumbling, next", Tumbling(10), NextWindow(), AtWatermark(), None),
         ("session", Session(4), Discard(), AtWatermark(), None),
-        ("session, next", Session(4), NextWindow(), Count(3), None),
+        ("session, next", Session(4), NextWindow(), AfterCount(3), None),
         ("count", CountWindow(3), SideOutput(), AtWatermark(), None),
         ("adaptive", Adaptive(2, 50, 4), SideOutput(), AtWatermark(), None),
         ("state", StateWindow(When("v", ">", 50.0), When("v", "<", 20.0)), SideOutput(),
@@ -227,7 +230,7 @@ def test_retractions_add_up(
     what one who saw every row that was not too late would have worked out."""
     stage = Window(
         window,
-        trigger=Count(3) | AtWatermark(),
+        trigger=AfterCount(3) | AtWatermark(),
         late=Reemit(30, retract=True),
         aggregates={"n": "count", "s": ("sum", "w")},
         group_by=group_by,
@@ -321,7 +324,7 @@ def test_time_triggers_fire_alike_whether_or_not_the_timer_ran(
     collection: Collection, at: list[int]
 ) -> None:
     """A row that comes after a deadline finds the pane as a timer at the deadline left it."""
-    stage = Window(Tumbling(50), trigger=Time(10), aggregates=SUMS)
+    stage = Window(Tumbling(50), trigger=AfterTime(10), aggregates=SUMS)
 
     def run(timers: bool) -> Any:
         state = stage.open(3)

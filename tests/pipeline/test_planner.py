@@ -16,7 +16,7 @@ from tidegate.pipeline.user_types import use_types
 from tidegate.pipeline.window_stage import build_window
 from tidegate.sync import Synchronize
 from tidegate.testing.fleet import facts, fleet
-from tidegate.windows import Count, Reemit, Sliding, Time, Tumbling, Window
+from tidegate.windows import AfterCount, AfterTime, Reemit, Sliding, Tumbling, Window
 
 STREAM: dict[str, Any] = {
     "columns": ["vehicle", "topic", "stamp", "log_time", "value"],
@@ -335,7 +335,7 @@ def test_windows_as_they_are_written() -> None:
     )  # fmt: skip
     assert isinstance(stage, Window)
     assert stage.window == Sliding("10 s", "5 s")
-    assert repr(stage.trigger) == repr(Count(100) | (Time("50 ms") & Count(5)))
+    assert repr(stage.trigger) == repr(AfterCount(100) | (AfterTime("50 ms") & AfterCount(5)))
     assert stage.late == Reemit("5 s", retract=True)
     assert [name for name, _ in stage.aggregates] == ["n", "speed", "p99"]
     assert stage.group_by == ("topic",)

@@ -112,7 +112,7 @@ def test_batches_and_windows_are_spans() -> None:
     shown = show(batches)
     assert shown.counts == {"batches": len(batches), "messages": 60}
     assert len(list(svg(shown).iter(f"{SVG}rect"))) == len(batches)
-    windows = tg.Windows(Everything(), trigger=tg.triggers.Count(4))
+    windows = tg.Windows(Everything(), trigger=tg.triggers.AfterCount(4))
     emitted = [w for n in range(12) for w in windows.push({"v": n}, time_ns=n * 10**9)]
     spans = show(emitted)
     assert spans.counts == {"windows": 3, "rows": 12}
@@ -184,7 +184,7 @@ def one_of_each() -> list[Any]:
     chain.process(tg.VectorDelta(f"d{n}", "v", Add([1.0]), time_ns=n) for n in range(5))
     batcher = tg.RateAwareBatcher(batch_length="1 s")
     pulses = [tg.Message("det", n * 10**8, gated=True) for n in range(20)]
-    one_row = tg.triggers.Count(1)
+    one_row = tg.triggers.AfterCount(1)
     rows, times = pa.record_batch({"topic": ["a"]}), np.array([5])
     return [
         tg.Collection.of(rows, times),

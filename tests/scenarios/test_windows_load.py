@@ -13,7 +13,7 @@ import pytest
 from tidegate.core.outcomes import Collection, Dropped, Outcome
 from tidegate.windows import (
     Adaptive,
-    Count,
+    AfterCount,
     Memory,
     Tumbling,
     Window,
@@ -133,7 +133,7 @@ def test_flood_with_spill_loses_nothing(tmp_path: Path) -> None:
     spill = SpillStore(tmp_path / "spill.db")
     windows = Windows(
         Tumbling("1 h"),
-        trigger=Count(100),
+        trigger=AfterCount(100),
         memory=Memory(budget, policy="spill"),
         spill=spill,
         emit=emit,
@@ -152,7 +152,7 @@ def test_flood_with_spill_loses_nothing(tmp_path: Path) -> None:
 def test_flood_with_block_waits_for_the_acknowledgement() -> None:
     budget = 200_000
     windows = Windows(
-        Tumbling("1 h"), trigger=Count(50), memory=Memory(budget, policy="block"), manual=True
+        Tumbling("1 h"), trigger=AfterCount(50), memory=Memory(budget, policy="block"), manual=True
     )
     stop = threading.Event()
 
@@ -181,7 +181,7 @@ def test_a_failing_receiver_gets_the_window_again() -> None:
         if len(tries) < 3:
             raise OSError("not now")
 
-    windows = Windows(Tumbling(10), trigger=Count(2), emit=emit)
+    windows = Windows(Tumbling(10), trigger=AfterCount(2), emit=emit)
     windows.push({"v": 1}, 1)
     windows.push({"v": 2}, 2)
     windows.tick(0)

@@ -13,14 +13,14 @@ import pytest
 
 from tidegate.core.outcomes import Collection
 from tidegate.errors import StateError
-from tidegate.windows import Count, Reemit, Tumbling, Windows
+from tidegate.windows import AfterCount, Reemit, Tumbling, Windows
 from tidegate.windows.durable import SpillStore, WriteAheadLog
 
 # Pushes rows one by one, says which were acknowledged, writes every delivery to a file, and is
 # killed by the parent somewhere on the way.
 PUSHER = """
 import json, sys
-from tidegate.windows import Count, Tumbling, Reemit, Windows
+from tidegate.windows import AfterCount, Tumbling, Reemit, Windows
 from tidegate.windows.durable import WriteAheadLog
 
 def emit(delivery):
@@ -29,11 +29,11 @@ def emit(delivery):
             file.write(json.dumps(row) + "\\n")
         file.flush()
 
-windows = Windows(Tumbling(10), trigger=Count(3), late=Reemit(20), log=WriteAheadLog(sys.argv[1]),
-                  emit=emit, checkpoint_every=7)
+windows = Windows(Tumbling(10), trigger=AfterCount(3), late=Reemit(20),
+                  log=WriteAheadLog(sys.argv[1]), emit=emit, checkpoint_every=7)
 for number in range(int(windows.metrics()["rows_in"]), 400):  # the log knows how far it came
     if number % 4 == 1:
-        windows.watermark(number - 6)
+        windows.advance(number - 6)
     windows.push({"id": number}, number)
     print(number, flush=True)
 windows.flush()
@@ -42,7 +42,7 @@ print("done", flush=True)
 
 
 def settings() -> dict[str, object]:
-    return {"trigger": Count(3), "late": Reemit(20), "checkpoint_every": 7}
+    return {"trigger": AfterCount(3), "late": Reemit(20), "checkpoint_every": 7}
 
 
 def undisturbed() -> list[dict[str, object]]:
@@ -52,7 +52,7 @@ def undisturbed() -> list[dict[str, object]]:
     )
     for number in range(400):
         if number % 4 == 1:
-            windows.watermark(number - 6)
+            windows.advance(number - 6)
         windows.push({"id": number}, number)
     windows.flush()
     return got
@@ -89,7 +89,7 @@ def test_killed_and_started_again_gives_the_same_windows(tmp_path: Path) -> None
     assert next_one > acknowledged  # whatever was acknowledged is there
     for number in range(next_one, 400):
         if number % 4 == 1:
-            windows.watermark(number - 6)
+            windows.advance(number - 6)
         windows.push({"id": number}, number)
     windows.flush()
     written = [json.loads(line) for line in out.read_text().splitlines()] + got
@@ -104,14 +104,14 @@ def test_a_refused_delivery_survives_the_crash(tmp_path: Path) -> None:
         raise ConnectionError
 
     first = Windows(
-        Tumbling(10), trigger=Count(2), log=WriteAheadLog(tmp_path / "log.db"), emit=away
+        Tumbling(10), trigger=AfterCount(2), log=WriteAheadLog(tmp_path / "log.db"), emit=away
     )
     first.push({"id": 1}, 1)
     first.push({"id": 2}, 2)
     got: list[int] = []
     second = Windows(
         Tumbling(10),
-        trigger=Count(2),
+        trigger=AfterCount(2),
         log=WriteAheadLog(tmp_path / "log.db"),
         emit=lambda delivery: got.extend(delivery.rows.column("id").to_pylist()),
     )
@@ -119,7 +119,7 @@ def test_a_refused_delivery_survives_the_crash(tmp_path: Path) -> None:
     assert got == [1, 2]
     third = Windows(
         Tumbling(10),
-        trigger=Count(2),
+        trigger=AfterCount(2),
         log=WriteAheadLog(tmp_path / "log.db"),
         emit=lambda delivery: got.append(-1),
     )
@@ -133,7 +133,7 @@ def test_the_log_is_truncated_on_acknowledgement(tmp_path: Path) -> None:
     for number in range(10):
         windows.push({"id": number}, number)
     assert len(log) == 10
-    windows.watermark(9)
+    windows.advance(9)
     assert len(log) == 11
     windows.acknowledge()
     assert len(log) == 0

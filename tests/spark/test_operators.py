@@ -15,7 +15,7 @@ from spark.recordings import Recording, ordered, stream_of, with_control
 from tidegate import align
 from tidegate.spark import Frames
 from tidegate.spark.query import run_batch_job
-from tidegate.windows import Count, Session, Sliding, Tumbling
+from tidegate.windows import AfterCount, Session, Sliding, Tumbling
 
 Pipeline = Callable[[Frames], Frames]
 
@@ -29,7 +29,7 @@ PIPELINES: dict[str, Pipeline] = {
         {"lidar": align.next("60 ms"), "imu": align.mean("50 ms")}, grid="20 Hz", missing="drop"
     ),
     "batch": lambda f: f.batch("1 s", gated=["lidar", "imu"]),
-    "window rows": lambda f: f.window(Tumbling("500 ms"), trigger=Count(40)),
+    "window rows": lambda f: f.window(Tumbling("500 ms"), trigger=AfterCount(40)),
     "window after window": lambda f: f.window(
         Tumbling("250 ms"), aggregates={"n": "count", "v": ("mean", "value")}, group_by=["topic"]
     ).window(Tumbling("1 s"), aggregates={"n": ("sum", "n")}),

@@ -21,7 +21,7 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.sink import ParquetSink
-from tidegate.windows import Count, Tumbling
+from tidegate.windows import AfterCount, Tumbling
 
 
 def middle(recording: Recording) -> int:
@@ -32,7 +32,7 @@ def middle(recording: Recording) -> int:
 
 def windowed(frames: Frames) -> Frames:
     """Rows wait in open windows: a worker dies after it took them and before it emitted them."""
-    return frames.window(Tumbling("700 ms"), trigger=Count(60))
+    return frames.window(Tumbling("700 ms"), trigger=AfterCount(60))
 
 
 @pytest.mark.parametrize("then", [lambda frames: frames, windowed], ids=["rows", "windows"])

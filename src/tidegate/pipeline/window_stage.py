@@ -7,8 +7,9 @@
         aggregates: {n: count, speed: [mean, value], p99: [quantile, value, 0.99]}
         groupBy: [topic]
 
-Kinds, triggers and late policies are the small values of `tidegate.windows`, by name. A single
-value is the first setting of its class; a mapping names them; nothing takes the defaults.
+Kinds, triggers and late policies are the small values of `tidegate.windows`, by the names they are
+registered under there (`@window_kind`, `@trigger`, `@late_policy`). A single value is the first
+setting of its class; a mapping names them; nothing takes the defaults.
 """
 
 from __future__ import annotations
@@ -24,60 +25,13 @@ from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError
 from tidegate.pipeline.errors import unknown
 from tidegate.pipeline.stages import StageContext
-from tidegate.windows import (
-    Accumulation,
-    Adaptive,
-    Aggregate,
-    AtWatermark,
-    Count,
-    CountWindow,
-    Discard,
-    Everything,
-    Fixed,
-    LookBack,
-    Memory,
-    MemoryPressure,
-    NextWindow,
-    RateChange,
-    Reemit,
-    Session,
-    SideOutput,
-    Size,
-    Sliding,
-    StateWindow,
-    Time,
-    Trigger,
-    Tumbling,
-    When,
-    Window,
-)
+from tidegate.windows import Accumulation, Aggregate, Memory, Window
+from tidegate.windows.kinds import WINDOW_KINDS
+from tidegate.windows.late import LATE_POLICIES
+from tidegate.windows.triggers import TRIGGERS, Trigger
 
-__all__ = ["KINDS", "LATE", "SETTINGS", "TRIGGERS", "build_window"]
+__all__ = ["SETTINGS", "build_window"]
 
-KINDS: dict[str, type[Any]] = {
-    "adaptive": Adaptive,
-    "count": CountWindow,
-    "everything": Everything,
-    "fixed": Fixed,
-    "look_back": LookBack,
-    "session": Session,
-    "sliding": Sliding,
-    "state": StateWindow,
-    "tumbling": Tumbling,
-}
-TRIGGERS: dict[str, type[Trigger]] = {
-    "count": Count,
-    "memory_pressure": MemoryPressure,
-    "rate_change": RateChange,
-    "size": Size,
-    "time": Time,
-}
-LATE: dict[str, type[Any]] = {
-    "discard": Discard,
-    "next_window": NextWindow,
-    "reemit": Reemit,
-    "side_output": SideOutput,
-}
 SETTINGS = tuple(
     field.name for field in fields(Window) if field.init and field.name not in ("window", "keys")
 )
@@ -92,26 +46,28 @@ def build_window(settings: Mapping[str, Any], context: StageContext) -> Operator
     Traceback (most recent call last):
         ...
     tidegate.errors.ConfigError: trigger.any: got 'time 1', is not known here; did you mean time? \
-allowed are all, any, count, memory_pressure, rate_change, size, time, watermark
+allowed are all, any, count, memory_pressure, once, rate_change, size, time, watermark
     >>> build_window({"tumbling": "1 s"}, StageContext()).window
     Tumbling(size=1000000000, offset=0)
     """
     given = {snake(name): value for name, value in settings.items()}
-    kinds = [name for name in given if name in KINDS]
+    kinds = [name for name in given if name in WINDOW_KINDS]
     for written in settings:
-        if snake(written) not in (*KINDS, *SETTINGS):
-            text = unknown(written, (*KINDS, *SETTINGS))
+        if snake(written) not in (*WINDOW_KINDS, *SETTINGS):
+            text = unknown(written, (*WINDOW_KINDS, *SETTINGS))
             raise ConfigError(written, settings[written], text)
     if len(kinds) > 1:
         raise ConfigError(
             kinds[1], given[kinds[1]], f"one kind of window only; {kinds[0]} is given"
         )
-    made: dict[str, Any] = {name: value for name, value in given.items() if name not in KINDS}
+    made: dict[str, Any] = {
+        name: value for name, value in given.items() if name not in WINDOW_KINDS
+    }
     if kinds:
-        made["window"] = _kind(kinds[0], given[kinds[0]])
+        made["window"] = _make(WINDOW_KINDS[kinds[0]], given[kinds[0]], kinds[0])
     readers: dict[str, Callable[[Any], Any]] = {
         "trigger": lambda value: _trigger(value, "trigger"),
-        "late": lambda value: _named(LATE, value, "late"),
+        "late": lambda value: _named(LATE_POLICIES, value, "late"),
         "aggregates": _aggregates,
         "memory": lambda value: _make(Memory, value, "memory"),
         "accumulation": _accumulation,
@@ -124,40 +80,30 @@ allowed are all, any, count, memory_pressure, rate_change, size, time, watermark
     return Window(keys=context.key, **made)
 
 
-build_window.settings = (*KINDS, *SETTINGS)  # type: ignore[attr-defined]
-
-
-def _kind(name: str, value: Any) -> Any:
-    if name == "state" and isinstance(value, Mapping):
-        conditions = ("open", "emit")
-        value = {
-            part: _make(When, inner, f"state.{part}")
-            if part in conditions and isinstance(inner, Mapping)
-            else inner
-            for part, inner in value.items()
-        }
-    return _make(KINDS[name], value, name)
+build_window.settings = (*WINDOW_KINDS, *SETTINGS)  # type: ignore[attr-defined]
 
 
 def _trigger(value: Any, path: str) -> Trigger:
-    name, inner = _single(value, path, (*TRIGGERS, "all", "any", "watermark"))
+    name, inner = _single(value, path, (*TRIGGERS, "all", "any"))
     if name in ("all", "any"):
         if not isinstance(inner, list) or not inner:
             raise ConfigError(f"{path}.{name}", inner, "must be a list of triggers")
         parts = [_trigger(part, f"{path}.{name}") for part in inner]
         return reduce(or_ if name == "any" else and_, parts)
-    if name == "watermark":
-        parts_of = {} if inner is None else inner
-        if not isinstance(parts_of, Mapping):
-            raise ConfigError(f"{path}.watermark", inner, "must be a mapping: early, late")
-        moments = {
-            which: _trigger(part, f"{path}.watermark.{which}")
-            for which, part in parts_of.items()
+    kind = TRIGGERS[name]
+    if len(kind.inner) == 1:  # once: {count: 3}
+        inner = {kind.inner[0]: _trigger(inner, f"{path}.{name}")}
+    elif kind.inner:
+        given = {} if inner is None else inner
+        if not isinstance(given, Mapping):
+            text = f"must be a mapping: {', '.join(kind.inner)}"
+            raise ConfigError(f"{path}.{name}", inner, text)
+        inner = {
+            which: _trigger(part, f"{path}.{name}.{which}")
+            for which, part in given.items()
             if part is not None
         }
-        firing: Trigger = _make(AtWatermark, moments, f"{path}.watermark")
-        return firing
-    made: Trigger = _make(TRIGGERS[name], inner, f"{path}.{name}")
+    made: Trigger = _make(kind, inner, f"{path}.{name}")
     return made
 
 
@@ -186,6 +132,9 @@ def _make(target: type[Any], value: Any, path: str) -> Any:
         for written, inner in value.items():
             if snake(written) not in allowed:
                 raise ConfigError(f"{path}.{written}", inner, unknown(written, allowed))
+            nested = getattr(target, "nested", {}).get(snake(written))
+            if nested is not None and isinstance(inner, Mapping):
+                inner = _make(nested, inner, f"{path}.{written}")
             given[snake(written)] = inner
     elif value is not None and value is not True:
         if not allowed:

@@ -1,6 +1,17 @@
-"""Windows: which rows belong together, when they are emitted, and what with late ones."""
+"""Windows: which rows belong together, when they are emitted, and what with late ones.
 
-from tidegate.windows.aggregates import Aggregate
+kinds         Tumbling, Sliding, Session, ...: which window a row belongs to
+triggers      AfterCount, AfterTime, AtWatermark, ...: when a window emits
+late          SideOutput, Discard, NextWindow, Reemit: rows whose window is closed
+aggregates    what is worked out per window and group
+results       what comes out
+stage         Window: all of these as a stage of a pipeline
+in_process    Windows: the same in plain Python, with a memory budget and a log
+memory, rate, durable, look_back, sub_windows, kernels    what they are made of
+"""
+
+from tidegate.windows.aggregates import Aggregate, AggregateFunction, Fold, aggregate_function
+from tidegate.windows.durable import SpillStore, WriteAheadLog
 from tidegate.windows.in_process import Windows
 from tidegate.windows.kinds import (
     Adaptive,
@@ -14,6 +25,7 @@ from tidegate.windows.kinds import (
     Tumbling,
     When,
     WindowKind,
+    window_kind,
 )
 from tidegate.windows.late import (
     Accumulation,
@@ -22,6 +34,7 @@ from tidegate.windows.late import (
     NextWindow,
     Reemit,
     SideOutput,
+    late_policy,
 )
 from tidegate.windows.memory import (
     Admission,
@@ -35,27 +48,34 @@ from tidegate.windows.rate import RateMonitor
 from tidegate.windows.results import WindowOutput, WindowStats, outputs
 from tidegate.windows.stage import Window
 from tidegate.windows.triggers import (
+    AfterCount,
+    AfterSize,
+    AfterTime,
     AtWatermark,
-    Count,
     MemoryPressure,
+    Once,
     Predicate,
     RateChange,
-    Size,
-    Time,
     Trigger,
+    TriggerProgram,
+    trigger,
 )
 
 __all__ = [
     "Accumulation",
     "Adaptive",
     "Admission",
+    "AfterCount",
+    "AfterSize",
+    "AfterTime",
     "Aggregate",
+    "AggregateFunction",
     "AtWatermark",
-    "Count",
     "CountWindow",
     "Discard",
     "Everything",
     "Fixed",
+    "Fold",
     "LatePolicy",
     "Level",
     "LookBack",
@@ -65,17 +85,18 @@ __all__ = [
     "MemoryPressure",
     "MemoryTracker",
     "NextWindow",
+    "Once",
     "Predicate",
     "RateChange",
     "RateMonitor",
     "Reemit",
     "Session",
     "SideOutput",
-    "Size",
     "Sliding",
+    "SpillStore",
     "StateWindow",
-    "Time",
     "Trigger",
+    "TriggerProgram",
     "Tumbling",
     "When",
     "Window",
@@ -83,5 +104,10 @@ __all__ = [
     "WindowOutput",
     "WindowStats",
     "Windows",
+    "WriteAheadLog",
+    "aggregate_function",
+    "late_policy",
     "outputs",
+    "trigger",
+    "window_kind",
 ]

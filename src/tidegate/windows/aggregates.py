@@ -1,50 +1,152 @@
-"""What is worked out per window and group.
+"""What is worked out per window and group, and the accumulators it is worked out with.
 
 `count sum mean min max first last` of numbers, booleans and times are kept up to date as rows
-arrive; no row is buffered for them. `quantile`, every further aggregation that Arrow knows
-(`stddev`, `count_distinct`, ...) and functions of your own see the rows of a window when it emits.
+arrive; no row is buffered for them. So is a `Fold` of your own. `quantile`, every further
+aggregation that Arrow knows (`stddev`, `count_distinct`, ...) and plain functions see the rows of a
+window when it emits, which are kept until then.
+
+How to read this file: `Aggregate` is what users write; an `AggregateFunction` is what a function
+name stands for (a new one is one class with `@aggregate_function("its_name")`); `SlotPlan` says
+which columns a set of aggregates needs; `Accumulators` holds the numbers of all slots of one call.
+
+A slot is one (pane, group). Only numbers enter the kernels; key, group, first and last columns
+follow by row number: numbers below `shift` are slots that the state held, the rest are rows of the
+collection. Rows reach their slots in one of two ways, and `Accumulators.add` takes either: as
+`Steps` (runs of rows) or as `RowSlots` (the slot of every row).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from tidegate.core.columns import LANE, SERIAL
+from tidegate.core.numba import as_readonly
+from tidegate.core.outcomes import Int32s, Int64s
+from tidegate.core.parallel import MANY, each
 from tidegate.errors import ConfigError
+from tidegate.windows.kernels.aggregate_rows import scatter_floats, scatter_ints, scatter_rows
+from tidegate.windows.kernels.aggregate_runs import (
+    SlotRows,
+    Sums,
+    Values,
+    fold_floats,
+    fold_ints,
+    fold_rows,
+    quantiles,
+)
+from tidegate.windows.kernels.layout import Step, Steps
 
-__all__ = ["Aggregate", "parse_aggregates"]
+__all__ = [
+    "AGGREGATE_FUNCTIONS",
+    "Aggregate",
+    "AggregateFunction",
+    "Fold",
+    "aggregate_function",
+    "parse_aggregates",
+]
 
-INCREMENTAL = ("count", "sum", "mean", "min", "max", "first", "last")
-"""Needs no rows, only accumulators."""
+_MAX, _MIN = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+_NO_NULLS = as_readonly(np.zeros(0, np.bool_))
+
+
+# -- what users write -----------------------------------------------------------------------------
+
+
+class Fold:
+    """An aggregate of your own that is kept up to date without buffering rows. Subclass it.
+
+    The states of panes that are put together (sliding windows, sessions that merge) are merged, so
+    `merge(add(init(), a), add(init(), b))` must mean the same as `add(add(init(), a), b)`.
+
+    >>> class SumOfSquares(Fold):
+    ...     type = state_type = pa.float64()
+    ...     def init(self): return 0.0
+    ...     def add(self, state, values): return state + sum(v * v for v in values.to_pylist())
+    ...     def merge(self, left, right): return left + right
+    >>> Aggregate(SumOfSquares(), "v").name
+    'SumOfSquares'
+    """
+
+    type: pa.DataType
+    """The Arrow type of the result."""
+    state_type: pa.DataType
+    """The Arrow type of a state: it is part of snapshots, so it must be plain data."""
+
+    def init(self) -> Any:
+        """The state of a window without rows."""
+        raise NotImplementedError
+
+    def add(self, state: Any, values: pa.Array) -> Any:
+        """The state after further values, in the order of arrival.
+
+        Args:
+            state: made by `init`, `add` or `merge`.
+            values: a run of values of the column, nulls included.
+        """
+        raise NotImplementedError
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """The state of two sets of rows together; those of `left` came first.
+
+        Args:
+            left: a state.
+            right: another one.
+        """
+        raise NotImplementedError
+
+    def finish(self, state: Any) -> Any:
+        """The result, of the Arrow type `type`. By default the state itself.
+
+        Args:
+            state: of a whole pane and group.
+        """
+        return state
 
 
 @dataclass(frozen=True)
 class Aggregate:
     """One column of the result: a function of one input column, by name or your own.
 
-    `function` is `count`, `sum`, `mean`, `min`, `max`, `first`, `last`, `quantile` (with `q`), any
-    other name of an Arrow group aggregation, or a callable from an Arrow array (the values of one
-    window and group, sorted by time) to one value of the Arrow type `type`.
+    >>> Aggregate("quantile", "speed", q=0.99).column
+    'speed'
     """
 
-    function: str | Callable[[pa.Array], Any] = field(repr=False)
+    function: str | Fold | Callable[[pa.Array], Any] = field(repr=False)
+    """`count`, `sum`, `mean`, `min`, `max`, `first`, `last`, `quantile` (with `q`), any other name
+    of an Arrow group aggregation; a `Fold`; or a function from an Arrow array (the values of one
+    window and group, sorted by time) to one value of the Arrow type `type`."""
     column: str | None = None
+    """The input column. None is for `count` only: it then counts rows, not values."""
     q: float | None = None
+    """The quantile, from 0 to 1; for `quantile` only."""
     type: pa.DataType | None = None
+    """The Arrow type of the result; for a function of your own only, and necessary there."""
     name: str = ""
+    """How settings and snapshots call it; the function's name by default."""
 
     def __post_init__(self) -> None:
         what = self.function
-        label = what if isinstance(what, str) else getattr(what, "__qualname__", "function")
-        object.__setattr__(self, "name", self.name or label)
+        label = what if isinstance(what, str) else getattr(what, "__qualname__", "")
+        if isinstance(what, Fold):
+            label = what.__class__.__name__
+            object.__setattr__(self, "type", self.type or getattr(what, "type", None))
+        object.__setattr__(self, "name", self.name or label or "function")
         if not isinstance(what, str):
-            if not callable(what):
+            if not isinstance(what, Fold) and not callable(what):
                 raise ConfigError("function", what, "must be a name or a function")
             if self.type is None:
                 raise ConfigError("type", None, "must be given for a function of your own")
+            if isinstance(what, Fold) and not hasattr(what, "state_type"):
+                raise ConfigError("state_type", None, f"must be given by {label}")
         if self.column is None and what != "count":
             raise ConfigError("column", None, f"must be given for {label}")
         if what == "quantile":
@@ -53,71 +155,46 @@ class Aggregate:
         elif self.q is not None:
             raise ConfigError("q", self.q, "is only for a quantile")
 
-    def incremental(self, rows: pa.Schema) -> bool:
-        """Can this be kept up to date without the rows?"""
-        if self.function not in INCREMENTAL:
-            return False
-        if self.column is None or self.function in ("first", "last", "count"):
-            return True
-        return storage_of(column_type(rows, self.column)) is not None
-
-    def result(self, rows: pa.Schema) -> pa.DataType:
-        """The exact type of the result column, or a ConfigError where it has no meaning."""
-        if self.function == "count":
-            if self.column is not None:
-                column_type(rows, self.column)
-            return pa.int64()
-        assert self.column is not None
-        kind = column_type(rows, self.column)
-        if self.function in ("first", "last"):
-            return kind
+    @property
+    def implementation(self) -> AggregateFunction:
+        """What carries it out."""
+        if isinstance(self.function, Fold):
+            return UserFold(self.function)
         if not isinstance(self.function, str):
-            assert self.type is not None
-            return self.type
-        number = (
-            pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
-        )
-        if self.function == "quantile" and number:
-            return pa.float64()
-        if self.function in ("sum", "mean") and number and storage_of(kind) is not None:
-            if self.function == "mean" or pa.types.is_floating(kind):
-                return pa.float64()
-            return pa.int64()
-        if self.function in ("min", "max") and storage_of(kind) is not None:
-            return kind
-        try:
-            empty = pa.table({"slot": pa.array([], pa.int64()), "v": pa.array([], kind)})
-            made = empty.group_by("slot").aggregate([("v", self.function)])
-            return made.schema.field(f"v_{self.function}").type
-        except (pa.ArrowKeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise ConfigError(
-                "aggregates",
-                f"{self.function}({self.column})",
-                f"must be an aggregation Arrow knows for {kind}: {error}",
-            ) from error
+            return UserFunction(self.function, self.type)
+        return AGGREGATE_FUNCTIONS.get(self.function) or ArrowFunction(self.function)
 
+    def is_incremental(self, rows: pa.Schema) -> bool:
+        """Whether it is kept up to date without the rows.
 
-def column_type(rows: pa.Schema, name: str, field: str = "aggregates") -> pa.DataType:
-    at = rows.get_field_index(name)
-    if at < 0:
-        raise ConfigError(field, name, f"must be a column of the input: {', '.join(rows.names)}")
-    return rows.field(at).type
+        Args:
+            rows: the schema of the rows.
+        """
+        kind = None if self.column is None else column_type(rows, self.column)
+        return self.implementation.is_incremental(kind)
 
+    def result_type(self, rows: pa.Schema) -> pa.DataType:
+        """The exact type of the result column.
 
-def storage_of(kind: pa.DataType) -> str | None:
-    """How a column is accumulated: as `int` or `float` (64 bits), or not at all (None)."""
-    types = pa.types
-    if types.is_floating(kind):
-        return "float"
-    if types.is_uint64(kind):
-        return None  # beyond int64: left to Arrow, which is exact there
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
-        return None if types.is_interval(kind) else "int"
-    return None
+        Args:
+            rows: the schema of the rows.
+
+        Raises:
+            ConfigError: there is no such column, or the function has no meaning for its type.
+        """
+        kind = None if self.column is None else column_type(rows, self.column)
+        return self.implementation.result_type(kind, self.column)
 
 
 def parse_aggregates(given: object) -> tuple[tuple[str, Aggregate], ...]:
     """Names and aggregates, from a mapping such as `{"n": "count", "mean_v": ("mean", "v")}`.
+
+    Args:
+        given: a mapping or pairs of a name and a function name, a tuple of the arguments of
+            `Aggregate`, or an `Aggregate`.
+
+    Raises:
+        ConfigError: anything else, or a name that is given twice.
 
     >>> parse_aggregates({"n": "count"})[0][0]
     'n'
@@ -144,3 +221,631 @@ def parse_aggregates(given: object) -> tuple[tuple[str, Aggregate], ...]:
     if len({name for name, _ in out}) != len(out):
         raise ConfigError("aggregates", given, "must have different names")
     return tuple(out)
+
+
+def column_type(rows: pa.Schema, name: str, field: str = "aggregates") -> pa.DataType:
+    """The type of a column, or a ConfigError that names the setting and the columns there are."""
+    at = rows.get_field_index(name)
+    if at < 0:
+        raise ConfigError(field, name, f"must be a column of the input: {', '.join(rows.names)}")
+    return rows.field(at).type
+
+
+# -- what a function name stands for --------------------------------------------------------------
+
+
+class Need(Enum):
+    """What an aggregate has to be worked out from."""
+
+    ROWS = "rows"
+    """The rows themselves, when the window emits."""
+    COUNT = "count"
+    """How many values are not null."""
+    SUM = "sum"
+    EXTREMES = "extremes"
+    FIRST = "first"
+    LAST = "last"
+    FOLD = "fold"
+    """The state of a user's `Fold`."""
+
+
+class AggregateFunction:
+    """One aggregation. Subclass it, with `@aggregate_function`, to add one.
+
+    An incremental one (`need` other than `ROWS`) reads its accumulators in `finish`; one that needs
+    the rows works on the values of all slots at once in `over_rows`.
+    """
+
+    need: Need = Need.ROWS
+
+    def is_incremental(self, kind: pa.DataType | None) -> bool:
+        """Whether it can be kept up to date for a column of this type (None: for whole rows)."""
+        if self.need in (Need.SUM, Need.EXTREMES):
+            return kind is not None and storage_of(kind) is not None
+        return self.need is not Need.ROWS
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        """The type of the result for a column of this type, or a ConfigError."""
+        raise NotImplementedError
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        """The results of these slots; null where there is no value."""
+        raise NotImplementedError
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        """The results of slots `which`; slot s has `values[edges[s]:edges[s + 1]]`, by time."""
+        raise NotImplementedError
+
+
+AGGREGATE_FUNCTIONS: dict[str, AggregateFunction] = {}
+"""The aggregations of our own by name; every other name is Arrow's."""
+
+A = TypeVar("A", bound=type[AggregateFunction])
+
+
+def aggregate_function(name: str) -> Callable[[A], A]:
+    """Register an aggregation under the name that `aggregates` calls it by.
+
+    Args:
+        name: in snake case; one of Arrow's own is then ours.
+
+    Returns:
+        A decorator for a class derived from `AggregateFunction`.
+    """
+
+    def register(function: A) -> A:
+        AGGREGATE_FUNCTIONS[name] = function()
+        return function
+
+    return register
+
+
+@aggregate_function("count")
+class CountValues(AggregateFunction):
+    """Rows, or with a column the values that are not null."""
+
+    need = Need.COUNT
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        return pa.int64()
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        if column is None:
+            return pa.array(slots.rows.n[which])
+        found = slots.counts.get(column)
+        return pa.array((slots.sums[column].n if found is None else found)[which])
+
+
+@aggregate_function("sum")
+class SumOfValues(AggregateFunction):
+    """Exact for whole numbers: null where 64 bits are not enough."""
+
+    need = Need.SUM
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        if kind is not None and is_number(kind) and storage_of(kind) is not None:
+            return pa.float64() if pa.types.is_floating(kind) else pa.int64()
+        return ArrowFunction("sum").result_type(kind, column)
+
+    def is_incremental(self, kind: pa.DataType | None) -> bool:
+        return kind is not None and is_number(kind) and storage_of(kind) is not None
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        sums = slots.sums[str(column)]
+        return pa.array(sums.total[which], mask=_without_sum(sums, which))
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        return ArrowFunction(str(aggregate.function)).over_rows(
+            values, edges, which, aggregate, kind
+        )
+
+
+@aggregate_function("mean")
+class MeanOfValues(SumOfValues):
+    """The sum divided by the count."""
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        if kind is not None and is_number(kind) and storage_of(kind) is not None:
+            return pa.float64()
+        return ArrowFunction("mean").result_type(kind, column)
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        sums = slots.sums[str(column)]
+        mean = sums.total[which] / np.maximum(sums.n[which], 1)
+        return pa.array(mean, mask=_without_sum(sums, which))
+
+
+def _without_sum(sums: Sums, which: Int64s) -> NDArray[np.bool_]:
+    empty: NDArray[np.bool_] = sums.n[which] == 0
+    return empty | sums.overflow[which] if len(sums.overflow) else empty
+
+
+class Extreme(AggregateFunction):
+    """The least or the greatest value; NaN is skipped."""
+
+    need = Need.EXTREMES
+    name = ""
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        if kind is not None and storage_of(kind) is not None:
+            return kind
+        return ArrowFunction(self.name).result_type(kind, column)
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        sums = slots.sums[str(column)]
+        made = (sums.low if self.name == "min" else sums.high)[which]
+        if made.dtype == np.float64:  # values there were, but nothing except NaN
+            made = np.where(sums.low[which] > sums.high[which], np.nan, made)
+        return pa.array(made, mask=sums.n[which] == 0)
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        return ArrowFunction(self.name).over_rows(values, edges, which, aggregate, kind)
+
+
+@aggregate_function("min")
+class Least(Extreme):
+    """The least value."""
+
+    name = "min"
+
+
+@aggregate_function("max")
+class Greatest(Extreme):
+    """The greatest value."""
+
+    name = "max"
+
+
+@aggregate_function("first")
+class FirstValue(AggregateFunction):
+    """The value of the first row by (time, arrival), null included."""
+
+    need = Need.FIRST
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        return kind
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        return slots.payload(str(column), which)
+
+
+@aggregate_function("last")
+class LastValue(FirstValue):
+    """The value of the last row by (time, arrival), null included."""
+
+    need = Need.LAST
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        return slots.payload(str(column), which, last=True)
+
+
+@aggregate_function("quantile")
+class Quantile(AggregateFunction):
+    """Exact, by linear interpolation between the two nearest values."""
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        if kind is None or not is_number(kind):
+            raise ConfigError(
+                "aggregates", f"quantile({column})", f"must be of numbers, not {kind}"
+            )
+        return pa.float64()
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        floats = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        out, present = np.empty(len(which)), np.empty(len(which), np.bool_)
+        assert aggregate.q is not None
+        starts, ends = edges[which], edges[which + 1]
+        quantiles(as_readonly(floats), starts, ends, float(aggregate.q), out, present)
+        return pa.array(out, mask=~present)
+
+
+@dataclass(frozen=True)
+class ArrowFunction(AggregateFunction):
+    """An aggregation that Arrow brings, such as `stddev` or `count_distinct`."""
+
+    name: str
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        try:
+            empty = pa.table({"slot": pa.array([], pa.int64()), "v": pa.array([], kind)})
+            made = empty.group_by("slot").aggregate([("v", self.name)])
+            return made.schema.field(f"v_{self.name}").type
+        except (pa.ArrowKeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ConfigError(
+                "aggregates",
+                f"{self.name}({column})",
+                f"must be an aggregation Arrow knows for {kind}: {error}",
+            ) from error
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        slot = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        table = pa.table({"slot": slot, "v": values})
+        made = table.group_by("slot", use_threads=False).aggregate([("v", self.name)])
+        at = np.empty(len(edges) - 1, np.int64)
+        at[made.column("slot").to_numpy()] = np.arange(made.num_rows)
+        result = made.column(f"v_{self.name}").combine_chunks()
+        if isinstance(result, pa.ChunkedArray):
+            result = pa.concat_arrays(result.chunks)
+        return result.take(pa.array(at[which])).cast(kind)
+
+
+@dataclass(frozen=True)
+class UserFunction(AggregateFunction):
+    """A plain function of the user's: one call per window and group, never per row."""
+
+    function: Callable[[pa.Array], Any]
+    type: pa.DataType
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        return self.type
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        made = [
+            self.function(values.slice(a, b - a))
+            for a, b in zip(edges[which].tolist(), edges[which + 1].tolist(), strict=True)
+        ]
+        return pa.array([v.as_py() if isinstance(v, pa.Scalar) else v for v in made], kind)
+
+
+@dataclass(frozen=True)
+class UserFold(AggregateFunction):
+    """A `Fold` of the user's."""
+
+    fold: Fold
+    need = Need.FOLD
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        return self.fold.type
+
+    def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        states = slots.folds[fold_key(self.fold, str(column))]
+        return pa.array([self.fold.finish(states[s]) for s in which.tolist()], self.fold.type)
+
+
+def fold_key(fold: Fold, column: str) -> str:
+    """The name under which the states of a fold are kept."""
+    return f"{type(fold).__qualname__}:{column}"
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whole numbers, floats and booleans."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_floating(kind))
+
+
+def storage_of(kind: pa.DataType) -> str | None:
+    """How a column is accumulated: as `int` or `float` (64 bits), or not at all (None)."""
+    types = pa.types
+    if types.is_floating(kind):
+        return "float"
+    if types.is_uint64(kind):
+        return None  # beyond int64: left to Arrow, which is exact there
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
+        return None if types.is_interval(kind) else "int"
+    return None
+
+
+# -- which columns are needed ---------------------------------------------------------------------
+
+
+class SlotColumn(NamedTuple):
+    """A column that is accumulated as a number."""
+
+    name: str
+    storage: str
+    """`int` or `float`."""
+    extremes: bool
+    """Whether min or max is wanted."""
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """What a set of aggregates needs, from the schema of the rows."""
+
+    first: tuple[str, ...]
+    """Columns of which the first value is kept: keys, groups, `first`."""
+    last: tuple[str, ...]
+    sums: tuple[SlotColumn, ...]
+    counted: tuple[str, ...]
+    """Columns of which only the values that are not null are counted."""
+    folds: tuple[tuple[str, Fold, str], ...]
+    """Folds of the user's: their key, themselves, their column."""
+    counts_only: bool
+    """No first or last by time is asked for, so times need not be compared."""
+
+
+def plan_slots(
+    rows: pa.Schema, carried: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]]
+) -> SlotPlan:
+    """What these aggregates need, besides the columns whose first value is carried along."""
+    first, last = list(carried), []
+    sums: dict[str, SlotColumn] = {}
+    counted, folds = [], {}
+    for _, aggregate in aggregates:
+        name, does = aggregate.column, aggregate.implementation
+        if name is None or not aggregate.is_incremental(rows):
+            continue
+        storage = storage_of(column_type(rows, name))
+        if does.need is Need.FIRST:
+            first.append(name)
+        elif does.need is Need.LAST:
+            last.append(name)
+        elif isinstance(does, UserFold):
+            folds[fold_key(does.fold, name)] = does.fold, name
+        elif does.need is Need.COUNT and storage is None:
+            counted.append(name)
+        else:
+            assert storage is not None
+            extremes = does.need is Need.EXTREMES or (name in sums and sums[name].extremes)
+            sums[name] = SlotColumn(name, storage, extremes)
+    return SlotPlan(
+        tuple(dict.fromkeys(first)),
+        tuple(dict.fromkeys(last)),
+        tuple(sums.values()),
+        tuple(dict.fromkeys(counted)),
+        tuple((key, *what) for key, what in folds.items()),
+        not last and len(first) == len(carried),
+    )
+
+
+# -- the accumulators -----------------------------------------------------------------------------
+
+
+class RowSlots(NamedTuple):
+    """The slot of every row from number `first` on, or -1: see `kernels/any_order.py`."""
+
+    slot: Int32s
+    first: int
+
+
+@dataclass
+class Accumulators:
+    """The accumulators of all slots of one call."""
+
+    plan: SlotPlan
+    size: int
+    held: pa.RecordBatch | None = None
+    held_at: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """For each of the first slots: its row of the table the state held, or -1."""
+
+    def __post_init__(self) -> None:
+        n = self.size
+        self.rows = SlotRows(*np.zeros((len(SlotRows._fields), n), np.int64))
+        self.counts = {name: np.zeros(n, np.int64) for name in self.plan.counted}
+        self.sums = {column.name: _empty_sums(n, column.storage) for column in self.plan.sums}
+        self.folds: dict[str, list[Any]] = {
+            key: [fold.init() for _ in range(n)] for key, fold, _ in self.plan.folds
+        }
+        self.batch: pa.RecordBatch | None = None
+        self.shift = 0 if self.held is None else self.held.num_rows
+        if self.held is None or len(self.held_at) == 0:
+            return
+        slot = np.flatnonzero(self.held_at >= 0)
+        row = self.held_at[slot]
+        self.rows.first_row[slot] = self.rows.last_row[slot] = row
+        for column, array in self._kept().items():
+            array[slot] = to_numpy(self.held.column(column))[row]
+        for key, states in self.folds.items():
+            found = self.held.column(f"fold:{key}").to_pylist()
+            for s, r in zip(slot.tolist(), row.tolist(), strict=True):
+                states[s] = found[r]
+
+    def _kept(self) -> dict[str, NDArray[Any]]:
+        """Every array that is kept in the state, by its column there."""
+        out: dict[str, NDArray[Any]] = {
+            "n": self.rows.n,
+            "first_time": self.rows.first_time,
+            "last_time": self.rows.last_time,
+        }
+        for name, count in self.counts.items():
+            out[f"count:{name}"] = count
+        for name, v in self.sums.items():
+            out[f"count:{name}"] = v.n
+            out[f"sum:{name}"] = v.total
+            out[f"min:{name}"] = v.low
+            out[f"max:{name}"] = v.high
+            if len(v.overflow):
+                out[f"over:{name}"] = v.overflow
+        return out
+
+    def add(self, moves: Steps | RowSlots, batch: pa.RecordBatch | None, times: Int64s) -> None:
+        """Move rows into slots: the one front of the two aggregation kernels.
+
+        Args:
+            moves: runs of rows, copies and merges (`Steps`), or the slot of every row.
+            batch: the rows; None where the steps only copy and merge.
+            times: their times.
+        """
+        self.batch = batch
+        work: list[Callable[[], None]] = [partial(self._add_rows, moves, as_readonly(times))]
+        work += [partial(self._add_values, moves, column) for column in self.plan.sums]
+        work += [partial(self._add_counts, moves, name) for name in self.plan.counted]
+        if isinstance(moves, RowSlots) and len(moves.slot) >= MANY:
+            each(lambda do: do(), work)
+        else:
+            for do in work:
+                do()
+        for key, fold, name in self.plan.folds:
+            assert isinstance(moves, Steps)  # a fold does not take rows in any order
+            column = None if batch is None else batch.column(name)
+            _add_fold(fold, self.folds[key], moves, column)
+
+    def _add_rows(self, moves: Steps | RowSlots, times: Int64s) -> None:
+        plan = self.plan
+        if isinstance(moves, Steps):
+            fold_rows(moves, times, plan.counts_only, self.shift, self.rows)
+        else:
+            part = times[moves.first : moves.first + len(moves.slot)]
+            number = self.shift + moves.first
+            scatter_rows(moves.slot, part, plan.counts_only, number, self.rows)
+
+    def _add_values(self, moves: Steps | RowSlots, column: SlotColumn) -> None:
+        values, sums = (
+            _column_values(self.batch, column.name, column.storage),
+            self.sums[column.name],
+        )
+        whole = column.storage == "int"
+        if isinstance(moves, Steps):
+            (fold_ints if whole else fold_floats)(moves, values, column.extremes, sums)
+            return
+        part = slice(moves.first, moves.first + len(moves.slot))
+        values = Values(values.values[part], values.valid[part])
+        (scatter_ints if whole else scatter_floats)(moves.slot, values, column.extremes, sums)
+
+    def _add_counts(self, moves: Steps | RowSlots, name: str) -> None:
+        """Count the values that are not null, of a column that is not a number."""
+        size = 0 if self.batch is None else self.batch.num_rows
+        valid = np.zeros(0, np.bool_)
+        if self.batch is not None:
+            valid = to_numpy(self.batch.column(name).is_valid())
+        if isinstance(moves, RowSlots):
+            part = valid[moves.first : moves.first + len(moves.slot)]
+            there = moves.slot[part & (moves.slot >= 0)]
+            self.counts[name] += np.bincount(there, minlength=self.size)
+            return
+        zeros = Values(as_readonly(np.zeros(size, np.int64)), as_readonly(valid))
+        spare = _empty_sums(self.size, "int")._replace(n=self.counts[name])
+        fold_ints(moves, zeros, False, spare)
+
+    def payload(self, name: str, which: Int64s, *, last: bool = False) -> pa.Array:
+        """The first (or last) value of a column, for these slots."""
+        row = (self.rows.last_row if last else self.rows.first_row)[which]
+        held = None
+        if self.held is not None:
+            held = self.held.column(f"{'last' if last else 'first'}:{name}")
+        if self.batch is None:
+            assert held is not None
+            return held.take(pa.array(row))
+        column = self.batch.column(name)
+        if held is None:
+            return column.take(pa.array(row))
+        # Take from each side by itself: a collection is not copied to be appended.
+        old = row < self.shift
+        if not old.any():
+            return column.take(pa.array(row - self.shift))
+        if old.all():
+            return held.take(pa.array(row))
+        both = [held.take(pa.array(row[old])), column.take(pa.array(row[~old] - self.shift))]
+        back = np.empty(len(row), np.int64)
+        back[np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])] = np.arange(len(row))
+        return pa.concat_arrays(both).take(pa.array(back))
+
+    def result(self, aggregate: Aggregate, kind: pa.DataType, which: Int64s) -> pa.Array:
+        """An incremental aggregate for these slots, of exactly this type."""
+        made = aggregate.implementation.finish(self, aggregate.column, which)
+        return from_storage(made, kind)
+
+    def store(self, which: Int64s, lane: Int32s, serial: Int64s) -> pa.RecordBatch:
+        """These slots as a table of the state."""
+        columns: dict[str, Any] = {LANE: pa.array(lane), SERIAL: pa.array(serial)}
+        for column, array in self._kept().items():
+            columns[column] = pa.array(array[which])
+        for name in self.plan.first:
+            columns[f"first:{name}"] = self.payload(name, which)
+        for name in self.plan.last:
+            columns[f"last:{name}"] = self.payload(name, which, last=True)
+        for key, fold, _ in self.plan.folds:
+            states = [self.folds[key][s] for s in which.tolist()]
+            columns[f"fold:{key}"] = pa.array(states, fold.state_type)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _empty_sums(n: int, storage: str) -> Sums:
+    dtype: Any = np.int64 if storage == "int" else np.float64
+    low, high = (_MAX, _MIN) if storage == "int" else (np.inf, -np.inf)
+    return Sums(
+        np.zeros(n, np.int64),
+        np.zeros(n, dtype),
+        np.full(n, low, dtype),
+        np.full(n, high, dtype),
+        np.zeros(n if storage == "int" else 0, np.bool_),
+    )
+
+
+def _add_fold(fold: Fold, states: list[Any], steps: Steps, column: pa.Array | None) -> None:
+    """Follow the steps with a user's fold: one call per run of rows."""
+    for what, slot, first, last in zip(*(array.tolist() for array in steps), strict=True):
+        if what == Step.ROWS:
+            assert column is not None
+            states[slot] = fold.add(states[slot], column.slice(first, last - first))
+        elif what == Step.COPY:
+            states[slot] = fold.merge(fold.init(), states[first])
+        else:
+            states[slot] = fold.merge(states[slot], states[first])
+
+
+def to_numpy(column: pa.Array) -> NDArray[Any]:
+    """The values of a column, copied only where Arrow's layout differs."""
+    return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def to_storage(column: pa.Array, storage: str) -> pa.Array:
+    """A column as int64 or float64, which is what the accumulators hold."""
+    wanted = pa.int64() if storage == "int" else pa.float64()
+    if column.type.equals(wanted):
+        return column
+    if pa.types.is_date32(column.type) or pa.types.is_time32(column.type):
+        column = column.cast(pa.int32())
+    return column.cast(wanted)
+
+
+def from_storage(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The reverse of `to_storage`."""
+    if column.type.equals(kind):
+        return column
+    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
+        column = column.cast(pa.int32())
+    return column.cast(kind)
+
+
+def _column_values(rows: pa.RecordBatch | None, name: str, storage: str) -> Values:
+    if rows is None:
+        dtype: Any = np.int64 if storage == "int" else np.float64
+        return Values(as_readonly(np.zeros(0, dtype)), _NO_NULLS)
+    column = to_storage(rows.column(name), storage)
+    if column.null_count == 0:
+        return Values(as_readonly(to_numpy(column)), _NO_NULLS)
+    valid = as_readonly(to_numpy(column.is_valid()))
+    return Values(as_readonly(to_numpy(pc.fill_null(column, 0))), valid)

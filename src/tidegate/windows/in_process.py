@@ -1,6 +1,7 @@
 """Windows in process: the same stage with its state, deliveries, a memory budget and a log.
 
-Clock policy: none is read. Wall time comes in as `wall_ns`; without it `Time` triggers never fire.
+Clock policy: none is read. Wall time comes in as `wall_ns`; without it `AfterTime` triggers
+never fire.
 
 A *delivery* is one table of emitted windows. It is delivered at least once: it stays until it is
 accepted. With `emit` that is when the function returns; if it raises, the delivery is kept and
@@ -22,12 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.chain import Chain
+from tidegate.core.checks import boolean, int_in
+from tidegate.core.ipc import read_collection, write_collection
 from tidegate.core.outcomes import Collection, Dropped, End, Int32s, Int64s, Outcome, Watermark
 from tidegate.errors import ConfigError
 from tidegate.windows.kinds import Adaptive, WindowKind
 from tidegate.windows.memory import Memory, MemoryPolicy, MemoryTracker
 from tidegate.windows.rate import RateMonitor
-from tidegate.windows.recording import read_call, write_rows
 from tidegate.windows.results import WindowOutput, outputs
 from tidegate.windows.stage import Window
 
@@ -58,8 +60,8 @@ class Windows:
     Takes the settings of `Window`, and: `memory` (budget and policy), `emit` (called with every
     delivery), `manual` (deliveries are acknowledged by hand), `log`, `spill`.
 
-    >>> from tidegate.windows import Count, Everything
-    >>> windows = Windows(Everything(), trigger=Count(2))
+    >>> from tidegate.windows import AfterCount, Everything
+    >>> windows = Windows(Everything(), trigger=AfterCount(2))
     >>> [len(windows.push({"v": v}, time_ns=v)) for v in (1, 2, 3)]
     [0, 1, 0]
     >>> [(w.trigger, w.start_ns, w.rows.column("v").to_pylist()) for w in windows.flush()]
@@ -81,8 +83,8 @@ class Windows:
         self.memory = memory or Memory()
         if self.memory.policy is MemoryPolicy.SPILL and spill is None:
             raise ConfigError("spill", None, "must be a store for memory policy spill")
-        if isinstance(checkpoint_every, bool) or checkpoint_every < 1:
-            raise ConfigError("checkpoint_every", checkpoint_every, "must be at least 1")
+        int_in("checkpoint_every", checkpoint_every, 1)
+        boolean("manual", manual)
         if not settings.get("aggregates"):
             settings.setdefault("stats", True)
         try:
@@ -137,7 +139,7 @@ class Windows:
         lanes = np.full(1, lane, np.int32)
         return outputs(self.process(rows, np.array([time_ns], np.int64), wall_ns, lanes))
 
-    def watermark(self, time_ns: int, lane: int = 0) -> list[WindowOutput]:
+    def advance(self, time_ns: int, lane: int = 0) -> list[WindowOutput]:
         """No row at or before this time will come any more."""
         self._accept_returned()
         self._carry_out("watermark", f"{time_ns} {lane}".encode())
@@ -223,7 +225,7 @@ class Windows:
             self._try_emit()
         if not self._room(size) and size <= self.memory.limit:
             if policy is MemoryPolicy.SPILL and self._spill is not None:
-                self._spill.put(write_rows(piece))
+                self._spill.put(write_collection(piece))
                 return []
             if policy is MemoryPolicy.BLOCK and (self._manual or self._emit is not None):
                 self.tracker.wait(size)
@@ -231,7 +233,9 @@ class Windows:
                 return [_refused(piece)]
         if self.tracker.over():  # and nothing that could be flushed for it
             return [_refused(piece)]
-        return self._carry_out("rows", write_rows(piece) if self._log is not None else b"", piece)
+        return self._carry_out(
+            "rows", write_collection(piece) if self._log is not None else b"", piece
+        )
 
     def _room(self, size: int) -> bool:
         self._measure()
@@ -242,8 +246,7 @@ class Windows:
         out: list[Outcome] = []
         assert self._spill is not None
         while (body := self._spill.first()) is not None:
-            _, collection = read_call("rows", body)
-            assert isinstance(collection, Collection)
+            collection = read_collection(body)
             if not self._room(int(collection.rows.nbytes)):
                 self._carry_out("fire", b"")
                 if not self._try_emit() and not self._room(int(collection.rows.nbytes)):
@@ -330,8 +333,7 @@ class Windows:
         if snapshot is not None:
             self.restore(snapshot)
         for kind, body in calls:
-            _, argument = read_call(kind, body)
-            self._carry_out(kind, body, argument)
+            self._carry_out(kind, body, read_collection(body) if kind == "rows" else None)
         for _ in range(min(accepted, len(self._pending))):
             self._pending.popleft()
         self._logged = len(calls)

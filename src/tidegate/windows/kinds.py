@@ -8,23 +8,32 @@ lives in processing time: there a row's own time is the wall time of its collect
     LookBack                    one window per row: [t - back, t + ahead], both ends inclusive
     CountWindow, StateWindow, Everything, Adaptive
                                 sequential: one open window per key, in the order of arrival
+
+A kind carries its own behaviour: which kernel assigns its rows (`family`), with which numbers
+(`kernel_settings`), how near to the ends of int64 time it may come (`reach_ns`), and what it rules
+out. A new kind is one class here with `@window_kind("its_name")`, the name it has in YAML; a kind
+that no kernel can assign yet brings a kernel as well (`kernels/`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.time import Duration, parse_duration
+from tidegate.core.checks import duration, int_in, names
+from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
+from tidegate.windows.kernels.layout import Family
+from tidegate.windows.rate import fitting_duration
 
 __all__ = [
+    "WINDOW_KINDS",
     "Adaptive",
     "CountWindow",
     "Everything",
@@ -36,103 +45,267 @@ __all__ = [
     "Tumbling",
     "When",
     "WindowKind",
+    "window_kind",
 ]
 
 
-def ns(parsed: Duration) -> int:
-    """A duration that has been parsed already, as the number it is."""
+class WindowKind:
+    """What all kinds of window have in common. Subclass it to add one."""
+
+    name: ClassVar[str] = ""
+    """Its name in a definition (YAML); set by `window_kind`."""
+    family: ClassVar[Family]
+    """Which kernel assigns its rows."""
+    emits_once: ClassVar[bool] = False
+    """A window is emitted exactly once: there is never a second pane, and so no accumulation. Its
+    identifier then contains a serial number, because start and end may repeat."""
+    inclusive_end: ClassVar[bool] = False
+    """The end is a time at which a row may still belong to the window."""
+    nested: ClassVar[dict[str, type[Any]]] = {}
+    """Settings that a definition may write as a mapping, and the class they become."""
+
+    def kernel_settings(self) -> dict[str, int]:
+        """Fields of `kernels.layout.Settings` that this kind decides."""
+        return {}
+
+    @property
+    def reach_ns(self) -> int:
+        """The longest span of a window around one row, in ns."""
+        return 0
+
+    @property
+    def closes_by_watermark(self) -> bool:
+        """Whether the watermark completes its windows. Otherwise only rows, triggers, the wall
+        clock or the end of the stream do."""
+        return self.family in (Family.ALIGNED, Family.SESSION, Family.ADAPTIVE)
+
+    @property
+    def wall_deadline_ns(self) -> int:
+        """Wall time after its first row at which a window is emitted in any case; 0: never."""
+        return 0
+
+
+WINDOW_KINDS: dict[str, type[WindowKind]] = {}
+"""Every kind by its name in a definition."""
+
+K = TypeVar("K", bound=type[WindowKind])
+
+
+def window_kind(name: str) -> Callable[[K], K]:
+    """Register a kind of window under the name it has in a definition (YAML).
+
+    Args:
+        name: the key of the `window` stage that chooses this kind, in snake case.
+
+    Returns:
+        A decorator for a frozen dataclass derived from `WindowKind`.
+    """
+
+    def register(kind: K) -> K:
+        kind.name = name
+        WINDOW_KINDS[name] = kind
+        return kind
+
+    return register
+
+
+def in_ns(parsed: Duration) -> int:
+    """A setting that `__post_init__` has parsed already, as the number it is."""
     assert isinstance(parsed, int)
     return parsed
 
 
+@window_kind("tumbling")
 @dataclass(frozen=True)
-class Tumbling:
+class Tumbling(WindowKind):
     """Spans of one size that touch and do not overlap, aligned to the epoch (plus `offset`).
+
+    A row at t is in the one window [start, start + size) that contains t.
 
     >>> Tumbling("1 s")
     Tumbling(size=1000000000, offset=0)
     """
 
     size: Duration
+    """Length: ns, a text such as "10 s", or a timedelta. At least 1 ns."""
     offset: Duration = 0
+    """Shifts every start; may be negative. 0: windows start at multiples of `size` since 1970."""
+
+    family = Family.ALIGNED
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", parse_duration(self.size, "size", minimum=1))
-        object.__setattr__(self, "offset", parse_duration(self.offset, "offset", minimum=None))
+        object.__setattr__(self, "size", duration("size", self.size, 1))
+        object.__setattr__(self, "offset", duration("offset", self.offset, None))
+
+    def kernel_settings(self) -> dict[str, int]:
+        size = in_ns(self.size)
+        return {"size": size, "step": size, "offset": in_ns(self.offset) % size}
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.size)
 
 
+@window_kind("sliding")
 @dataclass(frozen=True)
-class Sliding:
-    """Spans of `size` that start every `step`: a row is in about size / step of them."""
+class Sliding(WindowKind):
+    """Spans of `size` that start every `step`: a row is in about size / step of them.
+
+    >>> Sliding("1 min", "10 s").step
+    10000000000
+    """
 
     size: Duration
+    """Length: ns, text or timedelta. At least 1 ns."""
     step: Duration
+    """Distance between starts. At least 1 ns and at most `size`, or rows would be left out."""
     offset: Duration = 0
+    """Shifts every start; may be negative."""
+
+    family = Family.ALIGNED
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", parse_duration(self.size, "size", minimum=1))
-        object.__setattr__(self, "step", parse_duration(self.step, "step", minimum=1))
-        object.__setattr__(self, "offset", parse_duration(self.offset, "offset", minimum=None))
-        if ns(self.step) > ns(self.size):
+        object.__setattr__(self, "size", duration("size", self.size, 1))
+        object.__setattr__(self, "step", duration("step", self.step, 1))
+        object.__setattr__(self, "offset", duration("offset", self.offset, None))
+        if in_ns(self.step) > in_ns(self.size):
             raise ConfigError("step", self.step, "must not exceed size: rows would be left out")
 
+    def kernel_settings(self) -> dict[str, int]:
+        size, step = in_ns(self.size), in_ns(self.step)
+        return {"size": size, "step": step, "offset": in_ns(self.offset) % step}
 
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.size)
+
+
+@window_kind("fixed")
 @dataclass(frozen=True)
-class Fixed:
-    """Spans of processing time, aligned to the epoch; closed by the wall clock."""
+class Fixed(WindowKind):
+    """Spans of processing time, aligned to the epoch; closed by the wall clock.
+
+    A row belongs to the wall time of its collection, so no row is ever late here.
+
+    >>> Fixed("100 ms")
+    Fixed(interval=100000000)
+    """
 
     interval: Duration
+    """Length in wall time: ns, text or timedelta. At least 1 ns."""
+
+    family = Family.ALIGNED
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "interval", parse_duration(self.interval, "interval", minimum=1))
+        object.__setattr__(self, "interval", duration("interval", self.interval, 1))
+
+    def kernel_settings(self) -> dict[str, int]:
+        return {"size": in_ns(self.interval), "step": in_ns(self.interval)}
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.interval)
 
 
+@window_kind("session")
 @dataclass(frozen=True)
-class Session:
+class Session(WindowKind):
     """Rows whose times are at most `gap` apart. The gap is inclusive, as in Spark's
-    `session_window`: a row exactly `gap` after the last one still belongs to the session."""
+    `session_window`: a row exactly `gap` after the last one still belongs to the session.
+
+    Two sessions that a row connects become one, also through late data.
+
+    >>> Session("5 s")
+    Session(gap=5000000000)
+    """
 
     gap: Duration
+    """The longest silence within a session: ns, text or timedelta. At least 1 ns."""
+
+    family = Family.SESSION
+    inclusive_end = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gap", parse_duration(self.gap, "gap", minimum=1))
+        object.__setattr__(self, "gap", duration("gap", self.gap, 1))
+
+    def kernel_settings(self) -> dict[str, int]:
+        return {"size": in_ns(self.gap)}
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.gap)
 
 
+@window_kind("look_back")
 @dataclass(frozen=True)
-class LookBack:
+class LookBack(WindowKind):
     """A window per row: what happened from `back` before it to `ahead` after it, ends included.
 
     Without `ahead` it is emitted at once and sees what arrived before its row; with `ahead` it
     waits until the watermark reaches its end.
+
+    >>> LookBack("1 min")
+    LookBack(back=60000000000, ahead=0)
     """
 
     back: Duration
+    """How far back from the row: ns, text or timedelta, 0 included."""
     ahead: Duration = 0
+    """How far ahead of it. 0, the default, waits for nothing."""
+
+    family = Family.LOOK_BACK
+    emits_once = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "back", parse_duration(self.back, "back"))
-        object.__setattr__(self, "ahead", parse_duration(self.ahead, "ahead"))
+        object.__setattr__(self, "back", duration("back", self.back))
+        object.__setattr__(self, "ahead", duration("ahead", self.ahead))
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.back) + in_ns(self.ahead)
 
 
+@window_kind("count")
 @dataclass(frozen=True)
-class CountWindow:
+class CountWindow(WindowKind):
     """Every `rows` rows of a key, closed by arrivals only; start and end are its first and last
-    row times. (`Count` is the trigger of that name.)"""
+    row times. (`AfterCount` is the trigger that fires after so many rows of any window.)
+
+    >>> CountWindow(100)
+    CountWindow(rows=100)
+    """
 
     rows: int
+    """Rows per window, at least 1."""
+
+    family = Family.COUNT
+    emits_once = True
+    inclusive_end = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
-            raise ConfigError("rows", self.rows, "must be a whole number of at least 1")
+        int_in("rows", self.rows, 1)
+
+    def kernel_settings(self) -> dict[str, int]:
+        return {"target": self.rows}
 
 
+@window_kind("everything")
 @dataclass(frozen=True)
-class Everything:
-    """One window that takes every row until a trigger fires; then the next one begins."""
+class Everything(WindowKind):
+    """One window that takes every row until a trigger fires; then the next one begins.
+
+    >>> Everything()
+    Everything()
+    """
+
+    family = Family.EVERYTHING
+    emits_once = True
+    inclusive_end = True
 
 
+@window_kind("adaptive")
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(WindowKind):
     """Windows whose length follows the load: `target` rows at the present rate, within bounds.
 
     The rate is measured in event time over the open window and the one before it, after every row,
@@ -143,22 +316,41 @@ class Adaptive:
     """
 
     min: Duration = "10 ms"
+    """The shortest window. Below, each row of a busy stream would be a window of its own."""
     max: Duration = "5 s"
+    """The longest window, and the wall time after which an open one is emitted in any case."""
     target: int = 100
+    """Rows a window should have, at least 1."""
+
+    family = Family.ADAPTIVE
+    emits_once = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "min", parse_duration(self.min, "min", minimum=1))
-        object.__setattr__(self, "max", parse_duration(self.max, "max", minimum=1))
-        if ns(self.min) > ns(self.max):
+        object.__setattr__(self, "min", duration("min", self.min, 1))
+        object.__setattr__(self, "max", duration("max", self.max, 1))
+        if in_ns(self.min) > in_ns(self.max):
             raise ConfigError("min", self.min, f"must not exceed max ({self.max} ns)")
-        if isinstance(self.target, bool) or not isinstance(self.target, int) or self.target < 1:
-            raise ConfigError("target", self.target, "must be a whole number of at least 1")
+        int_in("target", self.target, 1)
+
+    def kernel_settings(self) -> dict[str, int]:
+        shortest, longest = in_ns(self.min), in_ns(self.max)
+        return {"target": self.target, "shortest": shortest, "longest": longest}
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.max)
+
+    @property
+    def wall_deadline_ns(self) -> int:
+        return in_ns(self.max)
 
     def duration_ns(self, rate_hz: float) -> int:
-        """The length that holds `target` rows at this rate; clamped before it becomes an int."""
-        from tidegate.windows.rate import fitting_duration
+        """The length that holds `target` rows at this rate, within `min` and `max`.
 
-        return int(fitting_duration(rate_hz, self.target, ns(self.min), ns(self.max)))
+        Args:
+            rate_hz: rows per second; 0 gives `max`.
+        """
+        return int(fitting_duration(rate_hz, self.target, in_ns(self.min), in_ns(self.max)))
 
 
 _COMPARE: dict[str, Callable[..., Any]] = {
@@ -180,8 +372,11 @@ class When:
     """
 
     column: str
+    """The column to look at."""
     compare: str
+    """One of == != < <= > >=."""
     value: Any
+    """What to compare with; of a type Arrow can compare with the column."""
 
     def __post_init__(self) -> None:
         if self.compare not in _COMPARE:
@@ -194,41 +389,49 @@ class When:
 Condition = bool | When | Callable[[pa.RecordBatch], Any]
 
 
+@window_kind("state")
 @dataclass(frozen=True)
-class StateWindow:
+class StateWindow(WindowKind):
     """Opens on a row for which `open` holds, closes with a row for which `emit` holds.
 
     The opening row never closes it. Rows outside any window are delivered as dropped. Conditions
     are `True`, `False`, a `When`, or a function from rows to a boolean column.
+
+    >>> StateWindow(When("doors", "==", "open"), When("doors", "==", "closed")).partition_by
+    ()
     """
 
     open: Condition
+    """Which rows open a window."""
     emit: Condition
+    """Which rows close it; they are its last row."""
     partition_by: tuple[str, ...] = ()
+    """Columns by whose values the windows of one key are kept apart. None by default."""
+
+    family = Family.STATE
+    emits_once = True
+    inclusive_end = True
+    nested: ClassVar[dict[str, type[Any]]] = {"open": When, "emit": When}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
+        object.__setattr__(self, "partition_by", names("partition_by", self.partition_by))
         for field in ("open", "emit"):
             value = getattr(self, field)
             if not (isinstance(value, bool) or callable(value)):
                 raise ConfigError(field, value, "must be True, False, a When or a function")
 
 
-WindowKind = (
-    Tumbling
-    | Sliding
-    | Fixed
-    | Session
-    | LookBack
-    | CountWindow
-    | StateWindow
-    | Everything
-    | Adaptive
-)
+def condition_holds(condition: Condition, rows: pa.RecordBatch, field: str) -> NDArray[np.bool_]:
+    """The condition for every row; null counts as false.
 
+    Args:
+        condition: True, False, a `When` or a function from rows to booleans.
+        rows: the rows.
+        field: the setting to name where the function returns something else.
 
-def holds(condition: Condition, rows: pa.RecordBatch, field: str) -> NDArray[np.bool_]:
-    """The condition for every row; null counts as false."""
+    Raises:
+        ConfigError: not one boolean for every row.
+    """
     if isinstance(condition, bool):
         return np.full(rows.num_rows, condition, np.bool_)
     made = condition(rows)

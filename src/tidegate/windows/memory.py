@@ -120,13 +120,23 @@ class Memory:
         return self.components[name]
 
     @property
+    def row_budget(self) -> int:
+        """Bytes that buffered rows may take: the budget of the component `ingestion`."""
+        return min(self.budget, self.part("ingestion"))
+
+    @property
     def limit(self) -> int:
         """Bytes of buffered rows at which the emergency begins."""
-        return max(1, min(int(self.emergency * self.budget), self.part("ingestion")))
+        return max(1, int(self.emergency * self.row_budget))
 
-    def level(self, used: int) -> Level:
-        """How full the budget is with so many bytes in use."""
-        ratio = used / self.budget
+    def level(self, used: int, budget: int | None = None) -> Level:
+        """How full a budget is.
+
+        Args:
+            used: bytes in use.
+            budget: bytes there are; None: the budget of buffered rows.
+        """
+        ratio = used / (self.row_budget if budget is None else budget)
         if ratio > self.emergency:
             return Level.EMERGENCY
         if ratio > self.high_water:

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.core.numba import kernel
+from tidegate.core.checks import duration, int_in
+from tidegate.core.numba import lean_kernel
 from tidegate.core.outcomes import Int64s
-from tidegate.core.time import UNSET, Duration, parse_duration
-from tidegate.errors import ConfigError
+from tidegate.core.time import UNSET, Duration
+from tidegate.windows.kernels.layout import Int, Lanes
 
 __all__ = ["RateMonitor", "fitting_duration"]
 
@@ -29,16 +30,13 @@ JUMP = 2.0
 """Beyond a factor of two the fitting length is taken at once; below, half of the way."""
 
 
-Int = Any
-
-
-@kernel
+@lean_kernel
 def bucket_of(t: Int, width: Int) -> Int:
     """Buckets are (k * width, (k + 1) * width], so that (now - window, now] is whole buckets."""
     return -(-t // width) - 1
 
 
-@kernel
+@lean_kernel
 def rate_record(ring: Int64s, head: Int64s, t: Int, count: Int, width: Int) -> None:
     """Count rows at time t. `head` is (newest bucket, start time, rows ever), unset at first."""
     n = len(ring)
@@ -58,7 +56,7 @@ def rate_record(ring: Int64s, head: Int64s, t: Int, count: Int, width: Int) -> N
     head[2] += count
 
 
-@kernel
+@lean_kernel
 def rate_at(ring: Int64s, head: Int64s, now: Int, width: Int, window: Int) -> Any:
     """Rows per second in (now - window, now]; 0 before any time has passed."""
     n = len(ring)
@@ -76,7 +74,7 @@ def rate_at(ring: Int64s, head: Int64s, now: Int, width: Int, window: Int) -> An
     return inside * 1e9 / span
 
 
-@kernel
+@lean_kernel
 def fitting_duration(rate_hz: float, target: Int, shortest: Int, longest: Int) -> Any:
     """The length (ns) in which `target` rows come; clamped as a float, so that no rate, however
     small, can overflow an integer."""
@@ -90,7 +88,7 @@ def fitting_duration(rate_hz: float, target: Int, shortest: Int, longest: Int) -
     return wanted
 
 
-@kernel
+@lean_kernel
 def adapted(current: float, wanted: float) -> Any:
     """The next length: unchanged when near enough, at once on a jump, else half of the way."""
     if abs(wanted - current) <= HYSTERESIS * current:
@@ -100,22 +98,20 @@ def adapted(current: float, wanted: float) -> Any:
     return current + 0.5 * (wanted - current)
 
 
-@kernel
-def recent_rate(recent: Int64s, t: Int, opened: bool, target: Int) -> Any:
+@lean_kernel
+def recent_rate(lanes: Lanes, lane: Int, t: Int, opened: bool, target: Int) -> Any:
     """Rows per second over the open window and the one before it, row at t included: a horizon that
     shrinks and grows with the windows themselves. Once the open window has half of its target it
-    speaks for itself, so a jump is seen within the window in which it happens.
-
-    `recent` is (start and rows of the window before, start and rows of the open one); -1 rows:
-    there was none.
-    """
+    speaks for itself, so a jump is seen within the window in which it happens."""
     if opened:
-        recent[0], recent[1] = recent[2], recent[3]
-        recent[2], recent[3] = t, 0
-    recent[3] += 1
-    start, rows = recent[2], recent[3]
-    if recent[1] > 0 and 2 * rows < target:
-        start, rows = min(start, recent[0]), rows + recent[1]
+        lanes.before_start[lane] = lanes.recent_start[lane]
+        lanes.before_rows[lane] = lanes.recent_rows[lane]
+        lanes.recent_start[lane], lanes.recent_rows[lane] = t, 0
+    lanes.recent_rows[lane] += 1
+    start, rows = lanes.recent_start[lane], lanes.recent_rows[lane]
+    before = lanes.before_rows[lane]
+    if before > 0 and 2 * rows < target:
+        start, rows = min(start, lanes.before_start[lane]), rows + before
     if t <= start:
         return 0.0
     return rows * 1e9 / (t - start)
@@ -134,20 +130,36 @@ class RateMonitor:
     def __init__(
         self, window: Duration = "10 s", start_ns: int | None = None, buckets: int = 100
     ) -> None:
-        self.window_ns = parse_duration(window, "window", minimum=1)
-        if isinstance(buckets, bool) or not isinstance(buckets, int) or buckets < 1:
-            raise ConfigError("buckets", buckets, "must be a whole number of at least 1")
+        """Start measuring.
+
+        Args:
+            window: how far back rows count: ns, text or timedelta.
+            start_ns: when measuring began; None: at the first row.
+            buckets: into how many parts the window is divided. The rate is exact to one part, so
+                100 is one per cent; more takes 8 bytes each.
+        """
+        self.window_ns = duration("window", window, 1)
+        int_in("buckets", buckets, 1)
         self._width = max(1, -(-self.window_ns // buckets))
         # One bucket more than the window: the newest and the oldest may both be cut.
         self._ring: NDArray[Any] = np.zeros(buckets + 1, np.int64)
         self._head = np.array([0, UNSET if start_ns is None else start_ns, 0], np.int64)
 
     def record(self, now_ns: int, count: int = 1) -> None:
-        """Rows came at this time."""
+        """Count rows.
+
+        Args:
+            now_ns: when they came.
+            count: how many.
+        """
         rate_record(self._ring, self._head, now_ns, count, self._width)
 
     def rate(self, now_ns: int) -> float:
-        """Rows per second as of now."""
+        """Rows per second as of `now_ns`.
+
+        Args:
+            now_ns: the present time, in the clock of `record`.
+        """
         return float(rate_at(self._ring, self._head, now_ns, self._width, self.window_ns))
 
     @property

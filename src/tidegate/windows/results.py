@@ -1,16 +1,493 @@
-"""Emitted windows one by one, for those who want objects rather than tables."""
+"""What comes out of a window stage: its columns, the rows of an emission, and windows as objects.
+
+How to read this file: `Plan` is worked out once per input schema and says which columns come out
+and what has to be kept for them. `Emits` are the emissions of one call. `emit_slots` and
+`emit_rows` make output rows of them, from accumulators or from buffered rows; `retract` puts the
+rows that are taken back before them. `outputs` turns delivered tables into `WindowOutput` objects.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidegate.core.outcomes import Collection, Outcome
+from tidegate.core.arrow import concat, factorize, ranges, take
+from tidegate.core.columns import BYTES, IS_LATE, LANE, SERIAL, TIME, output_names
+from tidegate.core.numba import as_readonly
+from tidegate.core.outcomes import Collection, Int64s, Outcome
+from tidegate.core.state import State
+from tidegate.errors import ConfigError
+from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, column_type, plan_slots
+from tidegate.windows.kernels.aggregate_runs import split_groups
+from tidegate.windows.kernels.any_order import Slots
+from tidegate.windows.kernels.layout import Reason, Step, Steps
 
 __all__ = ["WindowOutput", "WindowStats", "outputs"]
+
+WINDOW_COLUMNS = {
+    "window_id": pa.string(),
+    "window_start_ns": pa.int64(),
+    "window_end_ns": pa.int64(),
+    "pane": pa.int64(),
+    "revision": pa.int64(),
+    "trigger": pa.string(),
+    "retraction": pa.bool_(),
+}
+"""Which window, which emission of it, and why."""
+
+STATS = ("delta_count", "vectors_affected", "total_bytes", "avg_delta_size", "duration_ns")
+"""The columns that `stats=True` adds."""
+
+LANE_STRIDE = np.int64(1) << 32
+"""(lane, serial) as one number is lane * this + serial: a lane never opens 2^32 windows."""
+
+
+# -- the plan for a schema ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Columns in, columns out, and what has to be kept for it."""
+
+    rows: pa.Schema
+    written: bytes
+    """The same as bytes: it travels with the state."""
+    widened: pa.Schema
+    """The rows with the column of their sizes, where statistics ask for it."""
+    keys: tuple[str, ...]
+    group_by: tuple[str, ...]
+    carried: tuple[str, ...]
+    """Keys and groups, which are constant within a slot."""
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    stat_aggregates: tuple[tuple[str, Aggregate], ...]
+    stats: tuple[str, ...]
+    aggregated: bool
+    """One row per window and group leaves; otherwise the rows themselves."""
+    buffered: bool
+    """Rows are kept until they are emitted."""
+    sized: bool
+    """The bytes of rows matter."""
+    slots: SlotPlan
+    output: pa.Schema
+    own: dict[str, str]
+    """Our columns by the names they have in the output: another if the user has that one."""
+    deduplicate_by: str | None
+    numbered: bool
+    """Identifiers contain the serial number of the window."""
+    names: tuple[str, ...]
+    """Of the stage's triggers, by bit."""
+
+    def trigger_name(self, mask: int) -> str:
+        """The names of the triggers in a fired mask."""
+        own = [name for bit, name in enumerate(self.names) if mask >> bit & 1]
+        ours = [reason.name.lower() for reason in Reason if mask & reason]
+        return " & ".join(own + ours)
+
+
+class Wanted(NamedTuple):
+    """The settings of a stage that decide what comes out."""
+
+    keys: tuple[str, ...]
+    group_by: tuple[str, ...]
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    stats: bool
+    affected: str | None
+    deduplicate_by: str | None
+    numbered: bool
+    look_back: bool
+    sized: bool
+    names: tuple[str, ...]
+
+
+def make_plan(rows: pa.Schema, wanted: Wanted) -> Plan:
+    """What a stage with these settings does with rows of this schema.
+
+    Raises:
+        ConfigError: a column is missing or of the wrong type, or two would have one name.
+    """
+    for setting in ("keys", "group_by"):
+        for name in getattr(wanted, setting):
+            column_type(rows, name, setting)
+    for setting in ("deduplicate_by", "affected"):
+        if getattr(wanted, setting) is not None:
+            column_type(rows, getattr(wanted, setting), setting)
+    widened = rows.append(pa.field(BYTES, pa.int64())) if wanted.stats else rows
+    own = dict(WINDOW_COLUMNS)
+    if wanted.look_back:
+        own["trigger_time_ns"] = pa.int64()
+    stats, stat_aggregates = _stat_columns(wanted)
+    aggregated = bool(wanted.aggregates)
+    carried = tuple(dict.fromkeys((*wanted.keys, *wanted.group_by)))
+    if aggregated:
+        present = [*carried]
+        for name, _ in wanted.aggregates:
+            if name in (*own, *stats, *carried):
+                raise ConfigError("aggregates", name, "is the name of another output column")
+        present += [name for name, _ in wanted.aggregates]
+        fields = [rows.field(name) for name in carried]
+    else:
+        own["late"] = pa.bool_()
+        present = rows.names
+        fields = list(rows)
+    named = output_names(present, [*own, *stats])
+    ours = [pa.field(named[name], kind) for name, kind in own.items()]
+    if aggregated:
+        fields += ours
+        fields += [pa.field(name, each.result_type(widened)) for name, each in wanted.aggregates]
+    else:
+        fields += ours
+    kinds = {name: aggregate.result_type(widened) for name, aggregate in stat_aggregates}
+    fields += [pa.field(named[name], kinds.get(name, pa.int64())) for name in stats]
+    every = (*wanted.aggregates, *stat_aggregates) if aggregated else ()
+    buffered = (
+        not aggregated
+        or wanted.look_back
+        or wanted.deduplicate_by is not None
+        or not all(aggregate.is_incremental(widened) for _, aggregate in every)
+    )
+    accumulated = every if aggregated else stat_aggregates
+    return Plan(
+        rows=rows,
+        written=bytes(rows.serialize()),
+        widened=widened,
+        keys=wanted.keys,
+        group_by=wanted.group_by if aggregated else (),
+        carried=carried if aggregated else wanted.keys,
+        aggregates=every,
+        stat_aggregates=stat_aggregates,
+        stats=stats,
+        aggregated=aggregated,
+        buffered=buffered,
+        sized=wanted.sized or wanted.stats,
+        slots=plan_slots(widened, carried if aggregated else (), accumulated),
+        output=pa.schema(fields),
+        own=named,
+        deduplicate_by=wanted.deduplicate_by,
+        numbered=wanted.numbered,
+        names=wanted.names,
+    )
+
+
+def _stat_columns(
+    wanted: Wanted,
+) -> tuple[tuple[str, ...], tuple[tuple[str, Aggregate], ...]]:
+    """The names of the statistics, and the aggregates they are worked out by."""
+    if not wanted.stats:
+        return (), ()
+    made = {
+        "delta_count": Aggregate("count"),
+        "total_bytes": Aggregate("sum", BYTES),
+        "avg_delta_size": Aggregate("mean", BYTES),
+    }
+    if wanted.affected is not None:
+        made["vectors_affected"] = Aggregate("count_distinct", wanted.affected)
+    names = tuple(name for name in STATS if name in made or name == "duration_ns")
+    return names, tuple((name, made[name]) for name in names if name in made)
+
+
+def row_bytes(rows: pa.RecordBatch, column: str | None) -> Int64s:
+    """The size of every row in bytes: a column that says so, or the bytes of its own values.
+
+    Fixed-width values count their width, texts and lists what they contain; null texts and lists
+    count nothing. A row's size depends on that row alone, never on the batch it came with.
+
+    Args:
+        rows: the rows.
+        column: a column of sizes, or None.
+    """
+    if column is not None:
+        given = pc.fill_null(rows.column(column).cast(pa.int64()), 0)
+        stated: Int64s = np.maximum(given.to_numpy(zero_copy_only=False), 0)
+        return stated
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for values in rows.columns:
+        sizes += value_bytes(values)
+    return sizes
+
+
+def value_bytes(values: pa.Array) -> Int64s | int:
+    """The bytes of every value; one number where all have the same."""
+    kind, types = values.type, pa.types
+    if types.is_dictionary(kind):
+        sizes = value_bytes(values.dictionary)
+        if isinstance(sizes, int):
+            return sizes
+        where = pc.fill_null(values.indices, 0).to_numpy(zero_copy_only=False)
+        taken = sizes[where] if len(sizes) else np.zeros(len(values), np.int64)
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        return np.where(valid, taken, 0)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        pass
+    if types.is_struct(kind):
+        total: Int64s = np.zeros(len(values), np.int64)
+        for number in range(kind.num_fields):
+            total = total + value_bytes(values.field(number))
+        return total
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        ends = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        inner = value_bytes(values.values)
+        if isinstance(inner, int):
+            made: Int64s = np.diff(ends) * inner
+        else:
+            before = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
+            made = before[ends[1:]] - before[ends[:-1]]
+        return np.where(values.is_valid().to_numpy(zero_copy_only=False), made, 0)
+    if types.is_fixed_size_list(kind):
+        return value_bytes(values.cast(pa.list_(kind.value_type)))
+    try:
+        lengths = pc.fill_null(pc.binary_length(values), 0)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # views, unions: as text
+        lengths = pa.array([len(str(value)) for value in values.to_pylist()], pa.int64())
+    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)  # type: ignore[no-any-return]
+
+
+# -- the rows of an emission ----------------------------------------------------------------------
+
+
+class Emits(NamedTuple):
+    """Emissions of windows, in order: one entry of each array per emission."""
+
+    lane: Int64s
+    start: Int64s
+    end: Int64s
+    serial: Int64s
+    pane: Int64s
+    revision: Int64s
+    mask: Int64s
+    """Why: bits of triggers and `Reason`."""
+    trigger_time: Int64s | None = None
+    """`LookBack`: the time of the row whose window it is."""
+
+
+class Emitted(NamedTuple):
+    """Output rows, the emission each belongs to (ascending), and their times."""
+
+    rows: pa.RecordBatch
+    emit: Int64s
+    time: Int64s
+
+
+def emit_slots(
+    plan: Plan, slots: Accumulators, emits: Emits, which: Int64s, emit: Int64s
+) -> tuple[pa.RecordBatch, Int64s]:
+    """Make aggregated rows: slot `which[i]` belongs to emission `emit[i]`.
+
+    Returns:
+        The rows with the emission each belongs to, in the order of emission, then of group values.
+    """
+    order = _order_of_slots(plan, slots, which, emit)
+    which, emit = which[order], emit[order]
+    carried = {name: slots.payload(name, which) for name in plan.carried}
+    columns = dict(carried)
+    columns |= window_columns(plan, emits, emit, carried)
+    for name, aggregate in plan.aggregates:
+        out = plan.own.get(name, name)
+        columns[out] = slots.result(aggregate, plan.output.field(out).type, which)
+    _add_duration(plan, columns, emits, emit)
+    return _output_batch(plan, columns), emit
+
+
+def emit_rows(plan: Plan, emits: Emits, held: pa.RecordBatch, row: Int64s, emit: Int64s) -> Emitted:
+    """Make output from buffered rows: row `row[i]` of `held` belongs to emission `emit[i]`, and
+    `emit` does not descend."""
+    times = held.column(TIME).to_numpy()
+    order = np.lexsort((times[row], emit))
+    row, emit = row[order], emit[order]
+    if plan.deduplicate_by is not None and len(row):
+        ids = factorize([held.column(plan.deduplicate_by).take(pa.array(row))]).codes
+        _, first = np.unique(np.stack([emit, ids]), axis=1, return_index=True)
+        first = np.sort(first)
+        row, emit = row[first], emit[first]
+    taken = take(held, row)
+    times = times[row]
+    if plan.aggregated:
+        out, of = _aggregate_rows(plan, emits, taken, times, emit, grouped=True)
+        return Emitted(out, of, emits.end[of] - 1)
+    carried = {name: taken.column(name) for name in plan.keys}
+    columns = {name: taken.column(name) for name in plan.rows.names}
+    columns |= window_columns(plan, emits, emit, carried)
+    columns[plan.own["late"]] = taken.column(IS_LATE)
+    if plan.stats:
+        stats, of = _aggregate_rows(plan, emits, taken, times, emit, grouped=False)
+        back = pa.array(np.searchsorted(of, emit))
+        for name in stats.schema.names:
+            columns[name] = stats.column(name).take(back)
+    return Emitted(_output_batch(plan, columns), emit, times)
+
+
+def _aggregate_rows(
+    plan: Plan, emits: Emits, rows: pa.RecordBatch, times: Int64s, emit: Int64s, *, grouped: bool
+) -> tuple[pa.RecordBatch, Int64s]:
+    """Aggregates of rows sorted by (emission, time): the same kernels as the incremental ones."""
+    n = len(emits.lane)
+    edges = np.searchsorted(emit, np.arange(n + 1))
+    filled = np.flatnonzero(edges[1:] > edges[:-1])
+    what = np.full(len(filled), Step.ROWS, np.int64)
+    steps = Steps(what, filled, edges[filled], edges[filled + 1])
+    n_slots, slot_emit = n, np.arange(n)
+    if grouped and plan.group_by:
+        codes, total = factorize([rows.column(name) for name in plan.group_by])
+        slots_of, steps = split_groups(steps, as_readonly(codes), total, no_slots(), n)
+        n_slots, slot_emit = len(slots_of.pane), slots_of.pane
+    slots = Accumulators(plan.slots, n_slots)
+    slots.add(steps, rows, times)
+    which = np.flatnonzero(slots.rows.n > 0)
+    if grouped:
+        which = which[_order_of_slots(plan, slots, which, slot_emit[which])]
+    of = slot_emit[which]
+    columns: dict[str, Any] = {}
+    if grouped:
+        carried = {name: slots.payload(name, which) for name in plan.carried}
+        columns |= carried
+        columns |= window_columns(plan, emits, of, carried)
+    by_slot: tuple[pa.Array, Int64s] | None = None
+    for name, aggregate in plan.aggregates if grouped else plan.stat_aggregates:
+        out = plan.own.get(name, name)
+        kind = plan.output.field(out).type
+        if aggregate.is_incremental(plan.widened):
+            columns[out] = slots.result(aggregate, kind, which)
+            continue
+        if by_slot is None:
+            row, step = ranges(steps.first, steps.last)
+            owner = steps.pane[step]
+            stable = np.argsort(owner, kind="stable")
+            by_slot = pa.array(row[stable]), np.searchsorted(owner[stable], np.arange(n_slots + 1))
+        values = rows.column(str(aggregate.column)).take(by_slot[0])
+        does = aggregate.implementation
+        columns[out] = does.over_rows(values, by_slot[1], which, aggregate, kind)
+    _add_duration(plan, columns, emits, of)
+    if not grouped:
+        names = [plan.own[name] for name in plan.stats]
+        return pa.RecordBatch.from_arrays([columns[n] for n in names], names=names), of
+    return _output_batch(plan, columns), of
+
+
+def window_columns(
+    plan: Plan, emits: Emits, emit: Int64s, carried: dict[str, pa.Array]
+) -> dict[str, pa.Array]:
+    """The columns that say which window a row is of.
+
+    Args:
+        plan: of the stage.
+        emits: the emissions.
+        emit: the emission of each output row, ascending.
+        carried: the key columns of the output rows.
+    """
+    n = len(emits.lane)
+    numbers = [emits.start, emits.end, emits.revision]
+    if plan.numbered:
+        numbers.insert(2, emits.serial)
+    texts = []
+    if plan.keys:
+        first = np.searchsorted(emit, np.arange(n))  # the first row of each emission has its keys
+        first = pa.array(np.minimum(first, max(0, len(emit) - 1)))
+        texts = [carried[k].take(first).cast(pa.string()).fill_null("null") for k in plan.keys]
+    texts += [pa.array(number).cast(pa.string()) for number in numbers]
+    masks, back = np.unique(emits.mask, return_inverse=True)
+    names = pa.array([plan.trigger_name(int(mask)) for mask in masks], pa.string())
+    made = {
+        "window_id": pc.binary_join_element_wise(*texts, "/"),
+        "window_start_ns": pa.array(emits.start),
+        "window_end_ns": pa.array(emits.end),
+        "pane": pa.array(emits.pane),
+        "revision": pa.array(emits.revision),
+        "trigger": names.take(pa.array(back)),
+        "retraction": pa.array(np.zeros(n, np.bool_)),
+    }
+    if emits.trigger_time is not None:
+        made["trigger_time_ns"] = pa.array(emits.trigger_time)
+    out = {plan.own[name]: values for name, values in made.items()}
+    if len(emit) == n and (n == 0 or (emit[0] == 0 and np.all(np.diff(emit) == 1))):
+        return out
+    which = pa.array(emit)
+    return {name: values.take(which) for name, values in out.items()}
+
+
+def _order_of_slots(plan: Plan, slots: Accumulators, which: Int64s, emit: Int64s) -> Int64s:
+    """Slots by emission, then by the values of their groups (null last)."""
+    if not plan.group_by or len(which) < 2:
+        return np.argsort(emit, kind="stable")
+    columns = [pa.array(emit)] + [slots.payload(name, which) for name in plan.group_by]
+    columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in columns]
+    names = [f"c{number}" for number in range(len(columns))]
+    table = pa.RecordBatch.from_arrays(columns, names=names)
+    try:
+        made = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
+        order: Int64s = made.to_numpy().astype(np.int64)
+        return order
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # lists, structs: as they appeared
+        return np.argsort(emit, kind="stable")
+
+
+def _add_duration(plan: Plan, columns: dict[str, Any], emits: Emits, emit: Int64s) -> None:
+    if plan.stats:
+        columns[plan.own["duration_ns"]] = pa.array(emits.end[emit] - emits.start[emit])
+
+
+def _output_batch(plan: Plan, columns: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [columns[name] for name in plan.output.names], schema=plan.output
+    )
+
+
+def no_slots() -> Slots:
+    """No slots of the state."""
+    return Slots(*np.zeros((3, 0), np.int64))
+
+
+def retract(plan: Plan, state: State, emits: Emits, made: Emitted) -> Emitted:
+    """Put before every emission of a window the rows of its previous one, marked as taken back.
+
+    The rows of the last emission of every window are kept in the state's table `sent`.
+    """
+    keys = emits.lane * LANE_STRIDE + emits.serial
+    lane, serial = emits.lane[made.emit].astype(np.int32), emits.serial[made.emit]
+    arrays = [*made.rows.columns, pa.array(lane), pa.array(serial), pa.array(made.time)]
+    table = pa.RecordBatch.from_arrays(arrays, names=[*made.rows.schema.names, LANE, SERIAL, TIME])
+    old = state.tables["sent"]
+    both = concat([old, table])
+    assert both is not None
+    n_old = 0 if old is None else old.num_rows
+    key_of = table_keys(both)
+    # The emission each row was part of: -1 for those of earlier calls.
+    of = np.concatenate([np.full(n_old, -1, np.int64), made.emit])
+    last: dict[int, int] = {}
+    chosen, flags, owner = [], [], []
+    by_key = np.lexsort((of, key_of))
+    ranked = key_of[by_key]
+    for number, key in enumerate(keys.tolist()):
+        rows = by_key[np.searchsorted(ranked, key) : np.searchsorted(ranked, key, "right")]
+        before = rows[of[rows] == last.get(key, -1)]
+        now = rows[of[rows] == number]
+        chosen += [before, now]
+        flags += [np.ones(len(before), np.bool_), np.zeros(len(now), np.bool_)]
+        owner += [np.full(len(before) + len(now), number)]
+        last[key] = number
+    result = both.take(pa.array(np.concatenate(chosen)))
+    latest = np.array([last.get(int(key), -1) for key in key_of.tolist()], np.int64)
+    state.tables["sent"] = both.filter(pa.array(of == latest))
+    times = result.column(TIME).to_numpy()
+    result = result.select(made.rows.schema.names)
+    name = plan.own["retraction"]
+    at = result.schema.get_field_index(name)
+    result = result.set_column(at, plan.output.field(name), pa.array(np.concatenate(flags)))
+    return Emitted(result, np.concatenate(owner), times)
+
+
+def table_keys(table: pa.RecordBatch) -> Int64s:
+    """(lane, serial) of every row of a state table as one number."""
+    lane = table.column(LANE).to_numpy().astype(np.int64)
+    return lane * LANE_STRIDE + table.column(SERIAL).to_numpy()  # type: ignore[no-any-return]
+
+
+# -- windows as objects ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -18,10 +495,15 @@ class WindowStats:
     """What an emitted window consists of."""
 
     delta_count: int
+    """Rows."""
     vectors_affected: int | None
+    """Distinct values of the column `affected`; None without one."""
     total_bytes: int
+    """Bytes of all rows."""
     avg_delta_size: float
+    """Bytes per row."""
     duration_ns: int
+    """End minus start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,49 +511,71 @@ class WindowOutput:
     """One emission of one window."""
 
     window_id: str
+    """The same in every run: key values, start, end, revision, joined by `/`."""
     start_ns: int
+    """Start, in ns since the epoch."""
     end_ns: int
+    """End: exclusive, but inclusive for sessions, count and state windows."""
     rows: pa.RecordBatch
+    """The output rows of this emission."""
     trigger: str
+    """Which trigger fired, or why else it was emitted."""
     pane: int
+    """The number of this emission of the window, from 0."""
     revision: int
+    """How often the window was emitted anew after it had been complete."""
     retraction: bool
+    """The rows are those of the previous emission, taken back."""
     stats: WindowStats | None
+    """With `stats=True`."""
 
 
 def outputs(outcomes: Iterable[Outcome]) -> list[WindowOutput]:
-    """Emitted windows one by one, from the tables in which they come."""
+    """Emitted windows one by one, from the tables in which they come.
+
+    Args:
+        outcomes: what a window stage returned; everything but data is left out.
+    """
     made = []
     for outcome in outcomes:
         if not isinstance(outcome, Collection):
             continue
-        rows = outcome.rows
-        text = rows.select(["window_id", "pane", "retraction"]).to_pydict()
-        marks = list(zip(*text.values(), strict=True))
+        rows, names = outcome.rows, _our_columns(outcome.rows.schema.names)
+        marks = list(zip(*(rows.column(names[n]).to_pylist() for n in WINDOW_MARKS), strict=True))
         edges = [i for i in range(len(marks)) if i == 0 or marks[i] != marks[i - 1]]
         for first, last in zip(edges, [*edges[1:], len(marks)], strict=True):
             part = rows.slice(first, last - first)
-            head: dict[str, Any] = part.slice(0, 1).to_pylist()[0]
+            whole: dict[str, Any] = part.slice(0, 1).to_pylist()[0]
+            head = {name: whole.get(found) for name, found in names.items()}
             stats = None
-            if "delta_count" in head:
-                stats = WindowStats(
-                    head["delta_count"],
-                    head.get("vectors_affected"),
-                    head["total_bytes"],
-                    head["avg_delta_size"],
-                    head["duration_ns"],
-                )
+            if names["delta_count"] in whole:
+                stats = WindowStats(**{name: head[name] for name in STATS})
             made.append(
                 WindowOutput(
-                    head["window_id"],
-                    head["window_start_ns"],
-                    head["window_end_ns"],
-                    part,
-                    head["trigger"],
-                    head["pane"],
-                    head["revision"],
-                    head["retraction"],
-                    stats,
+                    window_id=head["window_id"],
+                    start_ns=head["window_start_ns"],
+                    end_ns=head["window_end_ns"],
+                    rows=part,
+                    trigger=head["trigger"],
+                    pane=head["pane"],
+                    revision=head["revision"],
+                    retraction=head["retraction"],
+                    stats=stats,
                 )
             )
     return made
+
+
+WINDOW_MARKS = ("window_id", "pane", "retraction")
+"""Columns that differ between any two emissions."""
+
+
+def _our_columns(present: list[str]) -> dict[str, str]:
+    """Our columns by the names they have among these (`core.columns.output_names`)."""
+    out = {}
+    for name in (*WINDOW_COLUMNS, *STATS):
+        found = name
+        while f"tidegate_{found}" in present:
+            found = f"tidegate_{found}"
+        out[name] = found
+    return out

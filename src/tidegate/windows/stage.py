@@ -1,7 +1,7 @@
-"""The window stage.
+"""The window stage: its settings, and what it does when rows come and time passes.
 
 Clock policy: event time places rows and, through the watermark, closes windows; wall time (from the
-collection) drives `Time` triggers and `Fixed` windows, nothing else.
+collection) drives `AfterTime` triggers and `Fixed` windows, nothing else.
 
 The cut law. Rows are decided one after the other, so where a collection is cut changes nothing.
 Watermarks are another matter: behind an event-time stage, where they fall between the rows depends
@@ -10,24 +10,35 @@ complete, and windows of a key emit in the order of their ends. With triggers th
 early pane of a later window could overtake the closing of an earlier one. `in_order=True` promises
 that the rows of a key come in time order (as they do behind the event-time stage); then a row at t
 itself says that nothing before t is missing and closes what ends there, so the sequence of
-emissions is a function of the rows alone. Late rows that are allowed to change windows
-(`NextWindow`, `Reemit`) are judged against the watermark by definition and are outside the law.
+emissions is a function of the rows alone. A late row brings the watermark it was late for and is
+judged by that one, so that what `NextWindow` and `Reemit` make of it is a function of the rows too.
+
+How a call runs. Every transition opens a `Decision` on the state: the open panes as arrays, with
+room for new ones. A kernel decides (`kernels/`): which rows join which pane, which panes fire,
+which are closed for good. Then the decision is applied: accumulators or rows move, fired panes
+become output, what lives on becomes the state again. Nothing in this file looks at a single row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from tidegate.core.arrow import concat, factorize, ranges, take
+from tidegate.core.checks import boolean, names
+from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME
+from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
+    Dropped,
     Int32s,
     Int64s,
     Late,
@@ -37,35 +48,61 @@ from tidegate.core.outcomes import (
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError
-from tidegate.windows import numbers as k
-from tidegate.windows.aggregates import INCREMENTAL, parse_aggregates
+from tidegate.windows.aggregates import Accumulators, Need, RowSlots, parse_aggregates
+from tidegate.windows.kernels.aggregate_runs import split_groups
+from tidegate.windows.kernels.aligned import ascending, assign_aligned
+from tidegate.windows.kernels.any_order import DENSE, Slots, as_steps, place_rows, split_rows
+from tidegate.windows.kernels.assign import link_panes
+from tidegate.windows.kernels.firing import close_panes, fire_all, fire_due
+from tidegate.windows.kernels.layout import (
+    KEPT,
+    STACK,
+    Call,
+    Family,
+    Lanes,
+    LateRows,
+    Panes,
+    Reason,
+    Rows,
+    Settings,
+    Step,
+    Steps,
+    Totals,
+    Verdict,
+    Verdicts,
+    empty_steps,
+)
+from tidegate.windows.kernels.sequential import assign_sequential
+from tidegate.windows.kernels.sessions import assign_sessions
 from tidegate.windows.kinds import (
     Adaptive,
-    CountWindow,
-    Everything,
     Fixed,
     LookBack,
-    Session,
     Sliding,
     StateWindow,
     Tumbling,
     WindowKind,
-    ns,
+    condition_holds,
 )
-from tidegate.windows.late import (
-    Accumulation,
-    Discard,
-    LatePolicy,
-    NextWindow,
-    Reemit,
-    SideOutput,
-    accumulation_for,
-)
+from tidegate.windows.late import Accumulation, LatePolicy, SideOutput
+from tidegate.windows.look_back import RowWindows
 from tidegate.windows.memory import Level, Memory, MemoryPolicy
-from tidegate.windows.plan import Plan, make_plan
-from tidegate.windows.settling import COUNTERS, count, dropped_late
-from tidegate.windows.stepping import Stepping
-from tidegate.windows.triggers import AtWatermark, Program, Trigger, compile_trigger
+from tidegate.windows.results import (
+    LANE_STRIDE,
+    Emits,
+    Emitted,
+    Plan,
+    Wanted,
+    emit_rows,
+    emit_slots,
+    make_plan,
+    no_slots,
+    retract,
+    row_bytes,
+    table_keys,
+)
+from tidegate.windows.sub_windows import SubWindows, combine_sub_windows
+from tidegate.windows.triggers import AtWatermark, Trigger, TriggerProgram
 
 __all__ = ["Window"]
 
@@ -73,38 +110,194 @@ ROW_OVERHEAD = 40
 """Bytes the state adds to a buffered row: lane, window, time, lateness and size (28), and the
 offsets of up to three texts. Without it many small rows would hold more than the budget says."""
 
-_SEQUENTIAL = (CountWindow, StateWindow, Everything, Adaptive)
+NEW_PANES = 1 << 14
+"""New panes per kernel call (2.5 MB of arrays). A collection that opens more is decided in several
+calls; fewer would cost a call each, more would no longer fit into the cache."""
+
+GROUPED_ROWS = 1 << 19
+"""Rows decided at once where groups split them: a step per row (32 bytes) must still fit into the
+cache."""
+
+COUNTERS = (
+    "rows_in",
+    "windows_emitted",
+    "rows_emitted",
+    "late_count",
+    "late_dropped_count",
+    "rejected_count",
+    "too_large_count",
+    "outside_count",
+    "discarded_count",
+)
+"""The columns of the state's array `counters`."""
+
+NOT_PLACED = (
+    (Verdict.DISCARDED, "late", "late_dropped_count"),
+    (Verdict.TOO_LARGE, "too_large", "too_large_count"),
+    (Verdict.REFUSED, "memory_pressure", "rejected_count"),
+    (Verdict.OUTSIDE, "no_open_window", "outside_count"),
+    (Verdict.OUT_OF_RANGE, "time_out_of_range", "outside_count"),
+)
+"""Rows that are dropped: the reason they leave with, and the counter they count in."""
+
+_SCHEMA = b"tidegate.rows"
+"""Metadata of the state's table of open windows: the schema of the rows that opened them."""
+
+_NO_INTS = as_readonly(np.zeros(0, np.int64))
+_NO_FLAGS = as_readonly(np.zeros(0, np.bool_))
+_NO_HOLDS = as_readonly(np.zeros((1, 0), np.bool_))
+
+
+class Given(NamedTuple):
+    """The rows of a collection, as they are applied to the state."""
+
+    rows: pa.RecordBatch
+    times: Int64s
+    late: NDArray[np.bool_] | None
+    """Which rows joined a window late; None: none did."""
+
+
+@dataclass
+class Decision:
+    """The arrays of one kernel call, and what it decided."""
+
+    call: Call
+    settings: Settings
+    n_held: int
+    """Panes that the state held; those behind them are new."""
+    partitions: dict[str, pa.Array] = field(default_factory=dict)
+    """State windows: the partition columns of every pane."""
+    row_panes: Int32s | None = None
+    """Where rows are not told in steps: the pane each joins, or -1 (`kernels/any_order.py`)."""
+    first: int = 0
+    """The row that `row_panes` begins with."""
+
+    # Set by `trimmed`, when the kernel has decided:
+    n: int = 0
+    """How many panes there are now."""
+    keys: Int64s = field(default_factory=lambda: _NO_INTS)
+    """(lane, serial) of every pane as one number."""
+    alive: NDArray[np.bool_] = field(default_factory=lambda: _NO_FLAGS)
+    """Panes that stay in the state."""
+
+    def trimmed(self) -> Decision:
+        """Cut the lists to what the kernel has written."""
+        n, s = int(self.call.totals.panes[0]), int(self.call.totals.steps[0])
+        panes = Panes(*(column[:n] for column in self.call.panes))
+        steps = Steps(*(column[:s] for column in self.call.steps))
+        fires = self.call.fires[: int(self.call.totals.fires[0])]
+        self.call = self.call._replace(panes=panes, steps=steps, fires=fires)
+        self.n = n
+        self.keys = panes.lane * LANE_STRIDE + panes.serial
+        self.alive = panes.dead == 0
+        return self
+
+    def keeps(self) -> NDArray[np.bool_]:
+        """Panes whose rows or accumulators stay: not closed, and not emitted unless later panes
+        accumulate on them."""
+        keep: NDArray[np.bool_] = self.alive
+        return keep if self.settings.accumulate else keep & (self.call.panes.fired == 0)
+
+    def pane_of(self, table: pa.RecordBatch | None) -> Int64s:
+        """For each row of a state table: the pane (of those the state held) of its window."""
+        if table is None or table.num_rows == 0:
+            return np.zeros(0, np.int64)
+        wanted, held = table_keys(table), self.keys[: self.n_held]
+        if len(held) == len(wanted) and np.array_equal(held, wanted):
+            return np.arange(len(held))
+        order = np.argsort(held, kind="stable")
+        at = np.searchsorted(held, wanted, sorter=order)
+        return order[np.minimum(at, len(order) - 1)].astype(np.int64)
+
+    def emits(self) -> Emits:
+        """The emitted panes, in order."""
+        p, fired = self.call.panes, self.call.fires
+        return Emits(
+            p.lane[fired], p.start[fired], p.end[fired], p.serial[fired],
+            p.pane[fired], p.revision[fired], p.fired[fired],
+        )  # fmt: skip
+
+    def merges(self) -> Iterable[tuple[int, int]]:
+        """Sessions that became part of another: (the one that stays, the one that is gone)."""
+        steps = self.call.steps
+        which = np.flatnonzero(steps.what == Step.MERGE)
+        return zip(steps.pane[which].tolist(), steps.first[which].tolist(), strict=True)
 
 
 @dataclass(frozen=True)
 class Window(Operator):
-    """Windows as a stage of a pipeline: what, when, what with late rows, and what comes out.
+    """Windows as a stage of a pipeline: which, when they emit, what with late rows, what comes out.
 
-    Without `aggregates` the rows themselves come out with the columns of their window; with them,
-    one row per window and group. `keys` are input columns (constant per lane) to carry along.
+    Without `aggregates` the rows themselves leave, with the columns of their window behind their
+    own; with them, one row per window and group. Either way these columns say what an output row is
+    of: `window_id`, `window_start_ns`, `window_end_ns`, `pane`, `revision`, `trigger`,
+    `retraction`.
+
+    Raises:
+        ConfigError: settings that contradict each other; when the schema is known, columns that are
+            missing or of the wrong type.
+
+    Example:
+        >>> from tidegate.windows import AfterCount, Tumbling
+        >>> stage = Window(Tumbling("10 s"), AtWatermark(early=AfterCount(100)),
+        ...                aggregates={"n": "count", "speed": ("mean", "v")}, group_by="topic")
+        >>> stage.schema(pa.schema([("topic", pa.string()), ("v", pa.float64())])).names[-2:]
+        ['n', 'speed']
     """
 
     window: WindowKind = field(default_factory=Adaptive)
+    """Which window a row belongs to. Adaptive by default: 10 ms to 5 s, 100 rows."""
     trigger: Trigger = field(default_factory=AtWatermark)
+    """When a window emits, besides by the watermark, which closes every window. By default nothing
+    else does, so that each window is emitted once, when it is complete."""
     late: LatePolicy = field(default_factory=SideOutput)
+    """What becomes of rows whose windows are closed. By default they are delivered beside the data:
+    foreign rows do not belong in a sum unasked."""
     aggregates: Any = ()
+    """What to work out per window and group, such as `{"n": "count", "speed": ("mean", "v")}`; see
+    `Aggregate`. Nothing by default: the rows themselves leave."""
     group_by: tuple[str, ...] = ()
+    """Columns by whose values a window is divided in the output. Needs `aggregates`."""
     keys: tuple[str, ...] = ()
+    """Input columns that are constant per key, to carry along and put into `window_id`. Pipelines
+    set it."""
     accumulation: Accumulation | None = None
+    """What a second pane of a window contains. None takes what fits `late`: accumulating (or
+    retracting) with `Reemit`, otherwise discarding."""
     deduplicate_by: str | None = None
+    """A column of identifiers: of the rows of a pane with equal ones only the first (by time, then
+    arrival) counts. None by default; it makes the stage buffer rows."""
     stats: bool = False
+    """Add columns about each pane: `delta_count`, `total_bytes`, `avg_delta_size`, `duration_ns`,
+    and with `affected` `vectors_affected`."""
     affected: str | None = None
+    """The column whose distinct values `vectors_affected` counts. Needs `stats`."""
     size_column: str | None = None
+    """A column that states the bytes of each row, for `AfterSize`, `memory` and `stats`. None
+    measures the row itself."""
     memory: Memory | None = None
+    """A budget for buffered rows. None by default: no limit but the machine's."""
     in_order: bool = False
+    """The rows of a key come in time order, so that a row at t closes what ends before it. Makes
+    the sequence of early panes independent of how the input is cut. A definition sets it behind an
+    event-time stage. Rows that break the promise are late."""
+
+    mode: Accumulation = field(init=False, repr=False, compare=False)
+    program: TriggerProgram = field(init=False, repr=False, compare=False)
+    row_windows: RowWindows | None = field(init=False, repr=False, compare=False)
+    _plans: dict[Any, Plan] = field(init=False, repr=False, compare=False)
+    _settings: dict[bool, Settings] = field(init=False, repr=False, compare=False)
 
     name: ClassVar[str] = "window"
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "group_by", _names("group_by", self.group_by))
-        put(self, "keys", _names("keys", self.keys))
+        put(self, "group_by", names("group_by", self.group_by))
+        put(self, "keys", names("keys", self.keys))
         put(self, "aggregates", parse_aggregates(self.aggregates))
+        boolean("stats", self.stats)
+        boolean("in_order", self.in_order)
         if not isinstance(self.window, WindowKind):
             raise ConfigError("window", self.window, "must be a window such as Tumbling(...)")
         if not isinstance(self.late, LatePolicy):
@@ -113,60 +306,49 @@ class Window(Operator):
             )
         if self.group_by and not self.aggregates:
             raise ConfigError("group_by", self.group_by, "needs aggregates")
-        mode = accumulation_for(self.late, self.accumulation)
-        sequential = isinstance(self.window, (*_SEQUENTIAL, LookBack))
-        if sequential and mode is not Accumulation.DISCARDING:
-            what = "late" if isinstance(self.late, Reemit) else "accumulation"
-            raise ConfigError(
-                what, mode.value, f"{type(self.window).__name__} windows never emit a second pane"
-            )
-        budget = None if self.memory is None else self.memory.budget
-        program = compile_trigger(self.trigger, budget)
-        if isinstance(self.window, LookBack) and len(program.early):
-            raise ConfigError("trigger", self.trigger, "LookBack windows are triggered by rows")
-        if len(program.late) and not isinstance(self.late, Reemit):
-            raise ConfigError("trigger", self.trigger, "late firings need late=Reemit(...)")
         if self.affected is not None and not self.stats:
             raise ConfigError("affected", self.affected, "needs stats=True")
-        if isinstance(self.window, Fixed) and not isinstance(self.late, (SideOutput, Discard)):
+        mode = self.late.accumulation(self.accumulation)
+        if self.window.emits_once and mode is not Accumulation.DISCARDING:
+            what = "late" if self.late.lateness_ns else "accumulation"
+            kind = type(self.window).__name__
+            raise ConfigError(what, mode.value, f"{kind} windows never emit a second pane")
+        program = TriggerProgram(
+            self.trigger, None if self.memory is None else self.memory.row_budget
+        )
+        if self.window.family is Family.LOOK_BACK and program.fires_on_rows:
+            raise ConfigError("trigger", self.trigger, "LookBack windows are triggered by rows")
+        if program.fires_late and not self.late.lateness_ns:
+            raise ConfigError("trigger", self.trigger, "late firings need late=Reemit(...)")
+        if isinstance(self.window, Fixed) and self.late.takes_late_rows:
             raise ConfigError("late", self.late, "Fixed windows live in wall time: no row is late")
+        row_windows = None
+        if isinstance(self.window, LookBack):
+            row_windows = RowWindows(self.window.back, self.window.ahead, bool(self.aggregates))
         put(self, "mode", mode)
         put(self, "program", program)
-        put(self, "stepping", Stepping(self))
+        put(self, "row_windows", row_windows)
         put(self, "_plans", {})
+        put(self, "_settings", {})
 
-    mode: Accumulation = field(init=False, repr=False, compare=False)
-    program: Program = field(init=False, repr=False, compare=False)
-    stepping: Stepping = field(init=False, repr=False, compare=False)
-    _plans: dict[Any, Plan] = field(init=False, repr=False, compare=False)
-
-    # -- what the kernels need to know ------------------------------------------------------------
+    # -- what kind of stage this is ---------------------------------------------------------------
 
     @property
-    def kind(self) -> int:
-        """The family of kernels."""
-        if isinstance(self.window, (Tumbling, Sliding, Fixed)):
-            return k.KIND_ALIGNED
-        for number, cls in (
-            (k.KIND_SESSION, Session),
-            (k.KIND_EVERYTHING, Everything),
-            (k.KIND_COUNT, CountWindow),
-            (k.KIND_STATE, StateWindow),
-        ):
-            if isinstance(self.window, cls):
-                return number
-        return k.KIND_ADAPTIVE
-
-    @property
-    def combining(self) -> bool:
+    def combines(self) -> bool:
         """Overlapping windows that emit once, when complete: rows are accumulated in sub-windows
         that do not overlap, and these are put together at the end."""
+        window = self.window
         return (
-            isinstance(self.window, Sliding)
-            and ns(self.window.step) < ns(self.window.size)
-            and self.program.plain
-            and self.memory is None
-            and isinstance(self.late, (Discard, SideOutput))
+            isinstance(window, Sliding)
+            and window.step != window.size
+            and self._only_watermark_emits
+        )
+
+    @property
+    def _only_watermark_emits(self) -> bool:
+        """Every window is emitted once, by the watermark: no trigger, budget or late row does."""
+        return (
+            not self.program.fires_on_rows and self.memory is None and not self.late.takes_late_rows
         )
 
     @property
@@ -175,15 +357,21 @@ class Window(Operator):
         aggregates that are kept up to date: rows may then come in any order."""
         return (
             isinstance(self.window, (Tumbling, Sliding))
-            and (isinstance(self.window, Tumbling) or self.combining)
-            and self.program.plain
-            and self.memory is None
-            and isinstance(self.late, (Discard, SideOutput))
+            and (isinstance(self.window, Tumbling) or self.combines)
+            and self._only_watermark_emits
             and not self.stats
             and self.deduplicate_by is None
             and bool(self.aggregates)
-            and all(aggregate.function in INCREMENTAL for _, aggregate in self.aggregates)
+            and all(
+                aggregate.implementation.need not in (Need.ROWS, Need.FOLD)
+                for _, aggregate in self.aggregates
+            )
         )
+
+    @property
+    def needs_late_in_order(self) -> bool:
+        """Late rows change windows: each must come right behind the watermark it is late for."""
+        return self.late.takes_late_rows
 
     @property
     def outputs_only_read_columns(self) -> bool:
@@ -198,79 +386,69 @@ class Window(Operator):
         columns = (aggregate.column for _, aggregate in self.aggregates)
         return frozenset(filter(None, (*self.keys, *self.group_by, *named, *columns)))
 
-    def config(self, plan: Plan, wall_ns: int) -> Int64s:
-        """The settings of a call, as a kernel reads them."""
-        cfg = np.zeros(k.SETTINGS, np.int64)
-        w = self.window
-        cfg[k.C_KIND] = self.kind
-        if isinstance(w, Tumbling):
-            cfg[k.C_SIZE] = cfg[k.C_STEP] = ns(w.size)
-            cfg[k.C_OFFSET] = ns(w.offset) % ns(w.size)
-        elif isinstance(w, Sliding):
-            cfg[k.C_SIZE], cfg[k.C_STEP] = ns(w.size), ns(w.step)
-            cfg[k.C_OFFSET] = ns(w.offset) % ns(w.step)
-            if self.combining:
-                cfg[k.C_SPAN], cfg[k.C_STRIDE] = ns(w.size), ns(w.step)
-                cfg[k.C_SIZE] = cfg[k.C_STEP] = gcd(ns(w.size), ns(w.step))
-        elif isinstance(w, Fixed):
-            cfg[k.C_SIZE] = cfg[k.C_STEP] = ns(w.interval)
-        elif isinstance(w, Session):
-            cfg[k.C_SIZE] = ns(w.gap)
-        elif isinstance(w, CountWindow):
-            cfg[k.C_TARGET] = w.rows
-        elif isinstance(w, Adaptive):
-            cfg[k.C_TARGET], cfg[k.C_MIN], cfg[k.C_MAX] = w.target, ns(w.min), ns(w.max)
-        if isinstance(self.late, Reemit):
-            cfg[k.C_LATENESS] = ns(self.late.max_lateness)
-        cfg[k.C_POLICY] = k.POLICY_ASIDE
-        if isinstance(self.late, Discard):
-            cfg[k.C_POLICY] = k.POLICY_DISCARD
-        elif isinstance(self.late, NextWindow):
-            cfg[k.C_POLICY] = k.POLICY_NEXT
-        cfg[k.C_ACCUMULATE] = self.mode is not Accumulation.DISCARDING
-        # Where only the watermark emits, and nothing is flushed for memory, rows need not close.
-        early = not self.program.plain or self.memory is not None
-        cfg[k.C_IN_ORDER] = self.in_order and early
-        cfg[k.C_WALL] = wall_ns
-        reach = min(self.reach, MAX_NS)
-        cfg[k.C_EARLIEST], cfg[k.C_LATEST] = MIN_NS + reach, MAX_NS - reach
-        cfg[k.C_BUFFERED] = plan.buffered
-        cfg[k.C_OVERHEAD] = ROW_OVERHEAD if plan.buffered else 0
-        if self.memory is not None:
-            cfg[k.C_BUDGET] = min(self.memory.budget, self.memory.part("ingestion"))
-            cfg[k.C_LIMIT] = self.memory.limit
-            cfg[k.C_REJECT] = self.memory.policy is MemoryPolicy.REJECT
-        if self.program.rate is not None:
-            cfg[k.C_PERIOD] = ns(self.program.rate.period)
-            cfg[k.C_CHANGE] = int(self.program.rate.threshold * 1_000_000)
-        return cfg
-
-    @property
-    def reach(self) -> int:
-        """How near to the ends of int64 time a row may come: windows must fit around it."""
-        names = ("size", "gap", "interval", "max", "back", "ahead")
-        spans = sum(ns(getattr(self.window, name, 0)) for name in names)
-        lateness = ns(self.late.max_lateness) if isinstance(self.late, Reemit) else 0
-        return 4 * spans + lateness + 4
-
     def plan(self, rows: pa.Schema) -> Plan:
-        """What this stage does with rows of this schema."""
-        key = rows.remove_metadata().to_string(show_schema_metadata=False)
-        if key not in self._plans:
-            self._plans[key] = make_plan(
-                rows,
+        """What this stage does with rows of this schema.
+
+        Args:
+            rows: the schema of the rows.
+
+        Raises:
+            ConfigError: a column that a setting names is missing or of the wrong type.
+        """
+        found = self._plans.get(rows)
+        if found is None:
+            family = self.window.family
+            wanted = Wanted(
                 keys=self.keys,
                 group_by=self.group_by,
                 aggregates=self.aggregates,
                 stats=self.stats,
                 affected=self.affected,
                 deduplicate_by=self.deduplicate_by,
-                numbered=isinstance(self.window, (*_SEQUENTIAL, LookBack)),
-                look_back=isinstance(self.window, LookBack),
+                numbered=self.window.emits_once,
+                look_back=family is Family.LOOK_BACK,
                 sized=self.program.sized or self.memory is not None,
-                names=self.program.names,
+                names=tuple(self.program.names),
             )
-        return self._plans[key]
+            found = self._plans[rows] = make_plan(rows.remove_metadata(), wanted)
+        return found
+
+    def kernel_settings(self, plan: Plan, wall_ns: int) -> Settings:
+        """The settings as the kernels read them, for a call at this wall time."""
+        base = self._settings.get(plan.buffered)
+        if base is None:
+            base = self._settings[plan.buffered] = self._make_settings(plan)
+        return base._replace(wall=wall_ns)
+
+    def _make_settings(self, plan: Plan) -> Settings:
+        values: dict[str, Any] = {**self.window.kernel_settings()}
+        if self.combines:
+            values["span"], values["stride"] = values["size"], values["step"]
+            values["size"] = values["step"] = gcd(values["size"], values["step"])
+        if self.memory is not None:
+            values["budget"] = self.memory.row_budget
+            values["limit"] = self.memory.limit
+        if self.program.rate is not None:
+            assert isinstance(self.program.rate.period, int)
+            values["period"] = self.program.rate.period
+            values["change"] = int(self.program.rate.threshold * 1_000_000)
+        # Windows must fit around a row, with room for the arithmetic of the kernels.
+        reach = min(4 * self.window.reach_ns + self.late.lateness_ns + 4, MAX_NS)
+        return Settings(
+            **values,
+            family=int(self.window.family),
+            lateness=self.late.lateness_ns,
+            policy=int(self.late.rows),
+            accumulate=self.mode is not Accumulation.DISCARDING,
+            # Where only the watermark emits, and no row is flushed, rows need not close.
+            in_order=self.in_order and (self.program.fires_on_rows or self.memory is not None),
+            buffered=plan.buffered,
+            overhead=ROW_OVERHEAD if plan.buffered else 0,
+            reject=self.memory is not None and self.memory.policy is MemoryPolicy.REJECT,
+            once=self.program.once,
+            earliest=MIN_NS + reach,
+            latest=MAX_NS - reach,
+        )
 
     # -- the operator protocol --------------------------------------------------------------------
 
@@ -280,91 +458,845 @@ class Window(Operator):
             "handed": Column(np.int64, (), UNSET),
             "clock": Column(np.int64, (), UNSET),
             "serial": Column(np.int64),
-            "counters": Column(np.int64, (len(COUNTERS),)),
+            "counters": Column(np.int64, (len(COUNTERS),), merge="sum"),
         }
         if self.program.rate is not None:
-            arrays["rates"] = Column(np.int64, (3,))
-        if isinstance(self.window, Adaptive):
-            arrays["recent"] = Column(np.int64, (4,))
+            arrays |= {name: Column(np.int64) for name in Lanes._fields[2:5]}
+        if self.window.family is Family.ADAPTIVE:
+            arrays |= {name: Column(np.int64) for name in Lanes._fields[5:9]}
             arrays["duration"] = Column(np.float64)
         return Layout(arrays, ("open", "slots", "rows", "sent"))
 
-    def process(self, state: State, collection: Collection) -> list[Outcome]:
-        return self.stepping.process(state, collection)
-
-    def process_late(self, state: State, late: Late) -> list[Outcome]:
-        """Rows the event-time stage found late: taken into windows where the policy says so."""
-        if isinstance(self.late, SideOutput):
-            return [late]
-        if isinstance(self.late, Discard):
-            count(state, "late_count", late.lane)
-            return dropped_late(self, state, late)
-        return self.process(state, Collection(late.rows, late.time_ns, late.lane))
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        return self.plan(rows).output
 
     def uses_wall_time(self) -> bool:
-        return bool(self.program.intervals) or isinstance(self.window, (Fixed, Adaptive))
+        return self._has_deadlines or isinstance(self.window, Fixed)
+
+    @property
+    def _has_deadlines(self) -> bool:
+        return bool(self.program.intervals_ns) or self.window.wall_deadline_ns > 0
 
     def compile(self) -> None:
         """Run two rows of the columns that matter through a window."""
-        names = {*self.keys, *self.group_by} | {a.column for _, a in self.aggregates if a.column}
+        found = {*self.keys, *self.group_by} | {a.column for _, a in self.aggregates if a.column}
         if isinstance(self.window, StateWindow) or self.program.predicates:
             return  # conditions of the user's own want their own columns
         for value, lanes in ((1.0, [0, 0]), (1, [0, 1])):
-            rows = pa.record_batch({name: [value, value] for name in names | {"v"}})
+            rows = pa.record_batch({name: [value, value] for name in found | {"v"}})
             state = self.open(2 if lanes[1] else 1)
             times = np.array([1, 2], np.int64)
             self.process(state, Collection(rows, times, np.array(lanes, np.int32)))
             self.advance(state, Watermark.at(2))
             self.flush(state)
 
+    def metrics(self, state: State) -> dict[str, int | float]:
+        totals = state.arrays["counters"].sum(axis=0)
+        out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
+        out["open_windows"] = state.rows("open")
+        out["rows_held"] = state.rows("rows")
+        used = self.buffered_bytes(state)
+        out["buffered_bytes"] = used
+        tables = (state.tables[name] for name in ("open", "slots"))
+        out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
+        if "duration" in state.arrays:
+            rates = [state.arrays[name] for name in Lanes._fields[5:]]
+            out["rate_bytes"] = sum(array.nbytes for array in rates)
+            known = state.arrays["duration"][state.arrays["duration"] > 0]
+            out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
+        if self.memory is not None:
+            out["memory_ratio"] = used / self.memory.row_budget
+            out["memory_level"] = list(Level).index(self.memory.level(used))
+        return out
+
+    def buffered_bytes(self, state: State) -> int:
+        """Bytes of the rows that wait to be emitted.
+
+        Args:
+            state: of this stage.
+        """
+        rows = state.tables["rows"]
+        return 0 if rows is None else int(rows.nbytes)
+
+    # -- rows come --------------------------------------------------------------------------------
+
+    def process(self, state: State, collection: Collection) -> list[Outcome]:
+        return self._process(state, collection, _NO_INTS)
+
+    def process_late(self, state: State, late: Late) -> list[Outcome]:
+        """Rows the event-time stage found late: taken into windows where the policy says so, each
+        judged by the watermark it was late for."""
+        if self.late.takes_late_rows:
+            marks = as_readonly(late.watermark_ns)
+            return self._process(state, Collection(late.rows, late.time_ns, late.lane), marks)
+        if self.late.rows is LateRows.ASIDE:
+            return [late]
+        count_rows(state, "late_count", late.lane)
+        count_rows(state, "late_dropped_count", late.lane)
+        why = pa.array(["late"] * len(late), pa.string())
+        return [Dropped(late.rows, late.time_ns, late.lane, why)]
+
+    def _process(self, state: State, collection: Collection, marks: Int64s) -> list[Outcome]:
+        state.grow(int(collection.lane.max()) + 1)
+        wall = self._wall(state, collection.wall_ns)
+        out: list[Outcome] = []
+        if self._has_deadlines or isinstance(self.window, Fixed):
+            out += self.wake(state, wall)
+        count_rows(state, "rows_in", collection.lane)
+        rows = collection.rows
+        plan = self.plan(rows.schema)
+        if self.row_windows is not None:
+            return out + self._process_row_windows(state, plan, collection, marks)
+        n = rows.num_rows
+        if plan.group_by and n > GROUPED_ROWS and not self.accepts_any_order:
+            for start in range(0, n, GROUPED_ROWS):
+                part = slice(start, start + GROUPED_ROWS)
+                piece = Collection(
+                    rows.slice(start, GROUPED_ROWS),
+                    collection.time_ns[part],
+                    collection.lane[part],
+                    collection.wall_ns,
+                )
+                out += self._decide_rows(state, plan, piece, marks[part], wall)
+            return out
+        return out + self._decide_rows(state, plan, collection, marks, wall)
+
+    def _decide_rows(
+        self, state: State, plan: Plan, collection: Collection, marks: Int64s, wall: int
+    ) -> list[Outcome]:
+        """Decide rows one after the other, in as few kernel calls as there is room for."""
+        out: list[Outcome] = []
+        rows, n = collection.rows, collection.rows.num_rows
+        given = self._kernel_rows(plan, collection, marks, wall)
+        if plan.stats:
+            size = plan.widened.field(len(plan.widened) - 1)
+            rows = rows.append_column(size, pa.array(given.size))
+        settings = self.kernel_settings(plan, wall)
+        verdicts = Verdicts(np.zeros(n, np.int8), np.empty(n, np.int64))
+        first = 0
+        while first < n:
+            decision, first = self._assign(state, plan, settings, rows, given, verdicts, first)
+            late = None
+            if plan.buffered and (verdicts.status == Verdict.PLACED_LATE).any():
+                late = verdicts.status == Verdict.PLACED_LATE
+            out += self._apply(state, plan, decision, Given(rows, collection.time_ns, late))
+        return out + self._refused(state, collection, verdicts)
+
+    def _kernel_rows(self, plan: Plan, collection: Collection, marks: Int64s, wall: int) -> Rows:
+        """The collection as the kernels read it."""
+        rows, times = collection.rows, collection.time_ns
+        if isinstance(self.window, Fixed):
+            times = np.full(rows.num_rows, wall, np.int64)
+        sizes = as_readonly(row_bytes(rows, self.size_column)) if plan.sized else _NO_INTS
+        holds = [condition_holds(f, rows, name) for name, f in self.program.predicates]
+        opens = emits = _NO_FLAGS
+        if isinstance(self.window, StateWindow):
+            opens = as_readonly(condition_holds(self.window.open, rows, "open"))
+            emits = as_readonly(condition_holds(self.window.emit, rows, "emit"))
+        return Rows(
+            as_readonly(collection.lane),
+            as_readonly(times),
+            sizes,
+            as_readonly(np.stack(holds)) if holds else _NO_HOLDS,
+            marks,
+            _NO_INTS,
+            opens,
+            emits,
+        )
+
+    def _assign(
+        self,
+        state: State,
+        plan: Plan,
+        settings: Settings,
+        batch: pa.RecordBatch,
+        rows: Rows,
+        verdicts: Verdicts,
+        first: int,
+    ) -> tuple[Decision, int]:
+        """Let the kernel of this kind of window decide rows from `first` on."""
+        n, lanes = len(rows.time) - first, kernel_lanes(state)
+        if self.accepts_any_order and not plan.buffered and not plan.sized:
+            mixed = bool(plan.group_by) or state.lanes > 1
+            if not mixed:
+                settings = settings._replace(ascending=ascending(rows.time, 0))
+            if mixed or not settings.ascending:
+                decision = open_decision(state, settings, n, 1)
+                decision.first, row_panes = first, np.empty(n, np.int32)
+                done = place_rows(first, rows, settings, lanes, decision.call, verdicts, row_panes)
+                decision.row_panes = row_panes[: done - first]
+                return decision.trimmed(), int(done)
+        family = settings.family
+        if family == Family.ALIGNED:
+            copies = -(-settings.size // settings.step)
+            decision, assign = open_decision(state, settings, n, copies), assign_aligned
+        elif family == Family.SESSION:
+            decision, assign = open_decision(state, settings, n, 1), assign_sessions
+        else:
+            part, held = self._partition_codes(state, batch)
+            rows = rows._replace(part=as_readonly(part))
+            decision = open_decision(state, settings, n, 1, held)
+            assign = assign_sequential
+        done = assign(first, rows, settings, self.program.programs, lanes, decision.call, verdicts)
+        decision.trimmed()
+        if family == Family.STATE:
+            decision.partitions = self._partition_columns(state, batch, decision)
+        return decision, int(done)
+
+    def _refused(self, state: State, collection: Collection, verdicts: Verdicts) -> list[Outcome]:
+        """Rows that joined no window: late ones, and dropped ones with their reason."""
+        status = verdicts.status
+        if not status.any():
+            return []
+        out: list[Outcome] = []
+        late = np.isin(status, (Verdict.PLACED_LATE, Verdict.DISCARDED, Verdict.ASIDE))
+        count_rows(state, "late_count", collection.lane[late])
+        aside = np.flatnonzero(status == Verdict.ASIDE)
+        if len(aside):
+            out.append(_late_rows(collection.take(aside), verdicts.behind[aside]))
+            if self.late.lateness_ns:
+                count_rows(state, "late_dropped_count", collection.lane[aside])
+        for verdict, reason, counter in NOT_PLACED:
+            which = np.flatnonzero(status == verdict)
+            if len(which):
+                gone = collection.take(which)
+                count_rows(state, counter, gone.lane)
+                why = pa.array([reason] * len(which), pa.string())
+                out.append(Dropped(gone.rows, gone.time_ns, gone.lane, why))
+        return out
+
+    # -- time passes ------------------------------------------------------------------------------
+
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
-        return self.stepping.advance(state, watermark)
+        state.grow(int(watermark.lane.max()) + 1)
+        marks = state.arrays["watermark"]
+        if isinstance(self.window, Fixed):  # event time means nothing to windows of wall time
+            handed = state.arrays["handed"]
+            np.maximum.at(handed, watermark.lane, watermark.time_ns)
+            return [Watermark(handed[watermark.lane], watermark.lane)]
+        before = marks.copy() if self.combines else None
+        np.maximum.at(marks, watermark.lane, watermark.time_ns)
+        out: list[Outcome] = []
+        if self.row_windows is not None:
+            out = self._advance_row_windows(state)
+        elif self.window.closes_by_watermark:
+            out = self._close(state, marks, before)
+        return out + self._hand_on(state, watermark)
+
+    def _close(
+        self, state: State, watermark: Int64s, before: Int64s | None, wall: int = 0
+    ) -> list[Outcome]:
+        """Close what the watermark completes, per lane by end then start."""
+        held = state.tables["open"]
+        if held is None:
+            return []
+        lane = held.column(LANE).to_numpy()
+        start, end = held.column("start").to_numpy(), held.column("end").to_numpy()
+        now = watermark[lane]
+        if before is not None:
+            # A sub-window matters as long as the watermark moves through windows above it.
+            order = np.flatnonzero(now > before[lane])
+        else:
+            done = end - (self.window.family is not Family.SESSION)
+            late = done + self.late.lateness_ns + 1
+            expires = np.where(held.column("on_time").to_numpy() != 0, late, done)
+            order = np.flatnonzero(expires <= now)
+        if len(order) == 0:
+            return []
+        order = order[np.lexsort((start[order], end[order], lane[order]))]
+        plan = self._plan_of(held)
+        decision = open_decision(state, self.kernel_settings(plan, wall))
+        state.touch(lane[order])
+        if before is not None:
+            combined = combine_sub_windows(
+                decision.trimmed().call.panes, decision.settings, before, watermark,
+                int(Reason.WATERMARK),
+            )  # fmt: skip
+            decision.alive = decision.call.panes.dead == 0
+            return self._apply(state, plan, decision, None, combined)
+        close_panes(decision.call, decision.settings, order, watermark)
+        decision.partitions = _kept_partitions(held)
+        return self._apply(state, plan, decision.trimmed(), None)
+
+    def _hand_on(self, state: State, watermark: Watermark) -> list[Outcome]:
+        """The watermark, held back while rows at or before it are still to leave."""
+        lanes = np.unique(watermark.lane)
+        limit = state.arrays["watermark"].copy()
+        held = state.tables["open"]
+        own_times = not self.aggregates or self.window.family >= Family.EVERYTHING
+        if held is not None and own_times:
+            waiting = (held.column("fired").to_numpy() == 0) & (held.column("rows").to_numpy() > 0)
+            if self.mode is not Accumulation.DISCARDING:  # its next pane has the old rows again
+                waiting |= held.column("on_time").to_numpy() == 0
+            lane = held.column(LANE).to_numpy()[waiting]
+            np.minimum.at(limit, lane, held.column("first").to_numpy()[waiting] - 1)
+        if self.row_windows is not None:
+            self.row_windows.hold_back(state, limit)
+        handed = state.arrays["handed"]
+        limit = np.maximum(limit, handed)
+        handed[lanes] = limit[lanes]
+        lanes = lanes[limit[lanes] != UNSET]
+        return [Watermark(limit[lanes], lanes.astype(np.int32))] if len(lanes) else []
+
+    # -- deadlines --------------------------------------------------------------------------------
 
     def wake_at(self, state: State) -> int | None:
-        return self.stepping.wake_at(state)
+        held = state.tables["open"]
+        intervals = self._intervals()
+        fixed = isinstance(self.window, Fixed)
+        if held is None or not (intervals or fixed):
+            return None
+        waiting = (held.column("fired").to_numpy() == 0) & (held.column("rows").to_numpy() > 0)
+        clock = state.arrays["clock"][held.column(LANE).to_numpy()]
+        first = held.column("wall").to_numpy()
+        due = [first + interval for interval in intervals]
+        if fixed:
+            due.append(held.column("end").to_numpy())
+        times = [at[waiting & (at > clock)] for at in due]
+        return min((int(at.min()) for at in times if len(at)), default=None)
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
-        return self.stepping.wake(state, wall_ns)
+        wall = self._wall(state, wall_ns)
+        out: list[Outcome] = []
+        if isinstance(self.window, Fixed):
+            marks = state.arrays["watermark"]
+            np.maximum(marks, wall - 1, out=marks)
+            out += self._close(state, marks, None, wall)
+        held, intervals = state.tables["open"], self._intervals()
+        if held is None or not intervals:
+            return out
+        since = held.column("wall").to_numpy()
+        due = (held.column("fired").to_numpy() == 0) & (wall - since >= min(intervals))
+        order = np.flatnonzero(due & (held.column("rows").to_numpy() > 0))
+        if len(order) == 0:
+            return out
+        lane = held.column(LANE).to_numpy()[order]
+        serial = held.column("serial").to_numpy()[order]
+        order = order[np.lexsort((serial, since[order], lane))]
+        plan = self._plan_of(held)
+        decision = open_decision(state, self.kernel_settings(plan, wall))
+        longest = self.window.wall_deadline_ns
+        programs = self.program.programs
+        fire_due(decision.call, decision.settings, programs, order, _NO_HOLDS, longest)
+        state.touch(lane)
+        decision.partitions = _kept_partitions(held)
+        return out + self._apply(state, plan, decision.trimmed(), None)
+
+    def _intervals(self) -> list[int]:
+        """Wall times after its first row at which a pane may be due."""
+        longest = self.window.wall_deadline_ns
+        return [*self.program.intervals_ns, *([longest] if longest else [])]
+
+    def _wall(self, state: State, wall_ns: int) -> int:
+        """Wall time as this stage sees it: it never goes back, even if the machine's clock does."""
+        clock = state.arrays["clock"]
+        wall = max(wall_ns, int(clock.max(initial=UNSET)))
+        clock[:] = wall
+        return wall
+
+    # -- the end, and emitting on request ---------------------------------------------------------
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
-        return self.stepping.flush(state, lanes)
-
-    def discard(self, state: State) -> dict[str, int]:
-        return self.stepping.discard(state)
+        return self._end(state, lanes, Reason.SHUTDOWN)
 
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
         """`fire` emits what is open now, with the reason `shutdown`; windows then go on."""
         return self.flush(state, signal.lane) if signal.name == "fire" else []
 
-    def schema(self, rows: pa.Schema) -> pa.Schema:
-        return self.plan(rows).output
+    def _end(self, state: State, lanes: Int32s | None, reason: Reason) -> list[Outcome]:
+        """Emit what these lanes (or all) still hold, and close it for good."""
+        if self.row_windows is not None:
+            return self._flush_row_windows(state, lanes)
+        held = state.tables["open"]
+        if held is None:
+            return []
+        lane = held.column(LANE).to_numpy()
+        order = np.arange(held.num_rows)
+        if lanes is not None:
+            order = np.flatnonzero(np.isin(lane, lanes))
+        serial = held.column("serial").to_numpy()[order]
+        start, end = held.column("start").to_numpy()[order], held.column("end").to_numpy()[order]
+        if self.window.family >= Family.EVERYTHING:
+            order = order[np.lexsort((serial, lane[order]))]
+        else:
+            order = order[np.lexsort((serial, start, end, lane[order]))]
+        plan = self._plan_of(held)
+        decision = open_decision(state, self.kernel_settings(plan, 0))
+        state.touch(lane[order])
+        if self.combines:
+            before = state.arrays["watermark"].copy()
+            after = before.copy()
+            after[lane[order]] = MAX_NS
+            combined = combine_sub_windows(
+                decision.trimmed().call.panes, decision.settings, before, after, int(reason)
+            )
+            decision.alive = decision.call.panes.dead == 0
+            return self._apply(state, plan, decision, None, combined)
+        fire_all(decision.call, decision.settings, order, int(reason))
+        decision.partitions = _kept_partitions(held)
+        return self._apply(state, plan, decision.trimmed(), None)
 
-    def metrics(self, state: State) -> dict[str, int | float]:
-        totals = state["counters"].sum(axis=0)
-        out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
-        out["open_windows"] = state.rows("open")
-        out["rows_held"] = state.rows("rows")
-        used = self.stepping.buffered_bytes(state)
-        out["buffered_bytes"] = used
-        tables = (state.tables[name] for name in ("open", "slots"))
-        out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
-        if "recent" in state.arrays:
-            out["rate_bytes"] = state["recent"].nbytes + state["duration"].nbytes
-        if self.memory is not None:
-            out["memory_ratio"] = used / self.memory.budget
-            out["memory_level"] = list(Level).index(self.memory.level(used))
-        if "duration" in state.arrays:
-            known = state["duration"][state["duration"] > 0]
-            out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
+    def discard(self, state: State) -> dict[str, int]:
+        held = state.tables["open"]
+        gone = 0
+        if held is not None:
+            waiting = held.column("fired").to_numpy() == 0
+            counts = held.column("rows").to_numpy()[waiting]
+            gone = int(counts.sum())
+            column = state.arrays["counters"][:, COUNTERS.index("discarded_count")]
+            np.add.at(column, held.column(LANE).to_numpy()[waiting], counts)
+        elif self.row_windows is not None:
+            gone = self.row_windows.waiting(state)
+        for name in state.tables:
+            state.tables[name] = None
+        return {"discarded_rows": gone}
+
+    # -- a decision becomes state and output ------------------------------------------------------
+
+    def _apply(
+        self,
+        state: State,
+        plan: Plan,
+        decision: Decision,
+        given: Given | None,
+        combined: SubWindows | None = None,
+    ) -> list[Outcome]:
+        """Move accumulators or rows as decided, emit what fired, write the state back.
+
+        Args:
+            state: of this stage.
+            plan: of the rows that opened these windows.
+            decision: of the kernel, trimmed.
+            given: the rows it decided; None: no rows came.
+            combined: overlapping windows to put together from their sub-windows.
+        """
+        retracting = self.mode is Accumulation.RETRACTING
+        if retracting:
+            _follow_merges(state, decision)
+        move = self._move_rows if plan.buffered else self._move_slots
+        emits, made = move(state, plan, decision, given, combined)
+        self._save(state, plan, decision)
+        out: list[Outcome] = []
+        if made is not None and emits is not None:
+            count_rows(state, "windows_emitted", emits.lane)
+            if retracting:
+                made = retract(plan, state, emits, made)
+            out = self._deliver(state, emits, made, decision.settings.wall)
+        if retracting:
+            _forget_sent(state, decision)
         return out
 
+    def _deliver(self, state: State, emits: Emits, made: Emitted, wall_ns: int) -> list[Outcome]:
+        """Output rows as a collection, unless there are none: an empty window is never emitted."""
+        lanes = emits.lane[made.emit].astype(np.int32)
+        count_rows(state, "rows_emitted", lanes)
+        if made.rows.num_rows == 0:
+            return []
+        return [Collection(made.rows, np.ascontiguousarray(made.time), lanes, wall_ns)]
 
-def _names(field: str, given: object) -> tuple[str, ...]:
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
-        raise ConfigError(field, given, "must be column names")
-    names = tuple(given)
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise ConfigError(field, given, "must be different column names")
-    return names
+    def _save(self, state: State, plan: Plan, decision: Decision) -> None:
+        """Write the panes that live on back to the state."""
+        which = np.flatnonzero(decision.alive)
+        if len(which) == 0:
+            state.tables["open"] = None
+            return
+        panes = decision.call.panes
+        columns: dict[str, Any] = {LANE: pa.array(panes.lane[which].astype(np.int32))}
+        for name in KEPT[1:]:
+            columns[name] = pa.array(getattr(panes, name)[which])
+        for name, values in decision.partitions.items():
+            columns[name] = values.take(pa.array(which))
+        self._plans.setdefault(plan.written, plan)
+        schema = pa.schema(
+            [(name, values.type) for name, values in columns.items()],
+            metadata={_SCHEMA: plan.written},
+        )
+        state.tables["open"] = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+    def _plan_of(self, held: pa.RecordBatch) -> Plan:
+        """The plan of the rows that opened these windows: their schema travels with the state."""
+        written = held.schema.metadata[_SCHEMA]
+        found = self._plans.get(written)
+        if found is None:
+            found = self.plan(pa.ipc.read_schema(pa.py_buffer(written)))
+            self._plans[written] = found
+        return found
+
+    def _when(self, emits: Emits, emit: Int64s) -> Int64s:
+        """The time of an aggregated row: the last moment of its window, which is never at or before
+        a watermark that was handed on earlier."""
+        return emits.end[emit] - (not self.window.inclusive_end)
+
+    def _move_slots(
+        self,
+        state: State,
+        plan: Plan,
+        decision: Decision,
+        given: Given | None,
+        combined: SubWindows | None,
+    ) -> tuple[Emits | None, Emitted | None]:
+        """Accumulators: rows join, slots of fired panes are emitted."""
+        held = state.tables["slots"]
+        n_held = 0 if held is None else held.num_rows
+        at, n, steps = decision.pane_of(held), decision.n, decision.call.steps
+        moves: Steps | RowSlots = steps
+        if decision.row_panes is not None:
+            moves = RowSlots(decision.row_panes, decision.first)
+        total, code = 1, np.zeros(n, np.int64)
+        if plan.group_by:
+            slots_of, moves, total = _by_group(plan, held, at, decision, given)
+            pane, code, held_at = slots_of.pane, slots_of.code, np.arange(n_held)
+        else:
+            pane, held_at = np.arange(n), np.full(decision.n_held, -1, np.int64)
+            held_at[at] = np.arange(n_held)
+        size = len(pane)
+        owner = _NO_INTS
+        if combined is not None:
+            assert isinstance(moves, Steps)
+            owner, merges = combined.slots(pane, code, size, total)
+            moves = Steps(*(np.concatenate(pair) for pair in zip(moves, merges, strict=True)))
+        slots = Accumulators(plan.slots, size + len(owner), held, held_at)
+        rows, times = (None, _NO_INTS) if given is None else (given.rows, given.times)
+        slots.add(moves, rows, times)
+        filled = slots.rows.n > 0
+        emits: Emits | None = None
+        made: Emitted | None = None
+        if combined is not None:
+            if len(combined.emits.lane):
+                emits = combined.emits
+                which = size + np.flatnonzero(filled[size:])
+                out, emit = emit_slots(plan, slots, emits, which, owner[which - size])
+                made = Emitted(out, emit, emits.end[emit] - 1)
+        elif len(decision.call.fires):
+            emits = decision.emits()
+            place = np.full(n, -1, np.int64)
+            place[decision.call.fires] = np.arange(len(decision.call.fires))
+            of = place[pane]
+            which = np.flatnonzero((of >= 0) & filled[:size])
+            out, emit = emit_slots(plan, slots, emits, which, of[which])
+            made = Emitted(out, emit, self._when(emits, emit))
+        stay = np.flatnonzero(decision.keeps()[pane] & filled[:size])
+        state.tables["slots"] = None
+        if len(stay):
+            panes = decision.call.panes
+            lane = panes.lane[pane[stay]].astype(np.int32)
+            state.tables["slots"] = slots.store(stay, lane, panes.serial[pane[stay]])
+        return emits, made
+
+    def _move_rows(
+        self,
+        state: State,
+        plan: Plan,
+        decision: Decision,
+        given: Given | None,
+        combined: SubWindows | None,
+    ) -> tuple[Emits | None, Emitted | None]:
+        """Buffered rows: new ones join, those of fired panes leave."""
+        held = state.tables["rows"]
+        owner = decision.pane_of(held)
+        steps, panes = decision.call.steps, decision.call.panes
+        joining = np.flatnonzero(steps.what == Step.ROWS)
+        if len(joining) and given is not None:
+            number, step = ranges(steps.first[joining], steps.last[joining])
+            pane = steps.pane[joining][step]
+            late = np.zeros(len(number), np.bool_) if given.late is None else given.late[number]
+            taken = take(given.rows, number)
+            columns = {
+                LANE: pa.array(panes.lane[pane].astype(np.int32)),
+                SERIAL: pa.array(panes.serial[pane]),
+                TIME: pa.array(given.times[number]),
+                IS_LATE: pa.array(late),
+            }
+            new = pa.RecordBatch.from_arrays(
+                [*taken.columns, *columns.values()], names=[*taken.schema.names, *columns]
+            )
+            held = concat([held, new])
+            owner = np.concatenate([owner, pane])
+        for into, gone in decision.merges():
+            owner[owner == gone] = into
+        if held is None:
+            return None, None
+        emits: Emits | None = None
+        made: Emitted | None = None
+        if combined is not None:
+            if len(combined.emits.lane):
+                emits = combined.emits
+                made = emit_rows(plan, emits, held, *combined.rows(owner))
+        elif len(decision.call.fires):
+            emits = decision.emits()
+            made = emit_rows(plan, emits, held, *_rows_of_fired(decision, owner))
+            if plan.aggregated:
+                made = made._replace(time=self._when(emits, made.emit))
+        stay = decision.keeps()[owner]
+        if decision.settings.accumulate:  # an earlier pane of a living window
+            stay = np.isin(decision.keys, decision.keys[decision.alive])[owner]
+        if not stay.any():
+            state.tables["rows"] = None
+        else:
+            index = np.flatnonzero(stay)
+            kept = held if len(index) == held.num_rows else held.take(pa.array(index))
+            state.tables["rows"] = _with_serial(kept, panes.serial[owner[index]])
+        return emits, made
+
+    # -- partitions of state windows --------------------------------------------------------------
+
+    def _partition_codes(self, state: State, rows: pa.RecordBatch) -> tuple[Int64s, Int64s | None]:
+        """A number per partition of a state window: of the rows, and of the windows held."""
+        columns = self._partition_values(state, rows)
+        if not columns:
+            return _NO_INTS, None
+        codes = factorize(list(columns.values())).codes
+        n = state.rows("open")
+        return codes[n:], codes[:n]
+
+    def _partition_columns(
+        self, state: State, rows: pa.RecordBatch, decision: Decision
+    ) -> dict[str, pa.Array]:
+        """The partition values of every pane: of the table it came from, or of its first row."""
+        steps = decision.call.steps
+        row = np.arange(decision.n)
+        first = np.full(decision.n, -1, np.int64)
+        first[steps.pane[::-1]] = steps.first[::-1]
+        row[decision.n_held :] = first[decision.n_held :] + decision.n_held
+        values = self._partition_values(state, rows)
+        return {name: column.take(pa.array(row)) for name, column in values.items()}
+
+    def _partition_values(self, state: State, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The partition columns of the windows held and of the rows, one behind the other."""
+        if not isinstance(self.window, StateWindow):
+            return {}
+        held, out = state.tables["open"], {}
+        for name in self.window.partition_by:
+            parts = [] if held is None else [held.column(f"part:{name}")]
+            out[f"part:{name}"] = pa.concat_arrays([*parts, rows.column(name)])
+        return out
+
+    # -- a window per row -------------------------------------------------------------------------
+
+    def _process_row_windows(
+        self, state: State, plan: Plan, collection: Collection, marks: Int64s
+    ) -> list[Outcome]:
+        """`LookBack`: judge the rows, then let each open (and perhaps emit) its window."""
+        assert self.row_windows is not None
+        out: list[Outcome] = []
+        settings = self.kernel_settings(plan, 0)
+        times, watermark = collection.time_ns, state.arrays["watermark"]
+        status = np.zeros(len(times), np.int8)
+        late = times <= watermark[collection.lane]
+        if not self.late.takes_late_rows:
+            aside = self.late.rows is LateRows.ASIDE
+            status[late] = Verdict.ASIDE if aside else Verdict.DISCARDED
+        else:
+            count_rows(state, "late_count", collection.lane[late])
+        status[(times < settings.earliest) | (times > settings.latest)] = Verdict.OUT_OF_RANGE
+        out += self._refused(
+            state, collection, Verdicts(status, watermark[collection.lane] - times)
+        )
+        kept = np.flatnonzero(status == Verdict.PLACED)
+        if len(kept) == 0:
+            return out
+        if len(kept) < len(times):
+            collection, late = collection.take(kept), late[kept]
+        rows = collection.rows
+        if plan.stats:
+            size = plan.widened.field(len(plan.widened) - 1)
+            rows = rows.append_column(size, pa.array(row_bytes(rows, self.size_column)))
+        metadata = {_SCHEMA: plan.written}
+        emits = self.row_windows.add(state, plan, collection, rows, late, metadata)
+        return out + self._deliver_row_windows(state, emits, collection.wall_ns)
+
+    def _advance_row_windows(self, state: State) -> list[Outcome]:
+        assert self.row_windows is not None
+        held = state.tables["rows"]
+        if held is None:
+            return []
+        emits = self.row_windows.advance(state, self._plan_of(held))
+        return self._deliver_row_windows(state, emits, 0)
+
+    def _flush_row_windows(self, state: State, lanes: Int32s | None) -> list[Outcome]:
+        assert self.row_windows is not None
+        held = state.tables["rows"]
+        if held is None:
+            return []
+        emits = self.row_windows.flush(state, self._plan_of(held), lanes)
+        return self._deliver_row_windows(state, emits, 0)
+
+    def _deliver_row_windows(
+        self, state: State, emitted: tuple[Emits, Emitted] | None, wall_ns: int
+    ) -> list[Outcome]:
+        if emitted is None:
+            return []
+        emits, made = emitted
+        count_rows(state, "windows_emitted", emits.lane)
+        return self._deliver(state, emits, made, wall_ns)
+
+
+# -- the state as kernels see it ------------------------------------------------------------------
+
+
+def kernel_lanes(state: State) -> Lanes:
+    """The arrays of the state that kernels read and write."""
+    arrays = state.arrays
+    none = np.zeros(0, np.int64)
+    found: list[NDArray[Any]] = [arrays.get(name, none) for name in Lanes._fields[:-1]]
+    return Lanes._make([*found, arrays.get("duration", np.zeros(0))])
+
+
+def open_decision(
+    state: State, settings: Settings, rows: int = 0, copies: int = 1, parts: Int64s | None = None
+) -> Decision:
+    """The open panes of the state as arrays, with room for what `rows` rows may open.
+
+    Args:
+        state: of the stage.
+        settings: of the call.
+        rows: how many rows are to be decided; 0: none, and panes are not indexed.
+        copies: in how many windows a row may be.
+        parts: the partition of every pane the state holds, for state windows.
+    """
+    held = state.tables["open"]
+    n = 0 if held is None else held.num_rows
+    room = min(rows, NEW_PANES) * copies + copies + 8 if rows else 0
+    panes = Panes(*np.empty((len(Panes._fields), n + room), np.int64))
+    totals = Totals(*np.zeros((len(Totals._fields), 1), np.int64))
+    totals.panes[0] = n
+    if held is not None and n:
+        panes.lane[:n] = held.column(LANE).to_numpy()
+        for name in KEPT[1:]:
+            getattr(panes, name)[:n] = held.column(name).to_numpy()
+        panes.part[:n] = 0 if parts is None else parts
+        panes.timing[:n] = 0
+        panes.dead[:n] = 0
+        if settings.buffered:
+            size = panes.bytes[:n] + panes.rows[:n] * settings.overhead
+            if not settings.accumulate:
+                size = size[panes.fired[:n] == 0]
+            totals.used[0] = size.sum()
+    lanes = state.lanes if rows else 0
+    entries = 16
+    while rows and entries < 2 * (n + room):
+        entries *= 2
+    call = Call(
+        panes,
+        totals,
+        empty_steps(2 * room + 16),
+        np.empty(n + room, np.int64),
+        np.full(lanes, -1, np.int64),
+        np.full(lanes, UNSET, np.int64),
+        np.full(entries if rows else 0, -1, np.int64),
+        np.empty(n + room, np.int64),
+        np.zeros(STACK, np.int64),
+    )
+    if rows and n:
+        order = np.arange(n)
+        session = settings.family == Family.SESSION
+        if session:  # chained by start, the latest first
+            order = np.argsort(panes.start[:n], kind="stable")
+        keys = panes.start if settings.family == Family.ALIGNED else panes.part
+        link_panes(panes, order, call.head, call.table, keys, not session)
+    return Decision(call, settings, n)
+
+
+def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:
+    """Add to a counter, once for every lane named."""
+    column = state.arrays["counters"][:, COUNTERS.index(name)]
+    if state.lanes == 1:
+        column[0] += len(lanes)
+    elif len(lanes):
+        seen = np.bincount(lanes)
+        column[: len(seen)] += seen
+
+
+def _late_rows(rows: Collection, behind: Int64s) -> Late:
+    return Late(rows.rows, rows.time_ns, rows.lane, behind)
+
+
+def _by_group(
+    plan: Plan, held: pa.RecordBatch | None, at: Int64s, decision: Decision, given: Given | None
+) -> tuple[Slots, Steps | RowSlots, int]:
+    """All slots (those of the state first), the moves on slots, and how many groups there may be.
+
+    Args:
+        plan: of the rows.
+        held: the slots of the state.
+        at: the pane of each of them.
+        decision: of the kernel.
+        given: the rows.
+    """
+    columns = []
+    for name in plan.group_by:
+        parts = [] if held is None else [held.column(f"first:{name}")]
+        parts += [] if given is None else [given.rows.column(name)]
+        columns.append(pa.concat_arrays(parts) if len(parts) != 1 else parts[0])
+    codes, total = factorize(columns)
+    n_held = len(at)
+    old = no_slots()._replace(pane=at, code=codes[:n_held].copy())
+    steps = decision.call.steps
+    if decision.row_panes is not None:
+        if decision.n * total <= DENSE:
+            mine = as_readonly(codes[n_held + decision.first :])
+            slots, slot = split_rows(decision.row_panes, mine, total, old, decision.n)
+            return slots, RowSlots(slot, decision.first), total
+        steps = as_steps(decision.row_panes, decision.first)
+    slots, steps = split_groups(steps, as_readonly(codes[n_held:]), total, old, decision.n)
+    return slots, steps, total
+
+
+def _rows_of_fired(decision: Decision, owner: Int64s) -> tuple[Int64s, Int64s]:
+    """The rows of every fired pane: its own, or where panes accumulate all up to it.
+
+    Args:
+        decision: of the kernel.
+        owner: the pane of every buffered row.
+
+    Returns:
+        Indices of rows, and beside each the number of its emission.
+    """
+    fired = decision.call.fires
+    if not decision.settings.accumulate:
+        by = np.argsort(owner, kind="stable")
+        ranked = owner[by]
+        first = np.searchsorted(ranked, fired)
+        last = np.searchsorted(ranked, fired, "right")
+    else:
+        _, window = np.unique(decision.keys, return_inverse=True)
+        place = window * np.int64(decision.n) + np.arange(decision.n)
+        at = place[owner]
+        by = np.argsort(at, kind="stable")
+        ranked = at[by]
+        first = np.searchsorted(ranked, window[fired] * np.int64(decision.n))
+        last = np.searchsorted(ranked, place[fired], "right")
+    index, emit = ranges(first, last)
+    return by[index], emit
+
+
+def _with_serial(rows: pa.RecordBatch, serial: Int64s) -> pa.RecordBatch:
+    """The rows under the window they now belong to: sessions merge."""
+    at = rows.schema.get_field_index(SERIAL)
+    return rows.set_column(at, SERIAL, pa.array(np.ascontiguousarray(serial)))
+
+
+def _follow_merges(state: State, decision: Decision) -> None:
+    """What was emitted of a session that became part of another is that one's to take back."""
+    sent = state.tables["sent"]
+    if sent is None:
+        return
+    panes = decision.call.panes
+    lane, serial = sent.column(LANE).to_numpy(), sent.column(SERIAL).to_numpy().copy()
+    for into, gone in decision.merges():
+        serial[(lane == panes.lane[gone]) & (serial == panes.serial[gone])] = panes.serial[into]
+    state.tables["sent"] = _with_serial(sent, serial)
+
+
+def _forget_sent(state: State, decision: Decision) -> None:
+    """Emissions of windows closed for good can no longer be taken back."""
+    sent = state.tables["sent"]
+    if sent is None:
+        return
+    keep = np.isin(table_keys(sent), decision.keys[decision.alive])
+    state.tables["sent"] = sent.filter(pa.array(keep)) if keep.any() else None
+
+
+def _kept_partitions(held: pa.RecordBatch) -> dict[str, pa.Array]:
+    found = [name for name in held.schema.names if name.startswith("part:")]
+    return {name: held.column(name) for name in found}

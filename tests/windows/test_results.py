@@ -14,9 +14,10 @@ from tidegate.core.outcomes import Collection, Dropped, Late, Outcome, Watermark
 from tidegate.windows import (
     Accumulation,
     Adaptive,
+    AfterCount,
+    AfterTime,
     Aggregate,
     AtWatermark,
-    Count,
     CountWindow,
     Everything,
     Fixed,
@@ -28,7 +29,6 @@ from tidegate.windows import (
     Session,
     Sliding,
     StateWindow,
-    Time,
     Tumbling,
     Window,
 )
@@ -165,14 +165,14 @@ def test_rows_are_distinct_by_id_and_sorted_by_time_then_arrival() -> None:
 
 
 def test_triggers_compose_and_name_themselves() -> None:
-    both = Window(Everything(), trigger=Count(2) & Time(100))
+    both = Window(Everything(), trigger=AfterCount(2) & AfterTime(100))
     state = both.open()
     assert both.process(state, collection([1, 2], 0)) == []
     assert both.wake_at(state) == 100
     assert both.wake(state, 99) == []
     assert {r["trigger"] for r in data(both.wake(state, 100))} == {"count & time"}
     assert both.wake_at(state) is None
-    either = Window(Everything(), trigger=Time(100) | Count(2))
+    either = Window(Everything(), trigger=AfterTime(100) | AfterCount(2))
     assert [r["trigger"] for r in run(either, collection([1, 2, 3]))] == ["count"] * 2 + [
         "shutdown"
     ]
@@ -181,7 +181,7 @@ def test_triggers_compose_and_name_themselves() -> None:
 def test_early_on_time_and_late_panes() -> None:
     stage = Window(
         Tumbling(10),
-        trigger=AtWatermark(early=Count(2), late=Count(2)),
+        trigger=AtWatermark(early=AfterCount(2), late=AfterCount(2)),
         late=Reemit(20),
         aggregates={"n": "count"},
     )
@@ -217,7 +217,7 @@ def test_early_on_time_and_late_panes() -> None:
 )
 def test_accumulation(mode: Accumulation, expected: list[tuple[int, bool]]) -> None:
     for extra in ({"n": "count"}, {"n": "count", "q": Aggregate("quantile", "v", q=0.5)}):
-        stage = Window(Tumbling(10), trigger=Count(2), accumulation=mode, aggregates=extra)
+        stage = Window(Tumbling(10), trigger=AfterCount(2), accumulation=mode, aggregates=extra)
         out = run(stage, collection([1, 2, 3, 4, 5]))
         assert [(r["n"], r["retraction"]) for r in out] == expected
 

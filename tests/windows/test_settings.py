@@ -11,9 +11,11 @@ from tidegate.errors import ConfigError
 from tidegate.windows import (
     Accumulation,
     Adaptive,
+    AfterCount,
+    AfterSize,
+    AfterTime,
     Aggregate,
     AtWatermark,
-    Count,
     CountWindow,
     Everything,
     Fixed,
@@ -26,10 +28,8 @@ from tidegate.windows import (
     RateMonitor,
     Reemit,
     Session,
-    Size,
     Sliding,
     StateWindow,
-    Time,
     Tumbling,
     When,
     Window,
@@ -58,15 +58,15 @@ ROWS = pa.schema([("k", pa.string()), ("v", pa.float64()), ("s", pa.string())])
         (lambda: Adaptive(target=0), "target"),
         (lambda: StateWindow(1, True), "open"),  # type: ignore[arg-type]
         (lambda: When("a", "~", 1), "compare"),
-        (lambda: Time(0), "interval"),
-        (lambda: Count(0), "rows"),
-        (lambda: Count(-3), "rows"),
-        (lambda: Size(0), "bytes"),
+        (lambda: AfterTime(0), "interval"),
+        (lambda: AfterCount(0), "rows"),
+        (lambda: AfterCount(-3), "rows"),
+        (lambda: AfterSize(0), "bytes"),
         (lambda: RateChange(0), "threshold"),
         (lambda: RateChange(0.5, 0), "period"),
         (lambda: MemoryPressure(1.5), "threshold"),
         (lambda: Predicate("no"), "function"),  # type: ignore[arg-type]
-        (lambda: Count(1) | 3, "trigger"),  # type: ignore[operator]
+        (lambda: AfterCount(1) | 3, "trigger"),  # type: ignore[operator]
         (lambda: AtWatermark(early=AtWatermark()), "early"),
         (lambda: Reemit(0), "max_lateness"),
         (lambda: Memory(0), "budget"),
@@ -97,8 +97,8 @@ ROWS = pa.schema([("k", pa.string()), ("v", pa.float64()), ("s", pa.string())])
             ),
             "accumulation",
         ),
-        (lambda: Window(LookBack(5), trigger=Count(3)), "trigger"),
-        (lambda: Window(Tumbling(5), trigger=AtWatermark(late=Count(2))), "trigger"),
+        (lambda: Window(LookBack(5), trigger=AfterCount(3)), "trigger"),
+        (lambda: Window(Tumbling(5), trigger=AtWatermark(late=AfterCount(2))), "trigger"),
         (lambda: Window(trigger=MemoryPressure()), "trigger"),
         (lambda: Window(trigger=RateChange(1) | RateChange(2)), "trigger"),
         (lambda: Window(Fixed(5), late=NextWindow()), "late"),
@@ -140,12 +140,12 @@ def test_settings_tell_stages_apart() -> None:
         Window(Tumbling("1 s"), aggregates={"n": "count"}),
         Window(Tumbling("1 s"), aggregates={"n": ("count", "v")}),
         Window(Tumbling("1 s"), aggregates={"n": Aggregate("quantile", "v", q=0.1)}),
-        Window(Tumbling("1 s"), trigger=Count(3) | Time("1 s")),
-        Window(Tumbling("1 s"), trigger=Count(3) & Time("1 s")),
+        Window(Tumbling("1 s"), trigger=AfterCount(3) | AfterTime("1 s")),
+        Window(Tumbling("1 s"), trigger=AfterCount(3) & AfterTime("1 s")),
         Window(Tumbling("1 s"), memory=Memory(5)),
     ]
     assert len({repr(stage.settings()) for stage in made}) == len(made)
-    again = Window(Tumbling("1000 ms"), trigger=Count(3) | Time("1 s"))
+    again = Window(Tumbling("1000 ms"), trigger=AfterCount(3) | AfterTime("1 s"))
     assert again.settings() == made[5].settings()
     own = Window(trigger=Predicate(lambda rows: [True], "mine"))
     assert "0x" not in repr(own.settings())  # an address would differ in the next process

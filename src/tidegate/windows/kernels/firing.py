@@ -1,0 +1,292 @@
+"""Emitting panes: by a trigger, by the watermark, by a deadline, for want of memory, at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidegate.core.numba import lean_kernel
+from tidegate.core.outcomes import Int64s
+from tidegate.windows.kernels.layout import (
+    Call,
+    Family,
+    Flags,
+    Int,
+    Lanes,
+    Op,
+    Panes,
+    Program,
+    Programs,
+    Reason,
+    Rows,
+    Settings,
+    Timing,
+    Verdict,
+)
+
+
+@lean_kernel
+def fire(call: Call, settings: Settings, e: Int, mask: Int, timing: Int) -> None:
+    """Emit the pane. Where the next pane starts empty, its rows are no longer held."""
+    panes, totals = call.panes, call.totals
+    panes.fired[e] = mask
+    panes.spent[e] |= mask & settings.once
+    panes.timing[e] = timing
+    call.fires[totals.fires[0]] = e
+    totals.fires[0] += 1
+    if settings.buffered and not settings.accumulate:
+        totals.used[0] -= panes.bytes[e] + panes.rows[e] * settings.overhead
+    if settings.family >= Family.EVERYTHING:
+        panes.dead[e] = 1
+        panes.timing[e] = Timing.ON_TIME
+        if settings.family == Family.ADAPTIVE:
+            if mask != Reason.DURATION:
+                panes.end[e] = panes.last[e] + 1
+        else:
+            panes.end[e] = panes.last[e]
+
+
+@lean_kernel
+def complete_at(panes: Panes, e: Int, family: Int) -> Int:
+    """The watermark at which no further row can belong to the window: end - 1, as spans are
+    half-open; for sessions the end itself, as a row exactly one gap later still belongs."""
+    if family == Family.SESSION:
+        return panes.end[e]
+    return panes.end[e] - 1
+
+
+@lean_kernel
+def close_pane(call: Call, settings: Settings, e: Int, watermark: Int) -> None:
+    """The watermark has passed the end of this window: emit what it still holds, then keep it for
+    late rows, or close it for good."""
+    panes = call.panes
+    done = complete_at(panes, e, settings.family)
+    if panes.on_time[e] == 0:
+        panes.on_time[e] = 1
+        if panes.fired[e] == 0 and panes.rows[e] > 0:
+            mask = np.int64(Reason.WATERMARK)
+            if settings.family == Family.ADAPTIVE:
+                mask = np.int64(Reason.DURATION)
+            fire(call, settings, e, mask, Timing.ON_TIME)
+    if settings.lateness == 0 or watermark - settings.lateness > done:
+        if panes.fired[e] == 0 and panes.rows[e] > 0:
+            fire(call, settings, e, Reason.LATE, Timing.LATE)
+        panes.dead[e] = 1
+
+
+@lean_kernel
+def close_panes(call: Call, settings: Settings, order: Int64s, watermark: Int64s) -> None:
+    """`close_pane` for panes in the order given, each with the watermark of its lane."""
+    for j in range(len(order)):
+        e = order[j]
+        close_pane(call, settings, e, watermark[call.panes.lane[e]])
+
+
+@lean_kernel
+def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> None:
+    """Close what is complete in one lane, by end then start; drop what is dead from its chain."""
+    panes, order = call.panes, call.order
+    n = 0
+    before: Int = np.int64(-1)
+    e = call.head[lane]
+    soonest = np.int64(2**63 - 1)
+    while e >= 0:
+        after = panes.next[e]
+        gone = panes.dead[e] != 0
+        if not gone:
+            done = complete_at(panes, e, settings.family)
+            expires = done
+            if panes.on_time[e] != 0:
+                expires = done + settings.lateness + 1
+            if expires <= watermark:
+                at = n
+                while at > 0 and (
+                    panes.end[order[at - 1]] > panes.end[e]
+                    or (
+                        panes.end[order[at - 1]] == panes.end[e]
+                        and panes.start[order[at - 1]] > panes.start[e]
+                    )
+                ):
+                    order[at] = order[at - 1]
+                    at -= 1
+                order[at] = e
+                n += 1
+                gone = settings.lateness == 0 or watermark - settings.lateness > done
+                if not gone:
+                    soonest = min(soonest, done + settings.lateness + 1)
+            else:
+                soonest = min(soonest, expires)
+        if gone:
+            if before < 0:
+                call.head[lane] = after
+            else:
+                panes.next[before] = after
+        else:
+            before = e
+        e = after
+    call.due_at[lane] = soonest
+    for j in range(n):
+        close_pane(call, settings, order[j], watermark)
+
+
+@lean_kernel
+def pass_time(
+    call: Call, settings: Settings, lanes: Lanes, rows: Rows, i: Int, lane: Int, t: Int
+) -> Int:
+    """Move the lane's watermark as far as row i itself says, closing what that completes.
+
+    A late row brings the watermark it was late for; rows that come in order say that nothing
+    before them is missing. Returns the watermark the row is judged by.
+    """
+    watermark = lanes.watermark[lane]
+    mark = watermark
+    if len(rows.mark) > 0:
+        mark = rows.mark[i]
+    elif settings.in_order:
+        mark = t - 1
+    if mark > watermark:
+        lanes.watermark[lane] = mark
+        if mark >= call.due_at[lane]:
+            close_lane(call, settings, lane, mark)
+        return mark
+    return watermark
+
+
+@lean_kernel
+def fire_due(
+    call: Call, settings: Settings, programs: Programs, order: Int64s, none: Flags, longest: Int
+) -> None:
+    """Evaluate the triggers of these panes at wall time `settings.wall`, without a row.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        programs: its triggers.
+        order: the panes, in the order in which they may fire.
+        none: conditions of no rows.
+        longest: wall time (ns) after which an adaptive window is emitted in any case; 0: never.
+    """
+    panes = call.panes
+    for j in range(len(order)):
+        e = order[j]
+        if panes.fired[e] != 0 or panes.rows[e] == 0 or panes.dead[e] != 0:
+            continue
+        program = programs.late if panes.on_time[e] != 0 else programs.early
+        mask = np.int64(0)
+        if len(program.op) > 0:
+            mask = evaluate(call, settings, program, none, e, -1, False)
+        if mask == 0 and longest > 0 and settings.wall - panes.wall[e] >= longest:
+            mask = np.int64(Reason.DURATION)
+            panes.end[e] = panes.last[e] + 1
+        if mask != 0:
+            fire(call, settings, e, mask, 2 * panes.on_time[e])
+
+
+@lean_kernel
+def fire_open(call: Call, settings: Settings, mask: Int) -> None:
+    """Emit every open pane that has rows; their windows go on with the next pane."""
+    panes = call.panes
+    for e in range(call.totals.panes[0]):
+        if panes.dead[e] == 0 and panes.fired[e] == 0 and panes.rows[e] > 0:
+            fire(call, settings, e, mask, 2 * panes.on_time[e])
+
+
+@lean_kernel
+def admit(call: Call, settings: Settings, size: Int, copies: Int) -> Int:
+    """May a row of this size be held? Flushes every open pane before it refuses."""
+    if settings.limit == 0 or not settings.buffered:
+        return Verdict.PLACED
+    wanted = (size + settings.overhead) * copies
+    if wanted > settings.budget:
+        return Verdict.TOO_LARGE
+    used = call.totals.used
+    if used[0] + wanted > settings.limit:
+        if settings.reject:
+            return Verdict.REFUSED
+        fire_open(call, settings, Reason.MEMORY_PRESSURE)
+        if used[0] > 0 and used[0] + wanted > settings.limit:
+            return Verdict.REFUSED
+    return Verdict.PLACED
+
+
+@lean_kernel
+def fire_all(call: Call, settings: Settings, order: Int64s, mask: Int) -> None:
+    """The end: emit these panes as they are, and close them for good."""
+    panes = call.panes
+    for j in range(len(order)):
+        e = order[j]
+        if panes.fired[e] == 0 and panes.rows[e] > 0:
+            fire(call, settings, e, mask, 1 + panes.on_time[e])
+        panes.dead[e] = 1
+
+
+@lean_kernel
+def try_fire(
+    call: Call, settings: Settings, programs: Programs, rows: Rows, e: Int, i: Int,
+    late: bool, changed: bool,
+) -> None:  # fmt: skip
+    """Evaluate the triggers of the pane that row i has just joined."""
+    panes = call.panes
+    program = programs.early
+    if late and panes.on_time[e] != 0:
+        program = programs.late
+        if len(program.op) == 0:
+            fire(call, settings, e, Reason.LATE, Timing.LATE)
+            return
+    if len(program.op) == 0:
+        return
+    mask = evaluate(call, settings, program, rows.holds, e, i, changed)
+    if mask != 0:
+        fire(call, settings, e, mask, 2 * panes.on_time[e])
+
+
+@lean_kernel
+def evaluate(
+    call: Call, settings: Settings, program: Program, holds: Flags, e: Int, i: Int, changed: bool
+) -> Int:
+    """The mask of the triggers that fire for pane `e`, or 0: a postfix program on a stack of masks.
+
+    The leftmost trigger of an OR that holds gives the mask; an AND has the bits of both.
+
+    Args:
+        call: the panes; its `stack` is scratch.
+        settings: of the stage.
+        program: the trigger.
+        holds: one line per predicate.
+        e: the pane.
+        i: the row that has just joined, or -1 for none.
+        changed: whether the rate has changed with it.
+    """
+    panes, stack = call.panes, call.stack
+    top = 0
+    for j in range(len(program.op)):
+        op, argument = program.op[j], program.argument[j]
+        if op == Op.OR:
+            top -= 1
+            if stack[top - 1] == 0:
+                stack[top - 1] = stack[top]
+        elif op == Op.AND:
+            top -= 1
+            if stack[top - 1] != 0 and stack[top] != 0:
+                stack[top - 1] |= stack[top]
+            else:
+                stack[top - 1] = 0
+        else:
+            bit = np.int64(1) << program.bit[j]
+            met = False
+            if op == Op.COUNT:
+                met = panes.rows[e] >= argument
+            elif op == Op.TIME:
+                met = settings.wall - panes.wall[e] >= argument
+            elif op == Op.SIZE:
+                met = panes.bytes[e] >= argument
+            elif op == Op.RATE:
+                met = changed
+            elif op == Op.MEMORY:
+                met = call.totals.used[0] >= argument
+            elif op == Op.PREDICATE:
+                met = i >= 0 and holds[argument, i]
+            if op == Op.NEVER or (bit & settings.once & panes.spent[e]) != 0:
+                met = False
+            stack[top] = bit if met else 0
+            top += 1
+    return stack[0]
