@@ -546,7 +546,7 @@ def outputs(outcomes: Iterable[Outcome]) -> list[WindowOutput]:
         for first, last in zip(edges, [*edges[1:], len(marks)], strict=True):
             part = rows.slice(first, last - first)
             whole: dict[str, Any] = part.slice(0, 1).to_pylist()[0]
-            head = {name: whole.get(found) for name, found in names.items()}
+            head: dict[str, Any] = {name: whole.get(found) for name, found in names.items()}
             stats = None
             if names["delta_count"] in whole:
                 stats = WindowStats(**{name: head[name] for name in STATS})
