@@ -14,8 +14,8 @@ from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.report.picture import ALTERNATING, Picture
 from tidegate.windows import (
     Adaptive,
-    AtWatermark,
     AfterCount,
+    AtWatermark,
     LookBack,
     Reemit,
     Session,
