@@ -337,3 +337,45 @@ def test_time_triggers_fire_alike_whether_or_not_the_timer_ran(
         return rows_of(out + stage.flush(state))
 
     assert run(False) == run(True)
+
+
+LATE_STAGES = {
+    "reemit": Window(Tumbling(10), late=Reemit(20), aggregates=SUMS),
+    "reemit rows": Window(Tumbling(10), late=Reemit(20)),
+    "reemit, grouped": Window(Tumbling(10), late=Reemit(20), aggregates=SUMS, group_by=("g",)),
+    "reemit, retracting": Window(Tumbling(10), late=Reemit(20, retract=True), aggregates=SUMS),
+    "reemit, discarding": Window(
+        Tumbling(10), late=Reemit(20), accumulation=Accumulation.DISCARDING, aggregates=SUMS
+    ),
+    "reemit, early and late firings": Window(
+        Tumbling(10), AtWatermark(early=AfterCount(2), late=AfterCount(2)), Reemit(20),
+        aggregates=SUMS, in_order=True,
+    ),
+    "reemit, sliding": Window(Sliding(20, 5), late=Reemit(10), aggregates=SUMS),
+    "reemit, session": Window(Session(4), late=Reemit(20, retract=True), aggregates=SUMS),
+    "next window": Window(Tumbling(10), late=NextWindow(), aggregates=SUMS),
+    "next window rows": Window(Tumbling(10), late=NextWindow()),
+    "next window, early": Window(
+        Tumbling(10), AfterCount(3), NextWindow(), aggregates=SUMS, in_order=True
+    ),
+    "next window, sliding": Window(Sliding(20, 5), late=NextWindow(), aggregates=SUMS),
+    "next window, session": Window(Session(4), late=NextWindow(), aggregates=SUMS),
+    "next window, adaptive": Window(Adaptive(2, 50, 4), late=NextWindow(), aggregates=SUMS),
+    "next window, look back": Window(LookBack(8), late=NextWindow(), aggregates=SUMS),
+    "next window, count": Window(CountWindow(3), late=NextWindow(), aggregates=SUMS),
+    "discard": Window(Tumbling(10), late=Discard(), aggregates=SUMS),
+    "aside": Window(Session(4), late=SideOutput()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATE_STAGES)
+@FEW
+@given(collection=rows(), at=st.lists(st.integers(0, 60), max_size=6), tolerance=st.integers(0, 9))
+def test_late_rows_obey_the_cut_law(
+    name: str, collection: Collection, at: list[int], tolerance: int
+) -> None:
+    """Every revision, not only the last: a late row is judged by the watermark it was late for."""
+    time = EventtimeWatermark(tolerance)
+    assert_cut_law([time, LATE_STAGES[name]], single(collection), at, lanes=3)
+    pieces = cut(single(collection), at)
+    assert_restart_law([time, LATE_STAGES[name]], pieces, lanes=3)

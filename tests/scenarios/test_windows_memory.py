@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.core.outcomes import Collection, Dropped
-from tidegate.windows import Adaptive, Memory, RateMonitor, Tumbling, Windows
+from tidegate.windows import Adaptive, Memory, RateMonitor, Tumbling, WindowOutput, Windows
 from tidegate.windows.durable import SpillStore
 
 MB = 1 << 20
@@ -59,22 +59,35 @@ def test_a_flood_holds_no_more_than_the_budget(policy: str, tmp_path: Path) -> N
     assert bool(refused) == (policy == "reject")
 
 
-def test_many_open_windows_are_flushed_when_their_metadata_is_over_budget() -> None:
+def test_rows_are_refused_when_open_windows_take_more_than_their_budget() -> None:
+    """Which panes a window has emitted is part of what is kept, so flushing frees none of it; the
+    watermark does."""
     small = Memory(components={"window_metadata": 20_000})
     windows = Windows(Tumbling(1), memory=small)
     out: list[int] = []
+    refused: list[int] = []
     for number in range(50):
         ids = np.arange(number * 100, number * 100 + 100)
         for outcome in windows.process(pa.record_batch({"id": ids}), ids):
-            assert isinstance(outcome, Collection)
-            out += outcome.rows.column("id").to_pylist()
-    unbounded = Windows(Tumbling(1))
-    unbounded.process(pa.record_batch({"id": np.arange(5000)}), np.arange(5000))
-    used = int(unbounded.metrics()["memory_used_window_metadata"])
-    assert used > 10 * 20_000
+            if isinstance(outcome, Dropped):
+                assert set(outcome.reason.to_pylist()) == {"memory_pressure"}
+                refused += outcome.rows.column("id").to_pylist()
+            else:
+                assert isinstance(outcome, Collection)
+                out += outcome.rows.column("id").to_pylist()
+        if number == 25:
+            for window in windows.advance(2599):
+                assert isinstance(window, WindowOutput)
+                out += window.rows.column("id").to_pylist()
+            came = len(out) + len(refused)
+    assert came == 2600
+    assert 0 < len(refused) < 5000
+    assert max(out) > 2600  # there was room again
     assert windows.metrics()["memory_used_window_metadata"] < 2 * 20_000  # and one collection
-    out += [i for w in windows.flush() for i in w.rows.column("id").to_pylist()]
-    assert sorted(out) == list(range(5000))
+    for window in windows.flush():
+        assert isinstance(window, WindowOutput)
+        out += window.rows.column("id").to_pylist()
+    assert sorted(out + refused) == list(range(5000))
 
 
 def test_rows_are_refused_when_rates_take_more_than_their_budget() -> None:

@@ -1,12 +1,18 @@
 """Windows in process: the same stage with its state, deliveries, a memory budget and a log.
 
-Clock policy: none is read. Wall time comes in as `wall_ns`; without it `AfterTime` triggers
-never fire.
+Clock policy: none is read. Wall time comes in as `wall_ns`; `AfterTime` and `Fixed` need it, so a
+call without it is then a ConfigError.
 
 A *delivery* is one table of emitted windows. It is delivered at least once: it stays until it is
 accepted. With `emit` that is when the function returns; if it raises, the delivery is kept and
 tried again by the next call. Without `emit` a call returns its deliveries, and they count as
 accepted when the next call comes, or, with `manual=True`, when `acknowledge()` says so.
+
+Memory. The stage itself admits every row against the budget of buffered rows, and flushes open
+windows as early panes before it refuses one. What this class adds is what the stage cannot know:
+deliveries that nobody has accepted yet, and the budgets of the other components. Where these leave
+no room it offers pending deliveries again, then emits early panes, and then does what the policy
+says: refuse, spill, or retry for at most `block_for`.
 
 With a `log` every call is written down before it is carried out. After a crash the calls are
 carried out again from the last checkpoint, and deliveries already accepted are left out: since the
@@ -23,11 +29,22 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.chain import Chain
-from tidegate.core.checks import boolean, int_in
+from tidegate.core.checks import boolean, duration, int_in
 from tidegate.core.ipc import read_collection, write_collection
-from tidegate.core.outcomes import Collection, Dropped, End, Int32s, Int64s, Outcome, Watermark
+from tidegate.core.outcomes import (
+    Collection,
+    Dropped,
+    End,
+    Int32s,
+    Int64s,
+    Late,
+    Outcome,
+    Watermark,
+)
+from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
-from tidegate.windows.kinds import Adaptive, WindowKind
+from tidegate.windows.kernels.layout import Reason
+from tidegate.windows.kinds import Adaptive, Fixed, WindowKind
 from tidegate.windows.memory import Memory, MemoryPolicy, MemoryTracker
 from tidegate.windows.rate import RateMonitor
 from tidegate.windows.results import WindowOutput, outputs
@@ -54,18 +71,27 @@ class Spill(Protocol):
     def __len__(self) -> int: ...
 
 
+FIRST_PAUSE_S = 0.02
+"""The first pause of policy `block`, in seconds; each next one is twice as long. Shorter would busy
+a processor while a sink is down, longer would delay a sink that recovers at once."""
+
+Returned = WindowOutput | Late | Dropped
+"""What calls for single rows return: emitted windows, and the rows that no window took."""
+
+
 class Windows:
     """Windows over rows that you hand in: `process` for many at once, `push` for one.
 
-    Takes the settings of `Window`, and: `memory` (budget and policy), `emit` (called with every
-    delivery), `manual` (deliveries are acknowledged by hand), `log`, `spill`.
+    Everything a call implies is returned by that call: windows that emit (unless `emit` takes
+    them), and late, refused, too large and outside rows.
 
-    >>> from tidegate.windows import AfterCount, Everything
-    >>> windows = Windows(Everything(), trigger=AfterCount(2))
-    >>> [len(windows.push({"v": v}, time_ns=v)) for v in (1, 2, 3)]
-    [0, 1, 0]
-    >>> [(w.trigger, w.start_ns, w.rows.column("v").to_pylist()) for w in windows.flush()]
-    [('shutdown', 3, [3])]
+    Example:
+        >>> from tidegate.windows import AfterCount, Everything
+        >>> windows = Windows(Everything(), trigger=AfterCount(2))
+        >>> [len(windows.push({"v": v}, time_ns=v)) for v in (1, 2, 3)]
+        [0, 1, 0]
+        >>> [(w.trigger, w.start_ns, w.rows.column("v").to_pylist()) for w in windows.flush()]
+        [('shutdown', 3, [3])]
     """
 
     def __init__(
@@ -78,12 +104,35 @@ class Windows:
         log: Log | None = None,
         spill: Spill | None = None,
         checkpoint_every: int = 1000,
+        block_for: Duration = "30 s",
         **settings: Any,
     ) -> None:
+        """Open windows without rows, or as the log left them.
+
+        Args:
+            window: which window a row belongs to; adaptive by default.
+            memory: budget and policy; 100 MB and flushing by default.
+            emit: called with every delivery; a delivery it raises on is kept and tried again.
+                Without it calls return their deliveries.
+            manual: deliveries count as accepted only when `acknowledge()` says so. False by
+                default: when the next call comes.
+            log: a `WriteAheadLog`; what it holds is replayed first. None by default.
+            spill: a `SpillStore`, for the memory policy `spill`.
+            checkpoint_every: logged calls after which the log is cut to a snapshot, at least 1.
+                More makes the log longer to replay, less writes snapshots more often.
+            block_for: how long the memory policy `block` retries a failing `emit` (or waits for
+                `acknowledge`) before rows are refused: ns, text or timedelta.
+            settings: those of `Window`; `stats` is True unless there are `aggregates`.
+
+        Raises:
+            ConfigError: a setting is wrong.
+            StateError: the log is of other settings.
+        """
         self.memory = memory or Memory()
         if self.memory.policy is MemoryPolicy.SPILL and spill is None:
             raise ConfigError("spill", None, "must be a store for memory policy spill")
         int_in("checkpoint_every", checkpoint_every, 1)
+        self.block_for_ns = duration("block_for", block_for)
         boolean("manual", manual)
         if not settings.get("aggregates"):
             settings.setdefault("stats", True)
@@ -114,14 +163,27 @@ class Windows:
         self,
         rows: pa.RecordBatch,
         time_ns: Int64s,
-        wall_ns: int = 0,
+        wall_ns: int | None = None,
         lane: Int32s | None = None,
     ) -> list[Outcome]:
-        """Rows came. Returns what leaves: windows (unless `emit` takes them), late, dropped."""
+        """Take in rows, in the order of arrival.
+
+        Args:
+            rows: a batch.
+            time_ns: the event time of each row.
+            wall_ns: the wall time; `AfterTime` and `Fixed` need it.
+            lane: the number of each row's key, int32; None: all have key 0.
+
+        Returns:
+            What leaves: windows (unless `emit` takes them), late and dropped rows.
+
+        Raises:
+            ConfigError: there is no wall time, but a setting needs it.
+        """
+        wall = self._wall_time(wall_ns)
         lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
-        self.rate.record(wall_ns, rows.num_rows)
-        self._wall = max(self._wall, wall_ns)
-        collection = Collection(rows, np.asarray(time_ns, np.int64), lanes, wall_ns)
+        self.rate.record(wall, rows.num_rows)
+        collection = Collection(rows, np.asarray(time_ns, np.int64), lanes, wall)
         self._accept_returned()
         out: list[Outcome] = []
         if self._spill is not None and self.memory.policy is MemoryPolicy.SPILL:
@@ -131,50 +193,80 @@ class Windows:
         return out + self._deliver()
 
     def push(
-        self, row: Mapping[str, Any], time_ns: int, wall_ns: int = 0, lane: int = 0
-    ) -> list[WindowOutput]:
-        """One row came. Returns the windows it made emit."""
+        self, row: Mapping[str, Any], time_ns: int, wall_ns: int | None = None, lane: int = 0
+    ) -> list[Returned]:
+        """Take in one row.
+
+        Args:
+            row: its columns.
+            time_ns: its event time.
+            wall_ns: the wall time; `AfterTime` and `Fixed` need it.
+            lane: the number of its key.
+
+        Returns:
+            The windows it made emit, and the row itself as late or dropped where none took it.
+        """
         rows = pa.RecordBatch.from_pylist([dict(row)], schema=self._schema)
         self._schema = rows.schema
         lanes = np.full(1, lane, np.int32)
-        return outputs(self.process(rows, np.array([time_ns], np.int64), wall_ns, lanes))
+        return _returned(self.process(rows, np.array([time_ns], np.int64), wall_ns, lanes))
 
-    def advance(self, time_ns: int, lane: int = 0) -> list[WindowOutput]:
-        """No row at or before this time will come any more."""
+    def advance(self, time_ns: int, lane: int = 0) -> list[Returned]:
+        """Move the watermark of a key: no row at or before this time will come any more.
+
+        Args:
+            time_ns: the watermark.
+            lane: the number of the key.
+
+        Returns:
+            The windows that are complete.
+        """
         self._accept_returned()
-        self._carry_out("watermark", f"{time_ns} {lane}".encode())
-        return outputs(self._deliver())
+        made = self._carry_out("watermark", f"{time_ns} {lane}".encode())
+        return _returned(made + self._deliver())
 
-    def tick(self, wall_ns: int) -> list[WindowOutput]:
-        """It is now this wall time: deadlines fire, refused deliveries are tried again."""
+    def tick(self, wall_ns: int) -> list[Returned]:
+        """Tell the wall time: deadlines fire, refused deliveries are tried again.
+
+        Args:
+            wall_ns: the wall time.
+
+        Returns:
+            The windows that were due.
+        """
         self._accept_returned()
         self._wall = max(self._wall, wall_ns)
-        due = self.operator.wake_at(self._state)
+        due, made = self.operator.wake_at(self._state), []
         if due is not None and due <= wall_ns:
-            self._carry_out("wake", str(wall_ns).encode())
+            made += self._carry_out("wake", str(wall_ns).encode())
         if self._spill is not None and len(self._spill):
-            self._unspill()
-        return outputs(self._deliver())
+            made += self._unspill()
+        return _returned(made + self._deliver())
 
     def wake_at(self) -> int | None:
         """The wall time at which `tick` is next due."""
         return self.operator.wake_at(self._state)
 
-    def flush(self) -> list[WindowOutput]:
-        """The end: emit what is open, with the reason `shutdown`."""
+    def flush(self) -> list[Returned]:
+        """End: emit what is open, with the reason `shutdown`."""
         self._accept_returned()
+        made: list[Outcome] = []
         while self._spill is not None and len(self._spill):
             before = len(self._spill)
-            self._unspill()
+            made += self._unspill()
             if len(self._spill) == before:
-                self._carry_out("flush", b"")
+                made += self._carry_out("flush", b"")
                 if not self._try_emit() and self._pending:
                     break
-        self._carry_out("flush", b"")
-        return outputs(self._deliver())
+        made += self._carry_out("flush", b"")
+        return _returned(made + self._deliver())
 
     def acknowledge(self, deliveries: int | None = None) -> None:
-        """The oldest deliveries (all by default) are accepted: memory and log are released."""
+        """Accept the oldest deliveries: memory and log are released.
+
+        Args:
+            deliveries: how many; None: all.
+        """
         count = len(self._pending) if deliveries is None else min(deliveries, len(self._pending))
         for _ in range(count):
             self._pending.popleft()
@@ -198,8 +290,23 @@ class Windows:
         return self.operator.snapshot(self._state)
 
     def restore(self, blob: bytes) -> None:
-        """Go on from a snapshot of windows with the same settings."""
+        """Go on from a snapshot of windows with the same settings.
+
+        Args:
+            blob: made by `snapshot`.
+
+        Raises:
+            StateError: it is damaged, or of other settings.
+        """
         self._state = self.operator.restore(blob)
+
+    def _wall_time(self, wall_ns: int | None) -> int:
+        """The wall time of a call; without one, a ConfigError where a setting needs it."""
+        needs = self.operator.program.intervals_ns or isinstance(self.operator.window, Fixed)
+        if wall_ns is None and needs:
+            raise ConfigError("wall_ns", None, "must be given: AfterTime and Fixed count wall time")
+        self._wall = max(self._wall, wall_ns or 0)
+        return wall_ns or 0
 
     # -- admission --------------------------------------------------------------------------------
 
@@ -227,15 +334,31 @@ class Windows:
             if policy is MemoryPolicy.SPILL and self._spill is not None:
                 self._spill.put(write_collection(piece))
                 return []
-            if policy is MemoryPolicy.BLOCK and (self._manual or self._emit is not None):
-                self.tracker.wait(size)
-            elif self._pending and (self._manual or self._emit is not None):
+            waits = policy is MemoryPolicy.BLOCK and (self._manual or self._emit is not None)
+            held_up = self._pending and (self._manual or self._emit is not None)
+            if not (waits and self._wait_for_room(size)) and (waits or held_up):
                 return [_refused(piece)]
         if self.tracker.over():  # and nothing that could be flushed for it
             return [_refused(piece)]
         return self._carry_out(
             "rows", write_collection(piece) if self._log is not None else b"", piece
         )
+
+    def _wait_for_room(self, size: int) -> bool:
+        """Policy `block`: offer pending deliveries again, with growing pauses, until there is room
+        for `size` bytes; false when `block_for` is over."""
+        waited, pause = 0.0, FIRST_PAUSE_S
+        while not self._room(size):
+            self._try_emit()
+            if self._room(size):
+                return True
+            left = self.block_for_ns / 1e9 - waited
+            if left <= 0:
+                return False
+            pause = min(pause, left)
+            self.tracker.wait(size, timeout=pause)
+            waited, pause = waited + pause, 2 * pause
+        return True
 
     def _room(self, size: int) -> bool:
         self._measure()
@@ -279,7 +402,9 @@ class Windows:
             made = self._chain.advance(states, Watermark.at(int(time_ns), int(lane)))
         elif kind == "wake":
             made = self._chain.wake(states, int(body))
-        else:  # flush, or fire: emit what is open and go on
+        elif kind == "fire":
+            made = self.operator.fire_open_windows(self._state, None, Reason.MEMORY_PRESSURE)
+        else:
             made = self._chain.flush(states)
         data = [item for item in made if isinstance(item, Collection)]
         self._pending.extend(data)
@@ -339,12 +464,22 @@ class Windows:
         self._logged = len(calls)
         self._measure()
 
-    def end(self, how: End = End.GRACEFUL) -> list[WindowOutput]:
-        """`flush`, or with a quick end forget what is open and count it."""
+    def end(self, how: End = End.GRACEFUL) -> list[Returned]:
+        """`flush`, or with a quick end forget what is open and count it.
+
+        Args:
+            how: graceful or quick.
+        """
         if how is End.QUICK:
             self.operator.discard(self._state)
             return []
         return self.flush()
+
+
+def _returned(outcomes: list[Outcome]) -> list[Returned]:
+    """Windows one by one, and beside them the rows that no window took."""
+    refused = [o for o in outcomes if isinstance(o, (Late, Dropped))]
+    return [*outputs(outcomes), *refused]
 
 
 def _refused(piece: Collection) -> Dropped:

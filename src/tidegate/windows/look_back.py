@@ -23,7 +23,7 @@ from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, WAITS
 from tidegate.core.outcomes import Collection, Int32s, Int64s
 from tidegate.core.state import State
 from tidegate.core.time import MAX_NS, UNSET
-from tidegate.windows.kernels.layout import Reason
+from tidegate.windows.kernels.layout import Reason, Timing
 from tidegate.windows.results import Emits, Emitted, Plan, emit_rows
 
 
@@ -154,7 +154,10 @@ class RowWindows:
         start = np.where((low < 0) & (time[due] >= 0), 0, low)  # no window reaches before 1970
         zero = np.zeros(len(due), np.int64)
         mask = np.full(len(due), Reason.ROW, np.int64)
-        emits = Emits(lane[due], start, high, serial[due], zero, zero, mask, time[due])
+        on_time, final = np.full(len(due), Timing.ON_TIME, np.int64), np.ones(len(due), np.bool_)
+        emits = Emits(
+            lane[due], start, high, serial[due], zero, zero, mask, on_time, final, time[due]
+        )
         made = emit_rows(plan, emits, held, row, emit)
         if plan.aggregated:
             made = made._replace(time=time[due][made.emit])

@@ -193,7 +193,12 @@ class MemoryTracker:
         return sum(self._used.values())
 
     def level(self) -> Level:
-        return self.memory.level(self.used)
+        """How full the fullest is: the whole budget, or that of a component."""
+        budget = self.memory.budget
+        ratio = max(
+            self.used / budget, *(n / self.memory.part(name) for name, n in self._used.items())
+        )
+        return self.memory.level(int(ratio * budget), budget)
 
     def allocate(
         self, size: int, component: str = "ingestion"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.columns import BYTES, IS_LATE, LANE, SERIAL, TIME, output_names
@@ -25,7 +26,7 @@ from tidegate.errors import ConfigError
 from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, column_type, plan_slots
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.any_order import Slots
-from tidegate.windows.kernels.layout import Reason, Step, Steps
+from tidegate.windows.kernels.layout import Reason, Step, Steps, Timing
 
 __all__ = ["WindowOutput", "WindowStats", "outputs"]
 
@@ -36,9 +37,14 @@ WINDOW_COLUMNS = {
     "pane": pa.int64(),
     "revision": pa.int64(),
     "trigger": pa.string(),
+    "timing": pa.string(),
+    "final": pa.bool_(),
     "retraction": pa.bool_(),
 }
-"""Which window, which emission of it, and why."""
+"""Which window, which emission of it, why and when it was emitted, and whether another can come."""
+
+TIMINGS = pa.array([timing.name.lower() for timing in Timing])
+"""`early`, `on_time`, `late`, by the numbers of `Timing`."""
 
 STATS = ("delta_count", "vectors_affected", "total_bytes", "avg_delta_size", "duration_ns")
 """The columns that `stats=True` adds."""
@@ -262,6 +268,10 @@ class Emits(NamedTuple):
     revision: Int64s
     mask: Int64s
     """Why: bits of triggers and `Reason`."""
+    timing: Int64s
+    """`Timing`: before the window was complete, by its completion, or after."""
+    final: NDArray[np.bool_]
+    """No further pane of the window can come."""
     trigger_time: Int64s | None = None
     """`LookBack`: the time of the row whose window it is."""
 
@@ -399,6 +409,8 @@ def window_columns(
         "pane": pa.array(emits.pane),
         "revision": pa.array(emits.revision),
         "trigger": names.take(pa.array(back)),
+        "timing": TIMINGS.take(pa.array(emits.timing)),
+        "final": pa.array(emits.final),
         "retraction": pa.array(np.zeros(n, np.bool_)),
     }
     if emits.trigger_time is not None:
@@ -524,6 +536,11 @@ class WindowOutput:
     """The number of this emission of the window, from 0."""
     revision: int
     """How often the window was emitted anew after it had been complete."""
+    timing: str
+    """`early` (before the window was complete), `on_time` (by its completion) or `late`."""
+    final: bool
+    """No further emission of this window can come. Where it is False a late row can still change
+    the window, up to `max_lateness` behind its end, or its on-time pane is still to come."""
     retraction: bool
     """The rows are those of the previous emission, taken back."""
     stats: WindowStats | None
@@ -559,6 +576,8 @@ def outputs(outcomes: Iterable[Outcome]) -> list[WindowOutput]:
                     trigger=head["trigger"],
                     pane=head["pane"],
                     revision=head["revision"],
+                    timing=head["timing"],
+                    final=head["final"],
                     retraction=head["retraction"],
                     stats=stats,
                 )

@@ -22,7 +22,7 @@ become output, what lives on becomes the state again. Nothing in this file looks
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, ClassVar, NamedTuple
 
@@ -53,7 +53,7 @@ from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.aligned import ascending, assign_aligned
 from tidegate.windows.kernels.any_order import DENSE, Slots, as_steps, place_rows, split_rows
 from tidegate.windows.kernels.assign import link_panes
-from tidegate.windows.kernels.firing import close_panes, fire_all, fire_due
+from tidegate.windows.kernels.firing import close_panes, fire_all, fire_due, fire_panes
 from tidegate.windows.kernels.layout import (
     KEPT,
     STACK,
@@ -67,6 +67,7 @@ from tidegate.windows.kernels.layout import (
     Settings,
     Step,
     Steps,
+    Timing,
     Totals,
     Verdict,
     Verdicts,
@@ -167,6 +168,8 @@ class Decision:
     """Panes that the state held; those behind them are new."""
     partitions: dict[str, pa.Array] = field(default_factory=dict)
     """State windows: the partition columns of every pane."""
+    late_trigger: bool = False
+    """The trigger says itself when late rows make a revision."""
     row_panes: Int32s | None = None
     """Where rows are not told in steps: the pane each joins, or -1 (`kernels/any_order.py`)."""
     first: int = 0
@@ -210,11 +213,21 @@ class Decision:
         return order[np.minimum(at, len(order) - 1)].astype(np.int64)
 
     def emits(self) -> Emits:
-        """The emitted panes, in order."""
-        p, fired = self.call.panes, self.call.fires
+        """The emitted panes, in order. Whether one is final follows from why it was emitted and
+        from the settings, never from how far the watermark has come: that would depend on the cut.
+        """
+        p, fired, settings = self.call.panes, self.call.fires, self.settings
+        mask, timing = p.fired[fired], p.timing[fired]
+        final = (mask & (Reason.SHUTDOWN | Reason.FORGET)) != 0
+        if settings.family >= Family.EVERYTHING:
+            final[:] = True
+        elif settings.lateness == 0:
+            final |= timing == Timing.ON_TIME
+        elif self.late_trigger:  # what late firings left over, when the window expired
+            final |= mask == Reason.LATE
         return Emits(
             p.lane[fired], p.start[fired], p.end[fired], p.serial[fired],
-            p.pane[fired], p.revision[fired], p.fired[fired],
+            p.pane[fired], p.revision[fired], mask, timing, final,
         )  # fmt: skip
 
     def merges(self) -> Iterable[tuple[int, int]]:
@@ -231,7 +244,7 @@ class Window(Operator):
     Without `aggregates` the rows themselves leave, with the columns of their window behind their
     own; with them, one row per window and group. Either way these columns say what an output row is
     of: `window_id`, `window_start_ns`, `window_end_ns`, `pane`, `revision`, `trigger`,
-    `retraction`.
+    `timing` (early, on_time, late), `final` (no further pane can come), `retraction`.
 
     Raises:
         ConfigError: settings that contradict each other; when the schema is known, columns that are
@@ -359,6 +372,7 @@ class Window(Operator):
             isinstance(self.window, (Tumbling, Sliding))
             and (isinstance(self.window, Tumbling) or self.combines)
             and self._only_watermark_emits
+            and self.mode is Accumulation.DISCARDING
             and not self.stats
             and self.deduplicate_by is None
             and bool(self.aggregates)
@@ -478,17 +492,42 @@ class Window(Operator):
         return bool(self.program.intervals_ns) or self.window.wall_deadline_ns > 0
 
     def compile(self) -> None:
-        """Run two rows of the columns that matter through a window."""
-        found = {*self.keys, *self.group_by} | {a.column for _, a in self.aggregates if a.column}
-        if isinstance(self.window, StateWindow) or self.program.predicates:
-            return  # conditions of the user's own want their own columns
-        for value, lanes in ((1.0, [0, 0]), (1, [0, 1])):
-            rows = pa.record_batch({name: [value, value] for name in found | {"v"}})
-            state = self.open(2 if lanes[1] else 1)
-            times = np.array([1, 2], np.int64)
-            self.process(state, Collection(rows, times, np.array(lanes, np.int32)))
-            self.advance(state, Watermark.at(2))
-            self.flush(state)
+        """Run two rows through a stage with the same kernels and stand-ins for everything that is
+        the user's: columns, conditions and functions are not touched."""
+        window = self.window
+        if isinstance(window, StateWindow):
+            window = StateWindow(True, True, ("g",) if window.partition_by else ())
+        aggregates: dict[str, Any] = {}
+        if self.aggregates:
+            aggregates = {"n": "count", "i": ("max", "i"), "f": ("max", "f"), "t": ("count", "g")}
+            if any(each.implementation.need is Need.ROWS for _, each in self.aggregates):
+                aggregates["q"] = ("quantile", "f", 0.5)
+        stage = replace(
+            self,
+            window=window,
+            aggregates=aggregates,
+            group_by=("g",) if self.group_by else (),
+            keys=("g",) if self.keys else (),
+            deduplicate_by=None if self.deduplicate_by is None else "g",
+            affected=None if self.affected is None else "g",
+            size_column=None,
+        )
+        never = [(name, lambda rows: np.zeros(rows.num_rows, np.bool_))
+                 for name, _ in self.program.predicates]  # fmt: skip
+        stage.program.predicates = never
+        rows = pa.record_batch({"i": [1, 2], "f": [1.0, 2.0], "g": ["a", "b"]})
+        times = np.array([2, 1], np.int64)
+        for lanes in (1, 2):
+            for order in (times, times[::-1]):
+                state = stage.open(lanes)
+                lane = np.array([0, lanes - 1], np.int32)
+                stage.process(state, Collection(rows, np.ascontiguousarray(order), lane))
+                stage.advance(state, Watermark.at(1))
+                late = Late(rows, times, lane, times)
+                stage.process_late(state, late)
+                stage.fire_open_windows(state, None, Reason.FIRE)
+                stage.wake(state, 10**18)
+                stage.flush(state)
 
     def metrics(self, state: State) -> dict[str, int | float]:
         totals = state.arrays["counters"].sum(axis=0)
@@ -799,9 +838,51 @@ class Window(Operator):
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
         return self._end(state, lanes, Reason.SHUTDOWN)
 
+    def forget(self, state: State, lanes: Int32s) -> list[Outcome]:
+        return self._end(state, lanes, Reason.FORGET)
+
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
-        """`fire` emits what is open now, with the reason `shutdown`; windows then go on."""
-        return self.flush(state, signal.lane) if signal.name == "fire" else []
+        """`fire` emits what is open now as early panes; their windows go on."""
+        if signal.name != "fire":
+            return []
+        return self.fire_open_windows(state, signal.lane, Reason.FIRE)
+
+    def fire_open_windows(
+        self, state: State, lanes: Int32s | None, reason: Reason
+    ) -> list[Outcome]:
+        """Emit what these lanes hold as early panes, without closing a window.
+
+        Windows that only the watermark can emit (`combines`, `LookBack`) emit nothing: they have no
+        early panes.
+
+        Args:
+            state: of this stage.
+            lanes: which lanes; None: all.
+            reason: why, in the output.
+        """
+        held = state.tables["open"]
+        if held is None or self.combines:
+            return []
+        lane = held.column(LANE).to_numpy()
+        order = self._by_end(held, lanes)
+        plan = self._plan_of(held)
+        decision = open_decision(state, self.kernel_settings(plan, self._wall(state, 0)))
+        fire_panes(decision.call, decision.settings, order, int(reason))
+        state.touch(lane[order])
+        decision.partitions = _kept_partitions(held)
+        return self._apply(state, plan, decision.trimmed(), None)
+
+    def _by_end(self, held: pa.RecordBatch, lanes: Int32s | None) -> Int64s:
+        """The open panes of these lanes (or all), per lane in the order in which they close."""
+        lane = held.column(LANE).to_numpy()
+        order = np.arange(held.num_rows)
+        if lanes is not None:
+            order = np.flatnonzero(np.isin(lane, lanes))
+        serial = held.column("serial").to_numpy()[order]
+        start, end = held.column("start").to_numpy()[order], held.column("end").to_numpy()[order]
+        if self.window.family >= Family.EVERYTHING:
+            return order[np.lexsort((serial, lane[order]))]
+        return order[np.lexsort((serial, start, end, lane[order]))]
 
     def _end(self, state: State, lanes: Int32s | None, reason: Reason) -> list[Outcome]:
         """Emit what these lanes (or all) still hold, and close it for good."""
@@ -811,15 +892,7 @@ class Window(Operator):
         if held is None:
             return []
         lane = held.column(LANE).to_numpy()
-        order = np.arange(held.num_rows)
-        if lanes is not None:
-            order = np.flatnonzero(np.isin(lane, lanes))
-        serial = held.column("serial").to_numpy()[order]
-        start, end = held.column("start").to_numpy()[order], held.column("end").to_numpy()[order]
-        if self.window.family >= Family.EVERYTHING:
-            order = order[np.lexsort((serial, lane[order]))]
-        else:
-            order = order[np.lexsort((serial, start, end, lane[order]))]
+        order = self._by_end(held, lanes)
         plan = self._plan_of(held)
         decision = open_decision(state, self.kernel_settings(plan, 0))
         state.touch(lane[order])
@@ -873,6 +946,7 @@ class Window(Operator):
         retracting = self.mode is Accumulation.RETRACTING
         if retracting:
             _follow_merges(state, decision)
+        decision.late_trigger = self.program.fires_late
         move = self._move_rows if plan.buffered else self._move_slots
         emits, made = move(state, plan, decision, given, combined)
         self._save(state, plan, decision)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidegate.core.arrow import ranges
 from tidegate.core.outcomes import Int64s
-from tidegate.windows.kernels.layout import Panes, Settings, Step, Steps
+from tidegate.windows.kernels.layout import Panes, Settings, Step, Steps, Timing
 from tidegate.windows.results import Emits
 
 
@@ -96,4 +96,7 @@ def combine_sub_windows(
     panes.dead[newest + span - 1 <= new] = 1
     zero = np.zeros(len(begin), np.int64)
     mask = np.full(len(begin), reason, np.int64)
-    return SubWindows(Emits(owner, begin, begin + span, zero, zero, zero, mask), window, part)
+    on_time = np.full(len(begin), Timing.ON_TIME, np.int64)
+    final = np.ones(len(begin), np.bool_)  # only the watermark emits these windows, once
+    emits = Emits(owner, begin, begin + span, zero, zero, zero, mask, on_time, final)
+    return SubWindows(emits, window, part)

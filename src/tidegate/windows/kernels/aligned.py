@@ -153,6 +153,11 @@ def assign_aligned(
             if e < 0:
                 e = open_pane(call, lanes, lane, newest, newest + size, t, settings.wall, 0)
                 insert(call.table, panes.lane, panes.start, e)
+            elif panes.fired[e] != 0:  # by a control signal: there is no trigger
+                e = next_pane(call, settings, e, t)
+                panes.next[e] = call.head[lane]
+                call.head[lane] = e
+                insert(call.table, panes.lane, panes.start, e)
             j = end_of_run(rows, i, lane, newest, newest + size, alone, ordered)
             add_run(call, settings, rows, e, i, j)
             i = j

@@ -15,7 +15,7 @@ import numpy as np
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.windows.kernels.aligned import closes_at
-from tidegate.windows.kernels.assign import floor_to, insert, lookup, open_pane
+from tidegate.windows.kernels.assign import floor_to, insert, lookup, next_pane, open_pane
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
@@ -80,9 +80,12 @@ def place_rows(
                 joined[i - first] = -1
                 continue
             e = lookup(call.table, panes.lane, panes.start, np.int64(lane), start)
+            if call.totals.panes[0] == len(panes.lane) and (e < 0 or panes.fired[e] != 0):
+                return i
+            if e >= 0 and panes.fired[e] != 0:  # by a control signal: there is no trigger
+                e = next_pane(call, settings, e, t)
+                insert(call.table, panes.lane, panes.start, e)
             if e < 0:
-                if call.totals.panes[0] == len(panes.lane):
-                    return i
                 e = open_pane(call, lanes, np.int64(lane), start, start + size, t, settings.wall, 0)
                 insert(call.table, panes.lane, panes.start, e)
             near[at], low[at], high[at] = e, panes.start[e], panes.end[e]

@@ -184,10 +184,23 @@ def fire_due(
 @lean_kernel
 def fire_open(call: Call, settings: Settings, mask: Int) -> None:
     """Emit every open pane that has rows; their windows go on with the next pane."""
-    panes = call.panes
     for e in range(call.totals.panes[0]):
-        if panes.dead[e] == 0 and panes.fired[e] == 0 and panes.rows[e] > 0:
-            fire(call, settings, e, mask, 2 * panes.on_time[e])
+        fire_early(call, settings, e, mask)
+
+
+@lean_kernel
+def fire_early(call: Call, settings: Settings, e: Int, mask: Int) -> None:
+    """Emit the pane, if it is open and has rows; its window goes on with the next one."""
+    panes = call.panes
+    if panes.dead[e] == 0 and panes.fired[e] == 0 and panes.rows[e] > 0:
+        fire(call, settings, e, mask, 2 * panes.on_time[e])
+
+
+@lean_kernel
+def fire_panes(call: Call, settings: Settings, order: Int64s, mask: Int) -> None:
+    """`fire_early` for these panes, in this order."""
+    for j in range(len(order)):
+        fire_early(call, settings, order[j], mask)
 
 
 @lean_kernel

@@ -100,8 +100,10 @@ class Reason(IntEnum):
     LATE = 1 << 46
     ROW = 1 << 47
     """A row's own window (`LookBack`)."""
-    FORGOTTEN = 1 << 48
+    FORGET = 1 << 48
     """The key was forgotten after a long silence."""
+    FIRE = 1 << 49
+    """A control signal asked for it."""
 
 
 MAX_LEAVES = 32
