@@ -11,7 +11,6 @@ memory, rate, durable, look_back, sub_windows, kernels    what they are made of
 """
 
 from tidegate.windows.aggregates import Aggregate, AggregateFunction, Fold, aggregate_function
-from tidegate.windows.durable import SpillStore, WriteAheadLog
 from tidegate.windows.in_process import Windows
 from tidegate.windows.kinds import (
     Adaptive,
@@ -93,7 +92,6 @@ __all__ = [
     "Session",
     "SideOutput",
     "Sliding",
-    "SpillStore",
     "StateWindow",
     "Trigger",
     "TriggerProgram",
@@ -104,7 +102,6 @@ __all__ = [
     "WindowOutput",
     "WindowStats",
     "Windows",
-    "WriteAheadLog",
     "aggregate_function",
     "late_policy",
     "outputs",
