@@ -158,7 +158,9 @@ def test_a_forgotten_key_says_so() -> None:
     flow = Flow([Window(Tumbling("1 h"), aggregates={"n": "count"})], key="k", forget="10 s")
     flow.process(pa.record_batch({"k": ["a"], "t": [1]}), wall_ns=0)
     out = flow.wake(11 * 10**9)
-    assert [o.rows.column("trigger").to_pylist() for o in out if o.kind == "data"] == [["forget"]]  # type: ignore[union-attr]
+    assert [o.rows.column("trigger").to_pylist() for o in out if o.kind == "data"] == [
+        ["forgotten"]
+    ]  # type: ignore[union-attr]
 
 
 def test_once_fires_once_per_window() -> None:

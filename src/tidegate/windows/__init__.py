@@ -46,6 +46,7 @@ from tidegate.windows.memory import (
 from tidegate.windows.rate import RateMonitor
 from tidegate.windows.results import WindowOutput, WindowStats, outputs
 from tidegate.windows.stage import Window
+from tidegate.windows.temporal import TemporalConfig
 from tidegate.windows.triggers import (
     AfterCount,
     AfterSize,
@@ -93,6 +94,7 @@ __all__ = [
     "SideOutput",
     "Sliding",
     "StateWindow",
+    "TemporalConfig",
     "Trigger",
     "TriggerProgram",
     "Tumbling",

@@ -45,9 +45,9 @@ from tidegate.core.outcomes import (
     Outcome,
     Watermark,
 )
-from tidegate.core.state import Column, Layout, State
+from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.windows.aggregates import Accumulators, Need, RowSlots, parse_aggregates
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.aligned import ascending, assign_aligned
@@ -218,7 +218,7 @@ class Decision:
         """
         p, fired, settings = self.call.panes, self.call.fires, self.settings
         mask, timing = p.fired[fired], p.timing[fired]
-        final = (mask & (Reason.SHUTDOWN | Reason.FORGET)) != 0
+        final = (mask & (Reason.SHUTDOWN | Reason.FORGOTTEN)) != 0
         if settings.family >= Family.EVERYTHING:
             final[:] = True
         elif settings.lateness == 0:
@@ -480,6 +480,49 @@ class Window(Operator):
             arrays |= {name: Column(np.int64) for name in Lanes._fields[5:9]}
             arrays["duration"] = Column(np.float64)
         return Layout(arrays, ("open", "slots", "rows", "sent"))
+
+    def invariants(self, state: State) -> None:
+        """The kernels index by lane and by serial number, and the tables must belong together."""
+        require_int64(state, "open", *KEPT[1:])
+        require_int64(state, "slots", SERIAL)
+        require_int64(state, "rows", SERIAL, TIME)
+        require_int64(state, "sent", SERIAL, TIME)
+        serial = state.arrays["serial"]
+        if (serial < 0).any():
+            raise StateError("a window stage has opened fewer than no windows")
+        held = state.tables["open"]
+        known = np.zeros(0, np.int64)
+        if held is not None and held.num_rows:
+            lane, mine = held.column(LANE).to_numpy(), held.column("serial").to_numpy()
+            known = lane.astype(np.int64) * LANE_STRIDE + mine
+            counts = [
+                held.column(name).to_numpy() for name in ("rows", "bytes", "pane", "revision")
+            ]
+            if any((column < 0).any() for column in counts):
+                raise StateError("an open window has fewer than no rows, bytes or panes")
+            if (mine < 0).any() or (mine >= serial[lane]).any():
+                raise StateError("an open window has a number that was never given out")
+            if len(np.unique(known)) < len(known):
+                raise StateError("two open windows have the same number")
+            self._check_schema(held)
+        for name in ("slots", "rows"):
+            table = state.tables[name]
+            if table is None or table.num_rows == 0:
+                continue
+            if self.row_windows is not None:
+                self._check_schema(table)
+            elif not np.isin(table_keys(table), known).all():
+                raise StateError(f"state table {name} has rows of a window that is not open")
+
+    def _check_schema(self, held: pa.RecordBatch) -> None:
+        """The schema that travels with the state must be one that this stage can take."""
+        try:
+            plan = self._plan_of(held)
+        except (KeyError, TypeError, pa.ArrowException, ConfigError, OSError) as error:
+            raise StateError(f"the schema stored with open windows is unusable: {error}") from error
+        missing = [n for n in plan.rows.names if self.row_windows and n not in held.schema.names]
+        if missing:
+            raise StateError(f"stored rows have no column {missing[0]}")
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return self.plan(rows).output
@@ -839,7 +882,7 @@ class Window(Operator):
         return self._end(state, lanes, Reason.SHUTDOWN)
 
     def forget(self, state: State, lanes: Int32s) -> list[Outcome]:
-        return self._end(state, lanes, Reason.FORGET)
+        return self._end(state, lanes, Reason.FORGOTTEN)
 
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
         """`fire` emits what is open now as early panes; their windows go on."""

@@ -100,7 +100,7 @@ class Reason(IntEnum):
     LATE = 1 << 46
     ROW = 1 << 47
     """A row's own window (`LookBack`)."""
-    FORGET = 1 << 48
+    FORGOTTEN = 1 << 48
     """The key was forgotten after a long silence."""
     FIRE = 1 << 49
     """A control signal asked for it."""
