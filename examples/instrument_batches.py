@@ -25,7 +25,8 @@ def a_run(seconds: int = 20, seed: int = 3) -> list[tg.Message]:
             silent = 10 * SECOND <= time_ns < 15 * SECOND
             if not silent and rng.random() > 0.05:
                 messages.append(tg.Message(stream, max(time_ns, 0), pulse, gated=True))
-    messages += [tg.Message("log", n * SECOND // 2, f"line {n}") for n in range(2 * seconds)]
+    lines = [(n * SECOND // 2, f"line {n}") for n in range(2 * seconds)]
+    messages += [tg.Message("log", time_ns, line, gated=False) for time_ns, line in lines]
     return sorted(messages, key=lambda message: message.time_ns)
 
 

@@ -179,6 +179,27 @@ def run(
 
 
 @app.command()
+def warm() -> None:
+    """Compile every kernel now, so that no first batch waits for it: in the build of an image, or
+    once on each node of a cluster. Numba keeps the result beside the package, or in the folder that
+    NUMBA_CACHE_DIR names."""
+    import time
+
+    from tidegate.batching import Batch
+    from tidegate.core.flow import Flow
+    from tidegate.deltas import Compact
+    from tidegate.eventtime import EventtimeWatermark
+    from tidegate.sync import Synchronize
+    from tidegate.windows import Adaptive, Window
+
+    sync = Synchronize(("a", "b"), queue_size=10)
+    for stage in (EventtimeWatermark("1 s"), sync, Batch(), Window(Adaptive()), Compact(2)):
+        begun = time.process_time()
+        Flow([stage]).compile()
+        console.print(f"{stage.name:14} {time.process_time() - begun:6.1f} s of CPU")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for recording and results.")] = Path("demo-out"),
     vehicles: Annotated[int, typer.Option(help="Number of vehicles.", min=1)] = 20,

@@ -16,7 +16,7 @@ from tidegate.batching import (
     RateAwareBatcher,
     SimpleBatcher,
 )
-from tidegate.batching.held import HeldRows, OutputBuffers
+from tidegate.batching.held import HeldRows, OutputBuffers, kernel_call
 from tidegate.batching.kernel import append, empty_heap, pop_heap, push_heap, sort_rows
 from tidegate.batching.layout import ROW, Place, state_columns
 from tidegate.core.chain import Chain
@@ -230,7 +230,7 @@ def test_properties_before_and_after_the_first_message() -> None:
     assert batcher.window_ns is None
     assert batcher.poll() is None
     assert batcher.process([]) == []
-    assert batcher.wake() == []
+    assert batcher.tick() == []
     assert batcher.flush() == []
     batcher.set_batch_length("1 s")
     assert batcher.batch_length_ns == SECOND
@@ -311,7 +311,8 @@ def test_heap_and_sorting(seed: int) -> None:
     want = sorted(range(n), key=lambda i: (rows["time"][i], i))
     state = State(Layout(state_columns(1)))
     held = HeldRows(state, rows[:0])
-    arrays = OutputBuffers(state, rows, held._lists, 0).arrays
+    call = kernel_call(length_ns=1, timeout=1, max_rows=1, wall_ns=0)
+    arrays = OutputBuffers(state, rows, held._lists, call).arrays
     lists, over = arrays.lists[0], int(Place.OVER)
     for row in rng.permutation(n):
         push_heap(rows, lists, over, row)
@@ -337,5 +338,5 @@ def test_state_is_plain_arrays_and_tables() -> None:
     state = STAGE.open(3)
     assert isinstance(state, State)
     STAGE.process(state, collection(6, lane=2))
-    assert set(state.tables) == {"held", "names"}
+    assert set(state.tables) == {"held", "names", "keys"}
     assert state["lane"][:2].sum() == 0

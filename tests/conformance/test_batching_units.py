@@ -59,7 +59,7 @@ def refresh_grid(row: dict[str, Any]) -> list[int] | None:
         stream["origin"], stream["period"], stream["slots"] = row["grid_before"]
     start, bucket = row["batch_start_ns"], row["bucket_ts_ns"] or [row["last_ts_ns"]]
     after = next((t for t in bucket if t >= start), bucket[0])
-    refresh(stream, start, row["batch_length_ns"], bucket[0], after, np.zeros(RING))
+    refresh(stream, start, row["batch_length_ns"], bucket[0], after, np.zeros(RING), False)
     return [int(stream[at]) for at in ("origin", "period", "slots")] if stream["period"] else None
 
 

@@ -71,7 +71,7 @@ class Stream:
             return
         exact = 1e9 / period
         rate = round(exact)
-        if rate < 1 or abs(exact - rate) > max(0.1 * exact, 0.1):
+        if rate < 1 or abs(exact - rate) > max(0.1 * rate, 0.1):
             if exact < 1:
                 self.grid = None
             return
@@ -199,7 +199,7 @@ class Oracle:
                 self.place(self.start + steps * self.length)
 
     def stall(self) -> bool:
-        items = self.active + self.over + self.held
+        items = self.active  # the rows in the window alone (corrected rule 12)
         if self.wall - self.closed_at < STALL * self.length or not items:
             return False
         assert self.start is not None

@@ -352,10 +352,10 @@ def test_stall_backstop() -> None:
     assert window(batcher)[0] > 240 * SECOND
     batcher.process(pulses("det", 14, 84, 14))
     wall[0] = 9 * SECOND
-    assert batcher.wake() == []
+    assert batcher.tick() == []
     assert window(batcher)[0] > 240 * SECOND
     wall[0] = 10 * SECOND
-    assert batcher.wake() == []
+    assert batcher.tick() == []
     assert window(batcher)[0] < 8 * SECOND
     batches = batcher.process(pulses("det", 14, 98, 28))
     assert batches[0].reason == "stall"
@@ -373,7 +373,7 @@ def test_quiet_stream_is_no_stall() -> None:
     batcher.process([Message("det", 0, None, True)])
     before = batcher.window_ns
     wall[0] = 1000 * SECOND
-    assert batcher.wake() == []
+    assert batcher.tick() == []
     assert batcher.window_ns == before
 
 

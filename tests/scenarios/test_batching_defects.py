@@ -81,7 +81,7 @@ def test_q4_one_far_future_log_message_closes_nothing_early() -> None:
     batcher = RateAwareBatcher()
     batcher.process(pulses("det", 14, 0, 14 * 6))
     part = pulses("det", 14, 14 * 6, 14 * 4)
-    batches = batcher.process([*part[:5], Message("log", YEAR), *part[5:]])
+    batches = batcher.process([*part[:5], Message("log", YEAR, gated=False), *part[5:]])
     assert [sum(m.stream == "det" for m in b.messages) for b in batches] == [14] * 4
     assert {b.reason for b in batches} == {"gate"}
 
@@ -93,7 +93,7 @@ def test_q4_call_by_call_the_next_window_stays_open() -> None:
     while batcher.poll() is not None:
         pass
     part = pulses("det", 14, 84, 14)
-    assert batcher.poll([*part, Message("log", YEAR)]) is not None
+    assert batcher.poll([*part, Message("log", YEAR, gated=False)]) is not None
     assert batcher.poll() is None
 
 
@@ -102,7 +102,7 @@ def test_q5_one_ancient_message_in_the_first_call_does_not_stretch_the_first_bat
     first call   x ← 43 years      ||||||||      the batch spans the pulses
     """
     det = pulses("det", 14, 0, 14, offset=60 * YEAR)
-    batch = RateAwareBatcher().poll([Message("log", 17 * YEAR, "ancient"), *det])
+    batch = RateAwareBatcher().poll([Message("log", 17 * YEAR, "ancient", gated=False), *det])
     assert batch is not None
     assert (batch.start_ns, batch.end_ns) == (det[0].time_ns, det[-1].time_ns)
     assert len(batch.messages) == 15

@@ -13,36 +13,49 @@ Clock policy: `wall_ns` comes in with every report and decides idleness alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from tidegate.batching.layout import MAX_LENGTH_NS
 from tidegate.batching.message import Message, MessageBatch
-from tidegate.batching.settings import MAX_LENGTH_NS, checked_length
-from tidegate.core import checks
+from tidegate.batching.settings import checked_length
+from tidegate.core import checks, snapshot
 from tidegate.core.time import Duration, parse_duration
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 
 __all__ = ["AdaptiveBatcher", "AdaptiveLength"]
 
 CLIMB_AFTER = 2
 """Overloaded reports in a row before a climb: one slow batch is noise."""
 CLIMB_LEVELS = 2
+"""Levels of one climb: the length doubles, so that a backlog shrinks at once."""
 DESCEND_AFTER = 3
-"""Underloaded reports in a row before a descent."""
+"""Underloaded reports in a row before a descent: slower than the climb, or the two would swing."""
 UNDERLOADED = (7, 10)
 """Share of the length below which a report counts as underloaded: a level down shortens the batch
 to 71 %, so anything above would be overloaded again at once."""
 IDLE_LENGTHS = 3
-"""Batch lengths without work before a descent."""
+"""Batch lengths without work before a descent: an empty batch or two is no rest."""
 
 
 class AdaptiveLength:
-    """Which level the load asks for.
+    """Which batch length the load asks for.
 
-    >>> length = AdaptiveLength("1 s", pulse_rate_hz=14)
-    >>> length.report(100, "1.5 s"), length.report(100, "1.5 s")   # overloaded twice
-    (0, 2)
-    >>> length.length_ns
-    2000000000
+    Args:
+        base_length: The length of level 0: ns, text such as "200 ms", or a timedelta.
+        max_doublings: How often the length may double, 1 to 16; each doubling is two levels. Three
+            by default: batches eight times as long cost about as little per message as any.
+        pulse_rate_hz: Lengths are snapped to whole pulses of this rate, so that a batch of the main
+            stream always has the same number of slots.
+
+    Raises:
+        ConfigError: for a value out of range, or if the longest batch would exceed one day.
+
+    Example:
+        >>> length = AdaptiveLength("1 s", pulse_rate_hz=14)
+        >>> length.report(100, "1.5 s"), length.report(100, "1.5 s")   # overloaded twice
+        (0, 2)
+        >>> length.length_ns
+        2000000000
     """
 
     def __init__(
@@ -75,6 +88,7 @@ class AdaptiveLength:
 
     @property
     def max_level(self) -> int:
+        """The highest level."""
         return len(self._lengths) - 1
 
     def report(self, messages: int | None, took: Duration, wall_ns: int = 0) -> int:
@@ -100,6 +114,20 @@ class AdaptiveLength:
             self._move(max(self.level - 1, 0))
         return self.level
 
+    def state(self) -> list[int]:
+        """What a snapshot keeps: level, reports in a row above and below, and the last work."""
+        return [
+            *(self.level, self._overloaded, self._underloaded),
+            *(self._worked_at, int(self._any_work)),
+        ]
+
+    def take_state(self, state: object) -> None:
+        """The reverse of `state`; a StateError if it is not one of this length's."""
+        if not isinstance(state, list) or len(state) != 5 or not 0 <= state[0] <= self.max_level:
+            raise StateError("snapshot is corrupt: its level is not one of this length's")
+        self.level, self._overloaded, self._underloaded, self._worked_at, any_work = state
+        self._any_work = bool(any_work)
+
     def _idle(self, wall_ns: int) -> None:
         if not self._any_work:
             self._worked_at, self._any_work = wall_ns, True
@@ -112,27 +140,43 @@ class AdaptiveLength:
         self._overloaded = self._underloaded = 0
 
 
-class _Batcher(Protocol):
+class BatcherLike(Protocol):
+    """What `AdaptiveBatcher` drives: any in-process batcher."""
+
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None: ...
+    def push(self, message: Message) -> list[MessageBatch]: ...
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]: ...
+    def advance(self, watermark_ns: int) -> list[MessageBatch]: ...
+    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]: ...
     def flush(self) -> list[MessageBatch]: ...
-    def set_batch_length(self, batch_length: Duration) -> None: ...
+    def set_batch_length(self, batch_length: Duration) -> object: ...
+    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes: ...
 
 
 class AdaptiveBatcher:
     """A batcher whose length follows the reports on how long its batches took.
 
-    >>> from tidegate.batching import RateAwareBatcher
-    >>> batcher = AdaptiveBatcher(RateAwareBatcher("1 s"), AdaptiveLength("1 s"))
-    >>> for _ in range(2):
-    ...     level = batcher.report(messages=100, took="1.3 s")
-    >>> level, batcher.inner.batch_length_ns
-    (2, 2000000000)
+    Args:
+        inner: The batcher that is driven; its length is set to that of `length` at once.
+        length: Which length the load asks for.
+        clock: A function that returns wall time in ns, for idleness alone. Without one the length
+            never goes down because there is nothing to do.
+
+    Example:
+        >>> from tidegate.batching import RateAwareBatcher
+        >>> batcher = AdaptiveBatcher(RateAwareBatcher("1 s"), AdaptiveLength("1 s"))
+        >>> for _ in range(2):
+        ...     level = batcher.report(messages=100, took="1.3 s")
+        >>> level, batcher.inner.batch_length_ns
+        (2, 2000000000)
     """
+
+    name = "adaptive_batcher"
+    version = 1
 
     def __init__(
         self,
-        inner: _Batcher,
+        inner: BatcherLike,
         length: AdaptiveLength,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -143,21 +187,63 @@ class AdaptiveBatcher:
 
     @property
     def level(self) -> int:
+        """The level of the length, from 0 (the base length) up."""
         return self.length.level
 
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
+        """`poll` of the inner batcher: at most one batch."""
         return self.inner.poll(messages)
 
+    def push(self, message: Message) -> list[MessageBatch]:
+        """`push` of the inner batcher."""
+        return self.inner.push(message)
+
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
+        """`process` of the inner batcher: every batch that is due."""
         return self.inner.process(messages)
 
+    def advance(self, watermark_ns: int) -> list[MessageBatch]:
+        """`advance` of the inner batcher."""
+        return self.inner.advance(watermark_ns)
+
+    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]:
+        """`tick` of the inner batcher: what is due by the wall clock."""
+        return self.inner.tick(wall_ns)
+
     def flush(self) -> list[MessageBatch]:
+        """`flush` of the inner batcher: everything that waits."""
         return self.inner.flush()
 
     def report(self, messages: int | None, took: Duration) -> int:
-        """How long the last batch took. A new length applies at the next close."""
+        """Say how long the last batch took, and how many messages it had (None or 0: nothing to
+        do). A new length applies at the next close. Returns the level."""
         before = self.length.level
         level = self.length.report(messages, took, 0 if self._clock is None else self._clock())
         if level != before:
             self.inner.set_batch_length(self.length.length_ns)
         return level
+
+    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
+        """Everything as bytes, the inner batcher included."""
+        header = {"name": self.name, "version": self.version, "length": self.length.state()}
+        return snapshot.pack(header, [self.inner.snapshot(encode)])
+
+    @classmethod
+    def restore(
+        cls,
+        blob: bytes,
+        restore_inner: Callable[[bytes], BatcherLike],
+        length: AdaptiveLength,
+        clock: Callable[[], int] | None = None,
+    ) -> AdaptiveBatcher:
+        """The reverse of `snapshot`. `restore_inner` is that of the inner batcher, such as
+        `RateAwareBatcher.restore`; `length` has the settings. A StateError if the blob cannot be
+        used."""
+        header, buffers = snapshot.unpack(blob)
+        if header.get("name") != cls.name or len(buffers) != 1:
+            raise StateError(f"snapshot was made by {header.get('name')}, wants {cls.name}")
+        inner = restore_inner(bytes(buffers[0]))
+        length.take_state(header.get("length"))
+        batcher = cls.__new__(cls)
+        batcher.inner, batcher.length, batcher._clock = inner, length, clock
+        return batcher

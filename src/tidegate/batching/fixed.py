@@ -12,29 +12,42 @@ Clock policy: event time only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Any
 
-from tidegate.batching.message import Message, MessageBatch
+from tidegate.batching.message import Message, MessageBatch, message_of_json, message_to_json
 from tidegate.batching.settings import checked_length
+from tidegate.core import snapshot
 from tidegate.core.time import Duration
+from tidegate.errors import ConfigError, StateError
 
 __all__ = ["SimpleBatcher"]
 
 LAG_LENGTHS = 2
-"""How far before the end of a window traffic may be and still close it when something is parked."""
+"""Batch lengths before the end of a window at which traffic may be and still close it when
+something is parked. At 1 a message a little out of order would hold the window open; much above,
+one stamp in the future closes windows that traffic has not reached."""
 
 
 class SimpleBatcher:
     """Batches of exactly `batch_length`, after a first one that takes what comes first.
 
-    >>> batcher = SimpleBatcher("1 s")
-    >>> times = [0, 200_000_000, 900_000_000, 1_100_000_000]
-    >>> [len(batch.messages) for batch in batcher.process([Message("log", t) for t in times])]
-    [1, 2]
-    >>> [batch.reason for batch in batcher.flush()]
-    ['flush']
+    Args:
+        batch_length: Length of a batch in event time: ns, text such as "200 ms", or a timedelta;
+            at most a day. ConfigError for anything else.
+
+    Example:
+        >>> batcher = SimpleBatcher("1 s")
+        >>> times = [0, 200_000_000, 900_000_000, 1_100_000_000]
+        >>> [len(batch.messages) for batch in batcher.process([Message("log", t) for t in times])]
+        [1, 2]
+        >>> [batch.reason for batch in batcher.flush()]
+        ['flush']
     """
+
+    name = "simple_batcher"
+    version = 1
 
     def __init__(self, batch_length: Duration = "1 s") -> None:
         self._length = checked_length(batch_length)
@@ -97,6 +110,18 @@ class SimpleBatcher:
                 self._skip(message.time_ns)
         return out
 
+    def push(self, message: Message) -> list[MessageBatch]:
+        """`process` of a single message."""
+        return self.process((message,))
+
+    def advance(self, watermark_ns: int) -> list[MessageBatch]:
+        """Watermarks close no batch here: returns nothing. All in-process classes have it."""
+        return []
+
+    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]:
+        """Wall time closes no batch here: returns nothing. All in-process classes have it."""
+        return []
+
     def flush(self) -> list[MessageBatch]:
         """Everything that still waits, window by window. The next message starts anew."""
         out: list[MessageBatch] = []
@@ -106,6 +131,45 @@ class SimpleBatcher:
             out.append(self._close("flush"))
         self._start = None
         return out
+
+    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
+        """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
+        held = [[n, message_to_json(m, encode)] for _, n, m in (*self._active, *self._parked)]
+        header = {
+            "name": self.name,
+            "version": self.version,
+            "length_ns": self._length,
+            "pending_ns": self._pending,
+            "start_ns": self._start,
+            "arrived": self._arrived,
+            "batches": self._batches,
+            "active": len(self._active),
+            "held": held,
+        }
+        return snapshot.pack(header, [])
+
+    @classmethod
+    def restore(cls, blob: bytes, decode: Callable[[Any], Any] | None = None) -> SimpleBatcher:
+        """The reverse of `snapshot`; a StateError if the blob cannot be used."""
+        header, _ = snapshot.unpack(blob)
+        if header.get("name") != cls.name or header.get("version") != cls.version:
+            raise StateError(f"snapshot was made by {header.get('name')}, wants {cls.name}")
+        try:
+            batcher = cls(int(header["length_ns"]))
+            if header["pending_ns"] is not None:
+                batcher._pending = checked_length(header["pending_ns"])
+            batcher._start = None if header["start_ns"] is None else int(header["start_ns"])
+            batcher._arrived, batcher._batches = int(header["arrived"]), int(header["batches"])
+            entries = []
+            for number, values in header["held"]:
+                message = message_of_json(values, decode)
+                entries.append((message.time_ns, int(number), message))
+            batcher._active = entries[: header["active"]]
+            batcher._parked = entries[header["active"] :]
+            heapify(batcher._parked)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise StateError(f"snapshot is corrupt: {error}") from error
+        return batcher
 
     # -- inside ---------------------------------------------------------------------------------
 

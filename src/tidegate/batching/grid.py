@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.batching.period import measured_period, whole_rate
+from tidegate.batching.layout import Gate
+from tidegate.batching.period import has_changed, lock, measured_period, whole_rate
 from tidegate.core.numba import lean_kernel
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
@@ -55,7 +56,7 @@ def first_pulse(origin, period, start):
 
 
 @lean_kernel
-def refresh(stream, start, length, any_time, after_time, scratch):
+def refresh(stream, start, length, any_time, after_time, scratch, any_rate):
     """Make, keep, change or drop the grid of a stream.
 
     `after_time` is the first bucketed time at or after `start`, `any_time` the first bucketed one;
@@ -63,26 +64,76 @@ def refresh(stream, start, length, any_time, after_time, scratch):
     """
     period = measured_period(stream, scratch)
     stream.measured = int(np.rint(period))
+    if period == 0.0:
+        return
+    if any_rate:
+        refresh_any_rate(stream, start, length, period)
+        return
     rate = whole_rate(period)
     if rate == 0:
         if period > 1e9:
             # Slower than 1 Hz now: a grid of its old rate would gate for ever.
             stream.period = 0
+        if stream.period == 0:
+            stream.gate = Gate.TOO_SLOW.value if period > length else Gate.NOT_WHOLE.value
         return
     if rate * (length + 1.0) < 1e9:
         # No whole pulse per batch: rides along. The +1 is the nanosecond that a length such as
         # 1/7 s loses when it is written in whole ones.
         stream.period = 0
+        stream.gate = Gate.TOO_SLOW.value
         return
     origin = stream.origin
     if stream.period == 0 or abs(origin - start) > FAR_LENGTHS * length:
         origin = after_time if after_time >= start else any_time
         if abs(origin - start) > FAR_LENGTHS * length:
             stream.period = 0
+            stream.gate = Gate.FAR.value
             return
     stream.origin = origin
     stream.period = int(np.rint(1e9 / rate))
     stream.slots = max(1, int(np.rint(rate * (length / 1e9))))
+    stream.gate = Gate.GATES.value
+
+
+@lean_kernel
+def refresh_any_rate(stream, start, length, period):
+    """The grid of a stream of any rate: its origin moves with the phase, pulse by pulse, so that
+    neither rounding nor drift adds up. The number of slots is that of each window."""
+    if stream.locked == 0 or has_changed(stream, period):
+        lock(stream, period)
+        stream.follows = 0
+    stream.measured = int(np.rint(stream.fine))
+    if stream.fine > length + 1.0 or abs(stream.phase - start) > FAR_LENGTHS * length:
+        stream.gate = Gate.TOO_SLOW.value if stream.fine > length + 1.0 else Gate.FAR.value
+        stream.period = 0
+        stream.follows = 0
+        return
+    if stream.period != 0:
+        # The window that closes keeps its place among the pulses.
+        stream.first -= pulse_index(stream.origin, stream.period, stream.phase)
+    else:
+        stream.follows = 0
+    stream.origin = stream.phase
+    stream.period = int(np.rint(stream.fine))
+    stream.gate = Gate.GATES.value
+
+
+@lean_kernel
+def place_window(stream, start, length, any_rate, consecutive):
+    """Where the slots of a new window lie on the grid of a stream. With any rate, a window that
+    follows another one begins with the pulse behind its last: no pulse is expected twice or never,
+    however close to the edge it falls."""
+    first = first_pulse(stream.origin, stream.period, start)
+    if any_rate:
+        if consecutive and stream.follows != 0:
+            behind = stream.first + stream.slots
+            if abs(behind - first) <= 1:
+                first = behind
+        end = first_pulse(stream.origin, stream.period, start + length)
+        stream.slots = max(1, end - first)
+        stream.follows = 1
+    stream.first = first
 
 
 @dataclass(frozen=True)

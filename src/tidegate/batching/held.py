@@ -17,19 +17,30 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.kernel import earliest_times, load_rows, run, run_call, settle_lanes
+from tidegate.batching.kernel import (
+    change_windows,
+    earliest_times,
+    load_rows,
+    run,
+    run_call,
+    schedule_length,
+    settle_lanes,
+)
 from tidegate.batching.layout import (
     BATCH,
     COUNTS,
     LISTS,
+    NEVER,
     PART,
     ROW,
     TALLY,
+    UNTIMED,
     KernelArrays,
     KernelCall,
     Place,
     Records,
     lane_records,
+    state_columns,
     stream_records,
 )
 from tidegate.batching.report import MAX_CLOCKS, Decision
@@ -37,9 +48,18 @@ from tidegate.core.arrow import concat, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
-from tidegate.core.state import State
+from tidegate.core.state import Layout, State
+from tidegate.errors import StateError
 
-__all__ = ["HeldRows", "HeldTable", "held_table", "kernel_call", "live_tables"]
+__all__ = [
+    "HeldRows",
+    "HeldTable",
+    "change_length",
+    "compile_kernels",
+    "held_table",
+    "kernel_call",
+    "live_tables",
+]
 
 SLACK_ROWS = 1 << 15
 """Rows that have left and whose memory is kept, beyond as many as wait. Below the rows of a usual
@@ -61,6 +81,10 @@ def kernel_call(
     code: Int32s = _NO_LANES,
     digests: Int64s = _NO_TIMES,
     gated: NDArray[np.bool_] = _NO_GATES,
+    wanted: Int64s = _NO_TIMES,
+    idle_ns: int | None = None,
+    any_rate: bool = False,
+    correct_skew: bool = False,
     patient: bool = True,
 ) -> KernelCall:
     """A call with exactly the types the kernel is compiled for."""
@@ -70,12 +94,43 @@ def kernel_call(
         code=as_readonly(code),
         digests=as_readonly(digests),
         gated=as_readonly(gated),
+        wanted=as_readonly(wanted),
         length=int(length_ns),
         timeout=float(timeout),
         limit=int(max_rows),
         wall=int(wall_ns),
+        idle=NEVER if idle_ns is None else int(idle_ns),
+        any_rate=bool(any_rate),
+        correct_skew=bool(correct_skew),
         patient=bool(patient),
     )
+
+
+def change_length(state: State, lanes: Int64s, length_ns: int, time_ns: int | None) -> int:
+    """A new batch length for these lanes, from the first window that starts at `time_ns` or later
+    (None: the next one). Returns how many of the lanes took it: fewer if a schedule is full."""
+    at = UNTIMED if time_ns is None else min(max(int(time_ns), UNTIMED + 1), NEVER)
+    records = lane_records(state)
+    return int(schedule_length(records, np.asarray(lanes, np.int64), at, int(length_ns)))
+
+
+def compile_kernels() -> None:
+    """Compile every kernel of batching, or load it from numba's cache: there is one signature each,
+    whatever the settings."""
+    state = State(Layout(state_columns(1)))
+    held = HeldRows(state)
+    settings: dict[str, Any] = {"length_ns": 10**9, "timeout": 1.2, "max_rows": 10, "wall_ns": 0}
+    rows: dict[str, Any] = {"lane": np.zeros(1, np.int32), "time_ns": np.zeros(1, np.int64)}
+    names: dict[str, Any] = {
+        "code": rows["lane"],
+        "digests": rows["time_ns"],
+        "gated": np.ones(1, np.bool_),
+    }
+    held.add_and_run(state, kernel_call(**settings, **rows, **names))
+    held.settle(state, kernel_call(**settings), rows["time_ns"], everything=True)
+    held.hold_back(rows["time_ns"])
+    change_length(state, rows["time_ns"], 10**9, None)
+    held.change_windows(state, kernel_call(**settings), rows["time_ns"])
 
 
 class HeldRows:
@@ -98,7 +153,7 @@ class HeldRows:
     def add_and_run(self, state: State, call: KernelCall) -> Decision:
         """Add the rows of the call; every batch that they imply, one row at a time."""
         base = self._grow(state, len(call.time_ns))
-        buffers = OutputBuffers(state, self.rows, self._lists, len(call.time_ns))
+        buffers = OutputBuffers(state, self.rows, self._lists, call)
         done, again = 0, False
         while True:
             done, again = run(buffers.arrays, call, base, done, again)
@@ -109,7 +164,7 @@ class HeldRows:
     def add_as_one_call(self, state: State, call: KernelCall) -> Decision:
         """Add the rows of the call and look at them together: at most one batch."""
         base = self._grow(state, len(call.time_ns))
-        buffers = OutputBuffers(state, self.rows, self._lists, len(call.time_ns))
+        buffers = OutputBuffers(state, self.rows, self._lists, call)
         run_call(buffers.arrays, call, base)
         return buffers.decision()
 
@@ -118,10 +173,21 @@ class HeldRows:
     ) -> Decision:
         """What is due in these lanes now, or everything they hold."""
         self._grow(state, 0)
-        buffers = OutputBuffers(state, self.rows, self._lists, 0)
+        buffers = OutputBuffers(state, self.rows, self._lists, call)
         done = 0
         while True:
             done = settle_lanes(buffers.arrays, call, lanes, done, everything)
+            if done == len(lanes):
+                return buffers.decision()
+            buffers.grow()
+
+    def change_windows(self, state: State, call: KernelCall, lanes: Int64s) -> Decision:
+        """Apply new lengths to windows that are open; what is due then."""
+        self._grow(state, 0)
+        buffers = OutputBuffers(state, self.rows, self._lists, call)
+        done = 0
+        while True:
+            done = change_windows(buffers.arrays, call, lanes, done)
             if done == len(lanes):
                 return buffers.decision()
             buffers.grow()
@@ -133,6 +199,11 @@ class HeldRows:
     def hold_back(self, reach: Int64s) -> None:
         """Lower `reach` (a time per lane) to just before the earliest row that waits there."""
         earliest_times(self.rows, reach)
+
+    def lanes_with_rows_in_window(self, state: State) -> NDArray[np.bool_]:
+        """Per lane: whether the window that stands has rows."""
+        self._grow(state, 0)
+        return np.asarray(self._lists["head"][:, Place.ACTIVE] >= 0)
 
     def is_sparse(self, waiting: int) -> bool:
         """Whether more rows have left than wait, so that it is worth renumbering."""
@@ -162,8 +233,9 @@ class HeldRows:
 class OutputBuffers:
     """Memory for what one call decides; grows when the kernel asks for more."""
 
-    def __init__(self, state: State, rows: Records, lists: Records, count: int) -> None:
+    def __init__(self, state: State, rows: Records, lists: Records, call: KernelCall) -> None:
         streams = state["stream"].shape[1]
+        count = len(call.time_ns)
         batches = count // 4 + 8
         used = len(rows)
         self.arrays = KernelArrays(
@@ -178,7 +250,7 @@ class OutputBuffers:
             out_late=np.empty(used, np.bool_),
             out_stamp=np.empty(used, np.int64),
             batches=np.empty(batches, BATCH),
-            parts=np.empty(batches * min(streams, 4) + streams, PART),
+            parts=np.empty(batches * min(streams, 4) + streams + len(call.wanted), PART),
             named=np.empty(count, np.int64),
             tally=np.empty(streams, TALLY),
             counts=np.zeros(1, COUNTS),
@@ -232,7 +304,7 @@ class HeldTable(HeldRows):
         rows = None
         self._chunks: list[pa.RecordBatch] = []
         if table is not None and table.num_rows:
-            rows = _records(table)
+            rows = held_records(table)
             self._chunks = [table.drop_columns(list(_HELD_COLUMNS))]
         super().__init__(state, rows)
 
@@ -315,11 +387,24 @@ _HELD_COLUMNS = {
 """What the state keeps beside the columns of a row that waits, and the field of ROW it is."""
 
 
-def _records(table: pa.RecordBatch) -> Records:
-    rows = np.zeros(table.num_rows, ROW)
-    for name, field in _HELD_COLUMNS.items():
-        rows[field] = table.column(name).to_numpy(zero_copy_only=False)
+def held_records(table: pa.RecordBatch | None) -> Records:
+    """The records of the rows in a table `held`."""
+    rows = np.zeros(0 if table is None else table.num_rows, ROW)
+    if table is not None:
+        for name, field in _HELD_COLUMNS.items():
+            rows[field] = table.column(name).to_numpy(zero_copy_only=False)
     return rows
+
+
+def check_held_table(table: pa.RecordBatch | None) -> None:
+    """Raise a StateError unless our columns of a table `held` have their types and no nulls."""
+    if table is None:
+        return
+    for name, field in _HELD_COLUMNS.items():
+        index = table.schema.get_field_index(name)
+        wanted = pa.from_numpy_dtype(ROW[field])
+        if index < 0 or table.column(index).type != wanted or table.column(index).null_count:
+            raise StateError(f"state of batching is corrupt: column {name} of its rows")
 
 
 class LiveTables(dict[str, pa.RecordBatch | None]):

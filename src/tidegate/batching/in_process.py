@@ -11,7 +11,6 @@ into calls does not matter.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,13 +19,30 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.batching.held import HeldRows, kernel_call
-from tidegate.batching.layout import NEVER, ROW, KernelCall, Records, lane_records, state_columns
-from tidegate.batching.message import Message, MessageBatch, StreamReport
-from tidegate.batching.report import REASONS, Decision
+from tidegate.batching.held import HeldRows, change_length, kernel_call
+from tidegate.batching.layout import (
+    MAX_CHANGES,
+    NEVER,
+    ROW,
+    KernelCall,
+    Records,
+    check_state_values,
+    lane_records,
+    state_columns,
+    stream_records,
+)
+from tidegate.batching.message import (
+    Message,
+    MessageBatch,
+    StreamReport,
+    message_of_json,
+    message_to_json,
+)
+from tidegate.batching.report import REASONS, Decision, why_not_gating
 from tidegate.batching.settings import (
     MAX_ROWS,
     MAX_STREAMS,
+    RATES,
     checked_length,
     checked_timeout,
     digest,
@@ -34,7 +50,7 @@ from tidegate.batching.settings import (
 from tidegate.core import checks, snapshot
 from tidegate.core.state import Layout, State
 from tidegate.core.time import Duration
-from tidegate.errors import ContractError, StateError
+from tidegate.errors import ConfigError, ContractError, StateError
 
 __all__ = ["RateAwareBatcher"]
 
@@ -44,7 +60,7 @@ _gated = attrgetter("gated")
 _LANE = np.zeros(1, np.int64)
 
 
-class _Names(dict[str, int]):
+class _NameCodes(dict[str, int]):
     """Codes of stream names as they come up: an even one, and the next for a gated message."""
 
     def __init__(self) -> None:
@@ -66,19 +82,41 @@ class _Names(dict[str, int]):
 class RateAwareBatcher:
     """Groups the messages of many streams into batches of about `batch_length`.
 
-    >>> batcher = RateAwareBatcher("1 s")
-    >>> pulse = 71_428_571  # 14 Hz
-    >>> batches = batcher.process([Message("det", n * pulse, gated=True) for n in range(71)])
-    >>> [(b.reason, len(b.messages)) for b in batches]
-    [('first', 1), ('timeout', 14), ('gate', 13), ('gate', 14), ('gate', 14), ('gate', 14)]
-    >>> batches[-1].streams["det"].expected, batches[-1].streams["det"].missing
-    (14, 0)
-    >>> [(b.reason, len(b.messages)) for b in batcher.flush()]
-    [('flush', 1)]
+    A batch closes when the last expected message of every gated stream is in; see `Batch` for what
+    a stream needs to gate.
+
+    Args:
+        batch_length: Length of a batch in event time: ns, text such as "200 ms", or a timedelta.
+        timeout: Batch lengths after the start of a window at which it closes without its gate, in
+            event time; above 0 and at most 3, or infinite for gates only. The default lets a
+            message be a fifth of a batch late.
+        clock: A function that returns wall time in ns. Without one there is neither a stall check
+            nor `idle_close`, unless `tick` is given the time.
+        max_streams: Streams that are measured, at most 4096; further ones ride along.
+        max_rows: Messages that may wait; one more closes the window with the reason `limit`.
+        rates: `"whole"`: a grid needs a whole number of Hz. `"any"`: 29.97, 2.5, 1.5 Hz and
+            drifting clocks gate too; the slots of a batch then vary by one.
+        correct_skew: Subtract the measured clock offset of each stream before batching.
+        idle_close: Wall time without a message after which everything that waits leaves. None: a
+            quiet tail waits for traffic or `flush`.
+
+    Raises:
+        ConfigError: for a value out of range; it names the setting, the value and the fix.
+
+    Example:
+        >>> batcher = RateAwareBatcher("1 s")
+        >>> pulse = 71_428_571  # 14 Hz
+        >>> batches = batcher.process([Message("det", n * pulse) for n in range(71)])
+        >>> [(b.reason, len(b.messages)) for b in batches]
+        [('first', 1), ('timeout', 14), ('gate', 13), ('gate', 14), ('gate', 14), ('gate', 14)]
+        >>> batches[-1].streams["det"].expected, batches[-1].streams["det"].missing
+        (14, 0)
+        >>> [(b.reason, len(b.messages)) for b in batcher.flush()]
+        [('flush', 1)]
     """
 
     name = "rate_aware_batcher"
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -88,15 +126,20 @@ class RateAwareBatcher:
         *,
         max_streams: int = 64,
         max_rows: int = 1_000_000,
+        rates: str = "whole",
+        correct_skew: bool = False,
+        idle_close: Duration | None = None,
     ) -> None:
-        """`clock` gives wall time in ns; without one there is no stall check. At most `max_streams`
-        streams gate, further ones ride along; at most `max_rows` messages wait."""
         self._length = checked_length(batch_length)
         self._timeout = checked_timeout(timeout)
         self._clock = clock
         self._max_streams = checks.int_in("max_streams", max_streams, 1, MAX_STREAMS)
         self._max_rows = checks.int_in("max_rows", max_rows, 1, MAX_ROWS)
-        self._names = _Names()
+        self._rates = checks.one_of("rates", rates, RATES)
+        self._correct_skew = checks.boolean("correct_skew", correct_skew)
+        idle = None if idle_close is None else checks.duration("idle_close", idle_close, 1)
+        self._idle_close = idle
+        self._names = _NameCodes()
         self._start_anew(self._length, 0)
 
     # -- messages -------------------------------------------------------------------------------
@@ -112,9 +155,20 @@ class RateAwareBatcher:
         """Every batch that is due after these messages, looked at one at a time."""
         return self._take(self._held.add_and_run(self._state, self._call(messages)))
 
-    def wake(self) -> list[MessageBatch]:
-        """What is due without a new message: nothing closed for ten batch lengths of wall time."""
-        call = self._call(())
+    def push(self, message: Message) -> list[MessageBatch]:
+        """`process` of a single message."""
+        return self.process((message,))
+
+    def advance(self, watermark_ns: int) -> list[MessageBatch]:
+        """No message at or before `watermark_ns` will come any more. Batches are closed by messages
+        and by `tick`, not by watermarks: this returns nothing, and is here because all in-process
+        classes have it."""
+        return []
+
+    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]:
+        """What is due by the wall clock alone: the stall check, and `idle_close`. `wall_ns`: the
+        time now; None: what `clock` says."""
+        call = self._call((), wall_ns=wall_ns)
         return self._take(self._held.settle(self._state, call, _LANE, everything=False))
 
     def flush(self) -> list[MessageBatch]:
@@ -145,11 +199,23 @@ class RateAwareBatcher:
         """Messages that have come and not left."""
         return int(self._lane["rows"])
 
-    def set_batch_length(self, batch_length: Duration) -> None:
-        """Applies at the next close; the last value set before it wins. Grids keep their origin."""
+    def set_batch_length(
+        self, batch_length: Duration, time_ns: int | None = None
+    ) -> list[MessageBatch]:
+        """Applies from the first window that starts at or after `time_ns`, also if it is open;
+        None: at the next close, and of several the last. Grids keep their origin. Returns the batches
+        that are due because a window became shorter.
+
+        Raises:
+            ContractError: if eight changes wait for their time already.
+        """
         length = checked_length(batch_length)
-        lane = self._lane
-        lane["pending" if lane["open"] else "length"] = length
+        if change_length(self._state, _LANE, length, time_ns) == 0:
+            raise ContractError(f"more than {MAX_CHANGES} new batch lengths wait for their time")
+        if time_ns is None:
+            return []
+        call = self._call((), wall_ns=int(self._lane["arrived_at"]))
+        return self._take(self._held.change_windows(self._state, call, _LANE))
 
     def set_timeout(self, timeout: float) -> None:
         """In batch lengths from the window's start; applies at once."""
@@ -163,10 +229,7 @@ class RateAwareBatcher:
     def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
         """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
         self._compact()
-        held = [
-            [m.stream, m.time_ns, m.gated, _plain(encode(m.payload) if encode else m.payload)]
-            for m in self._messages
-        ]
+        held = [message_to_json(message, encode) for message in self._messages]
         extra = {
             "timeout": repr(self._timeout),
             "names": list(self._names),
@@ -188,31 +251,50 @@ class RateAwareBatcher:
         config = stages[0].get("config", {})
         if stages[0].get("name") != cls.name or "max_streams" not in config:
             raise StateError(f"snapshot was made by {stages[0].get('name')}, wants {cls.name}")
-        batcher = cls(
-            config["length_ns"],
-            clock=clock,
-            max_streams=config["max_streams"],
-            max_rows=config["max_rows"],
-        )
-        layout = Layout(state_columns(batcher._max_streams))
-        (batcher._state,), extra = snapshot.decode(blob, [(batcher._identity(), layout)])
-        batcher._timeout = float(extra["timeout"])
-        for name in extra["names"]:
-            batcher._names[name]
-        rows: Records = np.frombuffer(b64decode(extra["rows"]), ROW).copy()
-        batcher._held = HeldRows(batcher._state, rows)
-        for stream, time_ns, gated, payload in extra["held"]:
-            value = _unplain(payload)
-            batcher._messages.append(
-                Message(stream, time_ns, decode(value) if decode else value, gated)
+        try:
+            batcher = cls(
+                config["length_ns"],
+                clock=clock,
+                max_streams=config["max_streams"],
+                max_rows=config["max_rows"],
+                rates=config["rates"],
+                correct_skew=config["correct_skew"],
+                idle_close=config["idle_close_ns"],
             )
+        except (KeyError, ConfigError) as error:
+            raise StateError(
+                f"snapshot is corrupt: its settings are unreadable ({error})"
+            ) from error
+        layout = Layout(state_columns(batcher._max_streams))
+        (state,), extra = snapshot.decode(blob, [(batcher._identity(), layout)])
+        try:
+            batcher._timeout = checked_timeout(float(extra["timeout"]))
+            for name in extra["names"]:
+                batcher._names[name]
+            rows: Records = np.frombuffer(b64decode(extra["rows"]), ROW).copy()
+            messages = [message_of_json(values, decode) for values in extra["held"]]
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise StateError(f"snapshot is corrupt: {error}") from error
+        check_state_values(state, rows)
+        if len(rows) != len(messages) or not batcher._knows(state):
+            raise StateError("snapshot is corrupt: messages or names are missing")
+        batcher._state, batcher._messages = state, messages
+        batcher._held = HeldRows(state, rows)
         return batcher
+
+    def _knows(self, state: State) -> bool:
+        """Whether the names of all streams in the state are known."""
+        used = int(lane_records(state)["streams"][0])
+        return set(stream_records(state)["name"][0, :used].tolist()) <= set(self._names.by_digest)
 
     def _identity(self) -> dict[str, Any]:
         config = {
             "length_ns": self._length,
             "max_streams": self._max_streams,
             "max_rows": self._max_rows,
+            "rates": self._rates,
+            "correct_skew": self._correct_skew,
+            "idle_close_ns": self._idle_close,
         }
         return {"name": self.name, "version": self.version, "config": config}
 
@@ -229,8 +311,12 @@ class RateAwareBatcher:
         self._held = HeldRows(self._state)
         self._messages: list[Message] = []  # by row number; rows that left stay until compacted
 
-    def _call(self, messages: Sequence[Message], *, patient: bool = True) -> KernelCall:
+    def _call(
+        self, messages: Sequence[Message], *, patient: bool = True, wall_ns: int | None = None
+    ) -> KernelCall:
         """The messages as columns. Each gets the next row number."""
+        if wall_ns is None:
+            wall_ns = 0 if self._clock is None else int(self._clock())
         n = len(messages)
         codes = np.fromiter(map(self._names.__getitem__, map(_stream, messages)), np.int32, n)
         codes += np.fromiter(map(_gated, messages), np.bool_, n)
@@ -239,7 +325,10 @@ class RateAwareBatcher:
             length_ns=self._length,
             timeout=self._timeout,
             max_rows=self._max_rows,
-            wall_ns=0 if self._clock is None else int(self._clock()),
+            wall_ns=wall_ns,
+            idle_ns=self._idle_close,
+            any_rate=self._rates == "any",
+            correct_skew=self._correct_skew,
             lane=np.zeros(n, np.int32),
             time_ns=np.fromiter(map(_time, messages), np.int64, n),
             code=codes,
@@ -294,22 +383,7 @@ def _reports(names: dict[int, str], parts: Records) -> dict[str, StreamReport]:
             rate_hz=None if np.isnan(part["rate"]) else float(part["rate"]),
             jitter_ns=None if np.isnan(part["jitter"]) else float(part["jitter"]),
             skew_ns=int(part["skew"]) if part["skew_known"] else None,
+            corrected_ns=int(part["corrected"]),
+            why_not_gating=why_not_gating(int(part["gate"]), float(part["rate"])),
         )
     return out
-
-
-def _plain(payload: Any) -> Any:
-    """JSON that says what it stands for: bytes are wrapped, everything else must be JSON itself."""
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return {"b": b64encode(payload).decode()}
-    try:
-        json.dumps(payload)
-    except (TypeError, ValueError) as error:
-        raise ContractError(
-            f"a payload of type {type(payload).__name__} is no JSON value: pass encode= and decode="
-        ) from error
-    return {"j": payload}
-
-
-def _unplain(wrapped: dict[str, Any]) -> Any:
-    return b64decode(wrapped["b"]) if "b" in wrapped else wrapped["j"]

@@ -4,7 +4,7 @@
 Clock policy
 ------------
 Event time decides what belongs together and when a batch is complete. Wall time comes in as
-`call.wall` and serves the stall check alone. No clock is read here.
+`call.wall` and serves the stall check and `idle_close` alone. No clock is read here.
 
 Rules
 -----
@@ -19,10 +19,15 @@ Rules
     high-water mark has passed the timeout (`due`).
 4.  A close (`close`) writes the rows of the window down as a batch, lets every stream refresh its
     grid, opens the next window at the end of this one and routes what waited again.
-5.  Recovery moves the window instead of closing it: over a silence (`skip_gap`), or when nothing
-    closed for ten batch lengths of wall time (`replace_window`).
+5.  Recovery moves the window instead of closing it: over a silence (`skip_gap`), or, when nothing
+    closed for ten batch lengths of wall time, to the rows that are in it (`replace_window`).
 6.  Without a gating stream nothing is worth waiting for: a close takes everything that waits, and
     ends at the anchor, the newest time of the largest group of rows.
+7.  A new batch length applies to the first window that starts at or after its effective time
+    (`apply_changes`), also if that one is open already (`change_windows`); one that comes after
+    that window closed, or has no time, at the next close.
+8.  With `correct_skew`, a close takes the clock offset it has measured off the times of a stream
+    (`correct_clocks`). Decisions go by corrected times; rows keep the time they came with.
 
 Theory of operation
 -------------------
@@ -45,14 +50,37 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidegate.batching.grid import AHEAD_LENGTHS, FAR_LENGTHS, first_pulse, pulse_index, refresh
-from tidegate.batching.layout import NEVER, NO_SLOT, Place, Reason
+from tidegate.batching.grid import (
+    AHEAD_LENGTHS,
+    FAR_LENGTHS,
+    place_window,
+    pulse_index,
+    refresh,
+)
+from tidegate.batching.layout import (
+    MAX_CHANGES,
+    NEVER,
+    NO_SLOT,
+    REACH_NS,
+    UNTIMED,
+    Gate,
+    Place,
+    Reason,
+)
 from tidegate.batching.period import observe
 from tidegate.batching.report import report
-from tidegate.core.numba import lean_inline, lean_kernel
+from tidegate.core.numba import lean_inline, lean_inner, lean_kernel
 from tidegate.core.time import UNSET
 
-__all__ = ["earliest_times", "load_rows", "run", "run_call", "settle_lanes"]
+__all__ = [
+    "change_windows",
+    "earliest_times",
+    "load_rows",
+    "run",
+    "run_call",
+    "schedule_length",
+    "settle_lanes",
+]
 
 EVICT_CLOSES = 5
 """Closes in a row without a message after which a stream no longer counts. Fewer, and a stream with
@@ -63,11 +91,6 @@ STALL_LENGTHS = 10
 """Batch lengths of wall time without a close, while rows wait, after which the window is taken to
 be in the wrong place. Below about 3 (the furthest a believed stamp may lie ahead) ordinary
 lateness would move it; above, one stamp a little in the future holds up real traffic longer."""
-
-REACH_NS = 2**62 - 2**58
-"""Decisions are made as if times lay within about 137 years of 1970, so that the distance between
-any two of them, and a thousand batch lengths more, fits into int64. Rows keep the time they came
-with."""
 
 _ACTIVE, _OVER, _HELD = Place.ACTIVE.value, Place.OVER.value, Place.HELD.value
 
@@ -88,8 +111,12 @@ def run(a, call, base, first, again):
     for i in range(first + again, len(call.time_ns)):
         n = np.int64(call.lane[i])
         lane = lanes[n]
-        if lane.open == 0 and not has_room(a):
+        if lane.open == 0 and not has_room(a, call):
             return i, False
+        idle = call.wall - lane.arrived_at >= call.idle and lane.open != 0 and lane.rows > 0
+        if idle and not drain(a, call, n, np.int64(Reason.IDLE.value)):
+            return i, False
+        lane.arrived_at = call.wall
         row = base + i
         code = call.code[i]
         s = find_stream(call.digests[code], n, lane, streams, a.find)
@@ -149,9 +176,9 @@ def run_call(a, call, base):
     reason = due(lane)
     if reason >= 0:
         close(a, call, np.int64(0), reason)
-    elif stall_due(lane, call.wall):
+    elif stall_due(lane, lists, call.wall):
         lane.closed_at = call.wall
-        replace_window(a, call, np.int64(0))
+        replace_window(a, call, np.int64(0), False)
 
 
 @lean_kernel
@@ -162,8 +189,55 @@ def settle_lanes(a, call, which, first, everything):
         n = which[i]
         if a.lanes[n].open == 0:
             continue
-        done = drain(a, call, n) if everything else settle(a, call, n)
+        idle = call.wall - a.lanes[n].arrived_at >= call.idle
+        if everything or idle:
+            reason = Reason.FLUSH.value if everything else Reason.IDLE.value
+            done = drain(a, call, n, np.int64(reason))
+        else:
+            done = settle(a, call, n)
         if not done:
+            return i
+    return len(which)
+
+
+@lean_kernel
+def schedule_length(lanes, which, at, length):
+    """A new batch length for these lanes, from the first window that starts at `at` or later.
+    Returns how many of the lanes took it: all up to the first whose schedule is full."""
+    for i in range(len(which)):
+        lane = lanes[which[i]]
+        if lane.open == 0 and at == UNTIMED:
+            lane.length = length
+            continue
+        place = lane.changes
+        for k in range(lane.changes):
+            if lane.change_at[k] == at:
+                place = k
+        if place == MAX_CHANGES:
+            return i
+        lane.change_at[place] = at
+        lane.change_length[place] = length
+        lane.changes = max(lane.changes, place + 1)
+    return len(which)
+
+
+@lean_kernel
+def change_windows(a, call, which, first):
+    """Give the windows that stand a new length if they are the first that start at or after its
+    time. Returns how many of the lanes are done: fewer than all if the buffers ran out."""
+    for i in range(first, len(which)):
+        n = which[i]
+        lane = a.lanes[n]
+        if lane.open == 0:
+            continue
+        newest = UNTIMED
+        for k in range(lane.changes):
+            if lane.before < lane.change_at[k] <= lane.start:
+                newest = max(newest, lane.change_at[k])
+        if newest > UNTIMED and apply_changes(lane, lane.start, False):
+            refresh_from_last(a, call, n)
+            route_again(a, call, n, lane.start, False)
+        if not settle(a, call, n):
             return i
     return len(which)
 
@@ -188,12 +262,12 @@ def earliest_times(rows, reach):
 # -- a row comes ----------------------------------------------------------------------------------
 
 
-@lean_kernel
+@lean_inner
 def admit(rows, row, t, lane, n, stream, s, gated):
     """Write a new row down. `s` is the number of its stream, -1 for none."""
     record = rows[row]
     record.stamp = t
-    record.time = min(max(t, -REACH_NS), REACH_NS)
+    record.time = min(max(t, -REACH_NS), REACH_NS) - (stream.offset if s >= 0 else 0)
     record.lane = n
     record.stream = s
     record.slot = NO_SLOT
@@ -205,7 +279,7 @@ def admit(rows, row, t, lane, n, stream, s, gated):
     lane.rows += 1
 
 
-@lean_kernel
+@lean_inner
 def find_stream(name, n, lane, streams, find):
     """The number of a stream by the digest of its name, made if a record is free; -1 if not."""
     mask = find.shape[1] - 1
@@ -217,7 +291,7 @@ def find_stream(name, n, lane, streams, find):
     return make_stream(name, n, lane, streams, find, at)
 
 
-@lean_kernel
+@lean_inner
 def make_stream(name, n, lane, streams, find, at):
     """A record for a new stream, whose free place in the hash table is `at`."""
     mask = find.shape[1] - 1
@@ -246,7 +320,7 @@ def make_stream(name, n, lane, streams, find, at):
     return s
 
 
-@lean_kernel
+@lean_inner
 def note_name(stream, named, counts, i):
     """Remember that row `i` of the call brought the name of this stream for the first time."""
     named[counts.named] = i
@@ -254,7 +328,7 @@ def note_name(stream, named, counts, i):
     stream.seen = 1
 
 
-@lean_kernel
+@lean_inner
 def forget_stream(stream):
     """As a new record. What has no line here is written before it is read."""
     stream.last = 0
@@ -273,15 +347,21 @@ def forget_stream(stream):
     stream.held_rows = 0
     stream.measured = 0
     stream.seen = 0
+    stream.gate = Gate.NOT_GATED.value
+    stream.follows = 0
+    stream.locked = 0
+    stream.phase = 0
+    stream.offset = 0
+    stream.fine = 0.0
 
 
-@lean_kernel
+@lean_inner
 def on_grid(record, stream):
     """Whether a row belongs to a gated stream that has a grid."""
     return record.gated != 0 and stream.tracked != 0 and stream.period != 0
 
 
-@lean_kernel
+@lean_inner
 def lift(record, lane, stream, patient):
     """Move the high-water mark, before the row is routed.
 
@@ -329,7 +409,7 @@ def lift(record, lane, stream, patient):
         lane.hwm = max(lane.hwm, cap)
 
 
-@lean_kernel
+@lean_inner
 def route(rows, row, lists, lane, stream, stalled):
     """Put a row where it belongs. `stalled`: the window was just re-placed among these rows, and
     what still lies ahead of it is an outlier that must not drag it away again."""
@@ -399,7 +479,7 @@ def route_next_pulse(rows, row, lists, lane, stream):
     return True
 
 
-@lean_kernel
+@lean_inner
 def count_in(stream, t, start):
     """A row of a gated stream is in the window; the first ones can become the grid's origin."""
     if stream.count == 0:
@@ -426,36 +506,37 @@ def due(lane):
 
 
 @lean_inline
-def stall_due(lane, wall):
-    """Whether nothing closed for too long while rows wait."""
-    return wall - lane.closed_at >= STALL_LENGTHS * lane.length and lane.rows > 0
+def stall_due(lane, lists, wall):
+    """Whether nothing closed for too long while rows are in the window."""
+    return wall - lane.closed_at >= STALL_LENGTHS * lane.length and lists.head[_ACTIVE] >= 0
 
 
 @lean_inline
-def has_room(a):
+def has_room(a, call):
     """Whether one more batch can be written down."""
     counts = a.counts[0]
-    return counts.batches < len(a.batches) and counts.parts + a.streams.shape[1] <= len(a.parts)
+    parts = a.streams.shape[1] + len(call.wanted)
+    return counts.batches < len(a.batches) and counts.parts + parts <= len(a.parts)
 
 
-@lean_kernel
+@lean_inner
 def settle(a, call, n):
     """Let out every batch that is due. False: the buffers ran out before the end."""
     lane = a.lanes[n]
     moved = False
     while True:
-        if not has_room(a):
+        if not has_room(a, call):
             return False
         if gap_ahead(lane):
             skip_gap(a, call, n)
         reason = due(lane)
-        if reason < 0 and stall_due(lane, call.wall):
+        if reason < 0 and stall_due(lane, a.lists[n], call.wall):
             lane.closed_at = call.wall
-            if replace_window(a, call, n):
+            if replace_window(a, call, n, False):
                 continue
         if reason < 0 and lane.rows > call.limit:
             # Once: `skip_gap` may have moved it on from there, and the two would never agree.
-            if not moved and replace_window(a, call, n):
+            if not moved and replace_window(a, call, n, True):
                 moved = True
                 continue
             reason = np.int64(Reason.LIMIT.value) if lane.move == 0 else lane.move
@@ -465,12 +546,12 @@ def settle(a, call, n):
         moved = False
 
 
-@lean_kernel
-def drain(a, call, n):
+@lean_inner
+def drain(a, call, n, reason):
     """Let everything out, window by window. False: the buffers ran out before the end."""
     rows, lists, lane = a.rows, a.lists[n], a.lanes[n]
     while lane.rows > 0:
-        if not has_room(a):
+        if not has_room(a, call):
             return False
         if gap_ahead(lane):
             skip_gap(a, call, n)
@@ -482,17 +563,18 @@ def drain(a, call, n):
                 row = np.int64(rows[row].next)
             steps = (earliest - lane.start) // lane.length
             if steps > 0:
-                move_window(a, call, n, lane.start + steps * lane.length, False)
-        close(a, call, n, np.int64(Reason.FLUSH.value))
+                skip_to(a, call, n, lane.start + steps * lane.length)
+        close(a, call, n, reason)
     return True
 
 
 # -- opening and moving the window ----------------------------------------------------------------
 
 
-@lean_kernel
-def open_window(lane, streams, n, start, timeout):
-    """An empty window at `start`. Whatever waits must be routed again."""
+@lean_inner
+def open_window(lane, streams, n, start, timeout, any_rate, consecutive):
+    """An empty window at `start`. Whatever waits must be routed again. `consecutive`: it starts
+    where the one before ended."""
     lane.start = start
     lane.timeout = NEVER if np.isinf(timeout) else int(np.rint(timeout * lane.length))
     lane.over_min = NEVER
@@ -503,7 +585,7 @@ def open_window(lane, streams, n, start, timeout):
         stream.count = 0
         stream.reached = -1
         if stream.tracked != 0 and stream.period != 0:
-            stream.first = first_pulse(stream.origin, stream.period, start)
+            place_window(stream, start, lane.length, any_rate, consecutive)
             lane.gating += 1
     lane.waiting = lane.gating
 
@@ -514,24 +596,67 @@ def gap_ahead(lane):
     return lane.over_min != NEVER and lane.pulses == 0
 
 
-@lean_kernel
+@lean_inner
 def skip_gap(a, call, n):
     """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
     lane = a.lanes[n]
     steps = (lane.over_min - lane.start) // lane.length
     if steps > 0:
-        move_window(a, call, n, lane.start + steps * lane.length, False)
+        skip_to(a, call, n, lane.start + steps * lane.length)
 
 
-@lean_kernel
-def replace_window(a, call, n):
-    """Put the window at the anchor of what waits, unless it stands there already."""
+@lean_inner
+def skip_to(a, call, n, start):
+    """Move the window forward over a silence. A new length whose time the silence passed applies:
+    the window that starts here is the first one at or after it."""
+    lane = a.lanes[n]
+    if lane.changes > 0 and apply_changes(lane, start, False):
+        refresh_from_last(a, call, n)
+    move_window(a, call, n, start, False)
+
+
+@lean_inner
+def apply_changes(lane, start, closing):
+    """Take the new length that is in effect for a window that starts at `start`: the latest of all
+    that are due. Ones without a time wait for a close. True if the length is another now."""
+    before = lane.length
+    newest = UNTIMED - 1
+    kept = 0
+    for i in range(lane.changes):
+        at, length = lane.change_at[i], lane.change_length[i]
+        if at > start or (at == UNTIMED and not closing):
+            lane.change_at[kept] = at
+            lane.change_length[kept] = length
+            kept += 1
+        elif at >= newest:
+            newest = at
+            lane.length = length
+    lane.changes = kept
+    return lane.length != before
+
+
+@lean_inner
+def refresh_from_last(a, call, n):
+    """The grids of all streams for a new batch length."""
+    lane = a.lanes[n]
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked != 0 and stream.absent < EVICT_CLOSES:
+            last = stream.last
+            refresh(stream, lane.start, lane.length, last, last, a.scratch, call.any_rate)
+
+
+@lean_inner
+def replace_window(a, call, n, everything):
+    """Put the window at the anchor of the rows in it, unless it stands there already. `everything`:
+    of all rows that wait, for the limit on them."""
     lists, lane, numbers = a.lists[n], a.lanes[n], a.numbers
     first = a.counts[0].rows
     empty_heap(a, n, first)
     last = collect(a.rows, lists.head[_ACTIVE], numbers, first)
-    last = collect(a.rows, lists.head[_OVER], numbers, last)
-    last = collect(a.rows, lists.head[_HELD], numbers, last)
+    if everything:
+        last = collect(a.rows, lists.head[_OVER], numbers, last)
+        last = collect(a.rows, lists.head[_HELD], numbers, last)
     sort_rows(a.rows, numbers, first, last, a.spare, True)
     anchor = anchor_of(a.rows, numbers, first, last, lane.length)
     if lane.start <= anchor < lane.start + lane.length:
@@ -551,20 +676,27 @@ def replace_window(a, call, n):
     return True
 
 
-@lean_kernel
+@lean_inner
 def move_window(a, call, n, start, stalled):
     """Move the window and route everything again."""
-    lists, lane = a.lists[n], a.lanes[n]
+    lane = a.lanes[n]
     lane.moved += start - lane.start
     if stalled:
         lane.move = Reason.STALL.value
         empty_heap(a, n, a.counts[0].rows)
     else:
         lane.move = max(lane.move, Reason.GAP.value)
+    route_again(a, call, n, start, stalled)
+
+
+@lean_inner
+def route_again(a, call, n, start, stalled):
+    """Open the window at `start` and route every row that waits."""
+    lists, lane = a.lists[n], a.lanes[n]
     active = take_list(lists, _ACTIVE)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    open_window(lane, a.streams, n, start, call.timeout)
+    open_window(lane, a.streams, n, start, call.timeout, call.any_rate, False)
     route_list(a.rows, active, lists, lane, a.streams, n, stalled)
     if stalled:
         route_list(a.rows, over, lists, lane, a.streams, n, True)
@@ -573,7 +705,7 @@ def move_window(a, call, n, start, stalled):
     route_list(a.rows, held, lists, lane, a.streams, n, stalled)
 
 
-@lean_kernel
+@lean_inner
 def route_list(rows, row, lists, lane, streams, n, stalled):
     """Route a row and all that follow it in the list it was in."""
     while row >= 0:
@@ -582,7 +714,7 @@ def route_list(rows, row, lists, lane, streams, n, stalled):
         row = following
 
 
-@lean_kernel
+@lean_inner
 def route_overflow(a, row, n, at):
     """Overflow meets the new window, in order of arrival. What is still too far ahead to matter
     goes to the heap. `numbers` from `at` on is scratch."""
@@ -615,7 +747,7 @@ def route_overflow(a, row, n, at):
 # -- closing --------------------------------------------------------------------------------------
 
 
-@lean_kernel
+@lean_inner
 def begin(a, call, n):
     """Everything there is becomes one batch, and the window opens at its anchor."""
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
@@ -626,10 +758,9 @@ def begin(a, call, n):
     for place in range(3):
         last = collect(rows, lists.head[place], numbers, last)
     sort_rows(rows, numbers, first, last, a.spare, True)
-    if lane.open != 0 and lane.pending != 0:
-        lane.length = lane.pending
-        lane.pending = 0
     anchor = anchor_of(rows, numbers, first, last, lane.length)
+    if lane.changes > 0 and apply_changes(lane, anchor, True):
+        anchor = anchor_of(rows, numbers, first, last, lane.length)
     for s in range(lane.streams):
         a.streams[n, s].period = 0
         a.tally[s].had_slots = -1
@@ -643,19 +774,21 @@ def begin(a, call, n):
     for s in range(lane.streams):
         stream = a.streams[n, s]
         if stream.tracked != 0:
-            refresh(stream, anchor, lane.length, stream.last, stream.last, a.scratch)
+            last_seen = stream.last
+            refresh(stream, anchor, lane.length, last_seen, last_seen, a.scratch, call.any_rate)
     start = plausible_start(rows, numbers, first, last, anchor, lane.length)
-    write_batch(a, n, last, start, anchor, reason, np.int64(0))
+    write_batch(a, call, n, last, start, anchor, reason, np.int64(0))
     lane.open = 1
+    lane.before = UNTIMED
     lane.hwm = anchor
     lane.mark = anchor
     lane.streak = 0
     lane.far = 0
     lane.closed_at = call.wall
-    open_window(lane, a.streams, n, anchor, call.timeout)
+    open_window(lane, a.streams, n, anchor, call.timeout, call.any_rate, False)
 
 
-@lean_kernel
+@lean_inner
 def close(a, call, n, reason):
     """Write the window down as a batch and open the next."""
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
@@ -685,8 +818,8 @@ def close(a, call, n, reason):
         last = collect(rows, take_list(lists, _ACTIVE), numbers, first)
     complete = np.int64(1) if lane.gating > 0 and lane.waiting == 0 else np.int64(0)
     remember_grids(a, n)
-    if refresh_grids(a, n) == 0:
-        observe_held(a, n)
+    if refresh_grids(a, call, n) == 0:
+        observe_held(a, call, n)
         last = collect(rows, take_list(lists, _OVER), numbers, last)
         while lists.heap >= 0:
             numbers[last] = pop_heap(rows, lists)
@@ -697,9 +830,13 @@ def close(a, call, n, reason):
             end = max(end, anchor_of(rows, numbers, first, last, lane.length))
             if end - start > FAR_LENGTHS * lane.length:
                 start = plausible_start(rows, numbers, first, last, end, lane.length)
+        if lane.changes > 0:
+            apply_changes(lane, end, True)
     else:
         sort_rows(rows, numbers, first, last, a.spare, True)
-    write_batch(a, n, last, start, end, reason, complete)
+    write_batch(a, call, n, last, start, end, reason, complete)
+    if call.correct_skew:
+        correct_clocks(a, n)
     look_at_all = lane.length != length  # what is far ahead is measured in lengths
     for s in range(lane.streams):
         stream = a.streams[n, s]
@@ -712,7 +849,8 @@ def close(a, call, n, reason):
         empty_heap(a, n, last)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    open_window(lane, a.streams, n, end, call.timeout)
+    lane.before = lane.start
+    open_window(lane, a.streams, n, end, call.timeout, call.any_rate, True)
     lane.hwm = lane.mark
     lane.closed_at = call.wall
     while epoch >= 0:
@@ -757,7 +895,7 @@ def remember_grids(a, n):
 
 
 @lean_inline
-def refresh_grids(a, n):
+def refresh_grids(a, call, n):
     """Every stream refreshes its grid or counts an absence; a pending length applies. Returns how
     many streams gate now."""
     lane = a.lanes[n]
@@ -768,18 +906,13 @@ def refresh_grids(a, n):
         if stream.count > 0:
             stream.absent = 0
             any_time, after_time = stream.first_any, stream.first_after
-            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch)
+            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch, call.any_rate)
         else:
             stream.absent += 1
             if stream.absent >= EVICT_CLOSES:
                 stream.period = 0
-    if lane.pending != 0:
-        lane.length = lane.pending
-        lane.pending = 0
-        for s in range(lane.streams):
-            stream = a.streams[n, s]
-            if stream.tracked != 0 and stream.absent < EVICT_CLOSES:
-                refresh(stream, lane.start, lane.length, stream.last, stream.last, a.scratch)
+    if lane.changes > 0 and apply_changes(lane, lane.start + lane.length, True):
+        refresh_from_last(a, call, n)
     gating = 0
     for s in range(lane.streams):
         if a.streams[n, s].tracked != 0 and a.streams[n, s].period != 0:
@@ -788,7 +921,7 @@ def refresh_grids(a, n):
 
 
 @lean_inline
-def observe_held(a, n):
+def observe_held(a, call, n):
     """Held rows of gated streams leave with this batch: they are evidence like any other. Without
     it a lone stream of one pulse per batch would lose every second pulse and never gate."""
     rows, lane = a.rows, a.lanes[n]
@@ -806,11 +939,11 @@ def observe_held(a, n):
         if stream.tracked != 0 and stream.absent == -1:
             stream.absent = 0
             any_time, after_time = stream.first_any, stream.first_after
-            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch)
+            refresh(stream, lane.start, lane.length, any_time, after_time, a.scratch, call.any_rate)
 
 
-@lean_kernel
-def write_batch(a, n, last, start, end, reason, complete):
+@lean_inner
+def write_batch(a, call, n, last, start, end, reason, complete):
     """Write the batch of the sorted rows from `counts.rows` to `last` down, with its report."""
     lane, counts = a.lanes[n], a.counts[0]
     first = counts.rows
@@ -824,7 +957,7 @@ def write_batch(a, n, last, start, end, reason, complete):
     batch.rows = last - first
     batch.moved = lane.moved
     batch.complete = complete
-    report(a, n, batch)
+    report(a, call, n, batch)
     for s in range(lane.streams):
         a.streams[n, s].held_rows -= a.tally[s].rows
     lane.rows -= last - first
@@ -835,7 +968,51 @@ def write_batch(a, n, last, start, end, reason, complete):
     counts.batches += 1
 
 
-@lean_kernel
+@lean_inner
+def correct_clocks(a, n):
+    """Take the skew that the report has just measured off the clock of each stream: off the times
+    of its rows that wait, off its grid, and (`offset`) off every row to come. Skews within one and
+    a quarter periods of the slowest stream are how far the newest messages are apart anyway."""
+    rows, lists, lane = a.rows, a.lists[n], a.lanes[n]
+    batch = a.batches[a.counts[0].batches - 1]
+    slack = np.int64(0)
+    for at in range(batch.part, batch.part + batch.parts):
+        part = a.parts[at]
+        if part.skew_known != 0:
+            slack = max(slack, 5 * a.streams[n, part.stream].measured // 4)
+    corrected = False
+    for at in range(batch.part, batch.part + batch.parts):
+        part = a.parts[at]
+        if part.skew_known == 0:
+            continue
+        stream = a.streams[n, part.stream]
+        skew = part.skew - part.corrected  # what is left of it
+        if stream.measured == 0 or abs(skew) <= slack or abs(skew) > FAR_LENGTHS * lane.length:
+            continue
+        corrected = True
+        stream.offset += skew
+        stream.last -= skew
+        stream.origin -= skew
+        stream.phase -= skew
+        stream.first_any -= skew
+        stream.first_after -= skew
+        stream.follows = 0
+        empty_heap(a, n, a.counts[0].rows)
+        for place in (_OVER, _HELD):
+            row = np.int64(lists.head[place])
+            while row >= 0:
+                if rows[row].stream == part.stream:
+                    rows[row].time -= skew
+                row = np.int64(rows[row].next)
+    if corrected:
+        newest = lane.start
+        for s in range(lane.streams):
+            if a.streams[n, s].tracked != 0:
+                newest = max(newest, a.streams[n, s].last)
+        lane.mark = min(lane.mark, newest)
+
+
+@lean_inner
 def plausible_start(rows, numbers, first, last, end, length):
     """The earliest time that is of the same epoch as `end`."""
     for i in range(first, last):
@@ -877,7 +1054,7 @@ def append(rows, lists, place, row):
     lists.tail[place] = row
 
 
-@lean_kernel
+@lean_inner
 def take_list(lists, place):
     """Empty a list. Returns its first row, from which `next` leads on, or -1."""
     head = np.int64(lists.head[place])
@@ -886,7 +1063,7 @@ def take_list(lists, place):
     return head
 
 
-@lean_kernel
+@lean_inner
 def collect(rows, row, numbers, at):
     """Write a list of rows into `numbers` from `at` on. Returns where it ended."""
     while row >= 0:
@@ -896,7 +1073,7 @@ def collect(rows, row, numbers, at):
     return at
 
 
-@lean_kernel
+@lean_inner
 def meld(rows, one, other):
     """Two leftist heaps (earliest time, then arrival, on top) become one. Returns its root.
 
@@ -970,7 +1147,7 @@ def empty_heap(a, n, at):
         append(rows, lists, _OVER, numbers[i])
 
 
-@lean_kernel
+@lean_inner
 def comes_after(rows, one, other, by_time):
     """Whether row `one` belongs behind row `other`: by time, then arrival, or by arrival alone."""
     if by_time and rows[one].time != rows[other].time:

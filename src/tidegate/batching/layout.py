@@ -21,22 +21,31 @@ from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.state import Column, State
+from tidegate.errors import StateError
 
 __all__ = [
     "BATCH",
+    "COUNTS",
     "LANE",
     "LISTS",
+    "MAX_CHANGES",
+    "MAX_LENGTH_NS",
     "NEVER",
     "NO_SLOT",
     "PART",
+    "REACH_NS",
     "RING",
     "ROW",
     "STREAM",
     "TALLY",
+    "UNTIMED",
+    "Gate",
     "KernelArrays",
     "KernelCall",
     "Place",
     "Reason",
+    "Records",
+    "check_state_values",
     "lane_records",
     "state_columns",
     "stream_records",
@@ -49,12 +58,29 @@ RING = 32
 """Distances between messages remembered per stream. Long enough for a steady median, short enough
 to follow a new rate within 16 pulses; below about 8, two missed pulses in a row move the median."""
 
+REACH_NS = 2**62 - 2**58
+"""Decisions are made as if times lay within about 137 years of 1970, so that the distance between
+any two of them, and a thousand batch lengths more, fits into int64. Rows keep the time they came
+with."""
+
+MAX_LENGTH_NS = 86_400 * 10**9
+"""The longest batch: one day. A thousand lengths must still fit into int64, and no one waits longer
+for a batch."""
+
 NO_SLOT = -(2**31)
 """The slot of a row without a grid. The lowest int32, which no real slot is clipped to."""
 
 NEVER = 2**62
-"""A time that does not come: later than any clipped time (see kernel.REACH_NS), and adding a batch
+"""A time that does not come: later than any clipped time (REACH_NS), and adding a batch
 length to it still fits into int64."""
+
+
+MAX_CHANGES = 8
+"""New batch lengths that may wait for their effective time, per lane. More are refused with an
+error row; a schedule longer than that belongs into the rows, not into control."""
+
+UNTIMED = -NEVER
+"""The effective time of a new length that has none: it applies at the next close."""
 
 
 class Reason(IntEnum):
@@ -74,6 +100,26 @@ class Reason(IntEnum):
     """The stream ended."""
     LIMIT = 6
     """More than `max_rows` rows waited."""
+    IDLE = 7
+    """No row came for `idle_close` of wall time."""
+
+
+class Gate(IntEnum):
+    """Whether a stream gates, and why not. The texts users see are in report.py."""
+
+    GATES = 0
+    NOT_GATED = 1
+    """It is not one of the gated streams, or it was evicted after five batches without a row."""
+    LEARNING = 2
+    """Fewer than five messages were seen."""
+    NOT_WHOLE = 3
+    """Its rate is no whole number of Hz, and `rates` asks for one."""
+    TOO_SLOW = 4
+    """Fewer than one pulse per batch."""
+    FAR = 5
+    """Its clock is more than a thousand batch lengths away."""
+    NEVER_SEEN = 6
+    """A gated name of which no row ever came."""
 
 
 class Place(IntEnum):
@@ -103,7 +149,7 @@ LANE = _record(*_words(
     "open",          # 1 once the first batch has left and a window stands
     "start",         # the window is [start, start + length)
     "length",
-    "pending",       # a length that applies at the next close; 0 for none
+    "changes",       # new lengths that wait for their time: how many of the two arrays at the end
     "timeout",       # ns from the window's start; NEVER for gates only
     "hwm",           # high-water mark, at most three lengths past the start
     "mark",          # the same without what implausible rows added: survives a close
@@ -123,7 +169,9 @@ LANE = _record(*_words(
     "moved",         # how far recovery moved this window (ns), and the Reason of the move or 0
     "move",
     "rows",          # rows that wait
-))
+    "arrived_at",    # wall time of the last row
+    "before",        # start of the window that closed last; UNTIMED before the second
+), ("change_at", np.int64, (MAX_CHANGES,)), ("change_length", np.int64, (MAX_CHANGES,)))
 """One key."""
 
 STREAM = _record(*_words(
@@ -144,8 +192,14 @@ STREAM = _record(*_words(
     "held_rows",     # rows that wait anywhere: the record may not be given to another stream
     "measured",      # measured period in whole ns; 0 for none
     "seen",          # 1 once its name was written to the state
-), ("ring", np.int64, (RING,)))
-"""One stream of a lane, with the distances between its newest messages."""
+    "gate",          # a Gate
+    "follows",       # rates "any": 1 while `first` and `slots` are those of the window before
+    "locked",        # rates "any": messages the phase was followed through; 0: not followed
+    "phase",         # rates "any": time of the newest pulse, smoothed
+    "offset",        # skew correction (ns): what is subtracted from every time of the stream
+), ("fine", np.float64), ("ring", np.int64, (RING,)))
+"""One stream of a lane, with its smoothed period (`fine`, in ns, rates "any") and the distances
+between its newest messages."""
 
 ROW = _record(
     ("time", np.int64),     # the time decisions go by
@@ -182,6 +236,8 @@ PART = _record(*_words(
     "expected", "missing",      # slots; -1 without a grid
     "late", "early",
     "skew", "skew_known",       # ns ahead of the median clock; 1 if it was measured
+    "corrected",                # ns that were subtracted from its times
+    "gate",                     # a Gate
 ), ("rate", np.float64), ("jitter", np.float64))
 """What one stream contributed to one batch. NaN: not known."""
 
@@ -229,6 +285,8 @@ class KernelCall(NamedTuple):
     """Per row: which of the names below."""
     digests: Int64s
     gated: NDArray[np.bool_]
+    wanted: Int64s
+    """Digests of the gated names, where they were listed."""
     length: int
     """Batch length of a lane that has none yet (ns)."""
     timeout: float
@@ -236,7 +294,13 @@ class KernelCall(NamedTuple):
     limit: int
     """Rows that may wait per lane."""
     wall: int
-    """Wall time (ns), for the stall check alone."""
+    """Wall time (ns), for the stall check and `idle` alone."""
+    idle: int
+    """Wall time (ns) without a row after which everything leaves; NEVER for not at all."""
+    any_rate: bool
+    """True: periods and phases are real numbers. False: rates are whole numbers of Hz."""
+    correct_skew: bool
+    """Whether the measured clock offset of a stream is subtracted from its times."""
     patient: bool
     """True: messages one at a time. False: all rows as one call, as the recorded batcher did."""
 
@@ -259,3 +323,73 @@ def lane_records(state: State) -> Records:
 def stream_records(state: State) -> Records:
     """The streams of a state (lanes by streams), as records that share its memory."""
     return state["stream"].view(STREAM)[:, :, 0]
+
+
+def check_state_values(state: State, rows: Records) -> None:
+    """Check everything the kernels index by, or loop over, in a state that was read: they run
+    without bounds checks. `rows` are the records of the rows that wait.
+
+    Raises:
+        StateError: if a value is out of range.
+    """
+    lanes, streams, find = lane_records(state), stream_records(state), state["find"]
+    width = streams.shape[1]
+    used = np.arange(width) < lanes["streams"][:, None]
+    known = np.take_along_axis(
+        np.concatenate([used, np.zeros((len(used), 1), np.bool_)], axis=1),
+        np.clip(find, -1, width).astype(np.int64) % (width + 1),
+        axis=1,
+    )
+    far = REACH_NS + NEVER // 2
+    rules = {
+        "number of streams": _within(lanes["streams"], 0, width),
+        "number of changes": _within(lanes["changes"], 0, MAX_CHANGES),
+        "number of rows": bool((lanes["rows"] >= 0).all()),
+        "batch length": _within(lanes["length"], 0, MAX_LENGTH_NS)
+        and bool((lanes["length"][lanes["open"] != 0] > 0).all())
+        and _within(_scheduled(lanes), 1, MAX_LENGTH_NS),
+        "window": _within(lanes["start"], -far, far) and _within(lanes["mark"], -far, far),
+        "recovery": _within(lanes["move"], 0, len(Reason) - 1),
+        "hash table of streams": _within(find, -1, width - 1)
+        and bool((known | (find < 0)).all())
+        and bool((find < 0).any(axis=1).all()),
+        "ring of distances": _within(streams["diffs"], 0, RING)
+        and _within(streams["head"], 0, RING - 1)
+        and bool((streams["ring"] >= 0).all()),
+        "grid": _within(streams["period"], 0, NEVER)
+        and _within(streams["origin"], -far, far)
+        and _within(streams["last"], -far, far)
+        and bool(np.isfinite(streams["fine"]).all())
+        and bool((streams["fine"][streams["locked"] != 0] >= 1.0).all())
+        and _within(streams["locked"], 0, NEVER),
+        "gate": _within(streams["gate"], 0, len(Gate) - 1),
+        "rows that wait": len(rows) < 2**31
+        and _within(rows["lane"], 0, len(lanes) - 1)
+        and _within(rows["place"], Place.ACTIVE, Place.HELD)
+        and _within(rows["stream"], -1, width - 1)
+        and _within(rows["time"], -far, far)
+        and bool(((rows["gated"] == 0) | (rows["stream"] >= 0)).all()),
+    }
+    for what, holds in rules.items():
+        if not holds:
+            raise StateError(f"state of batching is corrupt: {what} out of range")
+    count = np.bincount(rows["lane"], minlength=len(lanes))
+    if (count != lanes["rows"]).any() or (lanes["open"][count > 0] == 0).any():
+        raise StateError("state of batching is corrupt: its counts of rows do not agree")
+    if (rows["stream"] >= lanes["streams"][rows["lane"]]).any():
+        raise StateError("state of batching is corrupt: a row has an unknown stream")
+    held = np.zeros(streams.shape, np.int64)
+    own = rows["stream"] >= 0
+    np.add.at(held, (rows["lane"][own], rows["stream"][own].astype(np.int64)), 1)
+    if (held[used] != streams["held_rows"][used]).any():
+        raise StateError("state of batching is corrupt: its counts of rows do not agree")
+
+
+def _within(values: NDArray[Any], low: int, high: int) -> bool:
+    return bool(((values >= low) & (values <= high)).all())
+
+
+def _scheduled(lanes: Records) -> Int64s:
+    """The batch lengths that wait for their time."""
+    taken = np.arange(MAX_CHANGES) < np.clip(lanes["changes"], 0, MAX_CHANGES)[:, None]
+    return np.asarray(lanes["change_length"][taken], np.int64)

@@ -8,13 +8,18 @@
 
 Medians, so neither missed pulses nor split messages nor one bad stamp move it. Messages that come
 out of order add nothing.
+
+With `rates="any"` the median is only the beginning: from then on a straight line through the pulses
+(time over pulse number) is followed message by message (`follow`). Its slope is the period, as a
+real number; its newest point is the phase. So 29.97 Hz stays 29.97 Hz, and a clock that drifts is
+followed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tidegate.batching.layout import RING, STREAM
+from tidegate.batching.layout import RING, STREAM, Gate
 from tidegate.core.numba import lean_kernel
 
 __all__ = ["MIN_DIFFS", "StreamPeriodEstimator"]
@@ -41,7 +46,11 @@ def observe(stream, t):
         stream.head = 0
         stream.absent = 0
         stream.period = 0
+        stream.gate = Gate.LEARNING.value
+        stream.locked = 0
         return
+    if stream.locked > 0:
+        follow(stream, t)
     if t > stream.last:
         head = stream.head
         stream.ring[head] = t - stream.last
@@ -49,6 +58,80 @@ def observe(stream, t):
         if stream.diffs < RING:
             stream.diffs += 1
         stream.last = t
+
+
+MEMORY = 256
+"""Messages over which phase and period are smoothed, or as many as a batch has slots if that is
+more. With fewer than slots, jitter moves the predicted last slot of a batch by more than half a
+period; with many more, a drifting clock is followed too slowly."""
+
+MAX_GAP_PULSES = 64
+"""Pulses that may be missing before the phase is taken from the next message alone: over a longer
+silence even a good period has drifted too far to count pulses with."""
+
+INLIER_SHARE = 0.25
+"""A distance counts for the mean period if, per pulse, it is this close to the median. Half a
+period is where the number of pulses becomes ambiguous."""
+
+
+CHANGED_MEDIAN = 0.3
+CHANGED_MEAN = 0.1
+"""A followed period is given up when the median distance is this share away from it (half or twice
+the rate: every distance still spans whole pulses), or the mean distance per pulse that much. Below,
+the jitter of 32 distances looks like a change; above, a stream that changes its rate gates wrongly
+for longer."""
+
+
+@lean_kernel
+def has_changed(stream, period):
+    """Whether the newest distances, whose median is `period`, belong to another rate than the one
+    that is followed."""
+    if abs(stream.fine - period) > CHANGED_MEDIAN * period:
+        return True
+    total = 0.0
+    pulses = 0.0
+    for i in range(stream.diffs):
+        k = np.rint(stream.ring[i] / stream.fine)
+        if 1.0 <= k <= MAX_GAP_PULSES:
+            total += stream.ring[i]
+            pulses += k
+    return pulses > 0.0 and abs(total / pulses - stream.fine) > CHANGED_MEAN * stream.fine
+
+
+@lean_kernel
+def lock(stream, period):
+    """Begin to follow phase and period: the mean of all distances near the median `period`, which
+    is steadier than the median itself."""
+    total = 0.0
+    pulses = 0.0
+    for i in range(stream.diffs):
+        k = np.rint(stream.ring[i] / period)
+        if k >= 1.0 and abs(stream.ring[i] / k - period) < INLIER_SHARE * period:
+            total += stream.ring[i]
+            pulses += k
+    stream.fine = total / pulses if pulses > 0.0 else period
+    stream.phase = stream.last
+    stream.locked = max(2, min(stream.diffs, RING // 4))
+
+
+@lean_kernel
+def follow(stream, t):
+    """Correct phase and period by one message: a straight line through all pulses seen so far, with
+    the weights of least squares, that slowly forgets what lies more than MEMORY messages back."""
+    k = np.rint((t - stream.phase) / stream.fine)
+    if k < 1.0:
+        return  # a second message of the same pulse, or a late one
+    if k > MAX_GAP_PULSES:
+        stream.phase = t
+        stream.locked = min(stream.locked, RING // 4)
+        return
+    n = stream.locked
+    off = (t - stream.phase) - k * stream.fine
+    weight = 2.0 * (2.0 * n - 1.0) / (n * (n + 1.0))
+    slope = 6.0 / (n * (n + 1.0))
+    stream.phase += int(np.rint(k * stream.fine + weight * off))
+    stream.fine += slope * off / k
+    stream.locked = min(n + 1, max(MEMORY, stream.slots))
 
 
 @lean_kernel
@@ -111,7 +194,7 @@ def whole_rate(period):
         return 0
     rate = 1e9 / period
     whole = np.rint(rate)
-    if whole < 1.0 or abs(rate - whole) > max(SNAP_SHARE * rate, SNAP_HZ):
+    if whole < 1.0 or abs(rate - whole) > max(SNAP_SHARE * whole, SNAP_HZ):
         return 0
     return int(whole)
 

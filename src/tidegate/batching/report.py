@@ -1,10 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, assignment"
 """What a batch says about itself and its streams: what was expected, what is missing, how steady.
 
-Late is a row from before the batch, early one from behind its end (it rode along). Rate is what the
+Late is a row from before the batch (on a grid: before its first slot), early one from behind its
+end, which rode along. Rate is what the
 distances between messages say; jitter is how far rows lie from their slots, as a standard deviation
 around their common offset. Skew compares the newest time of each stream at the moment of closing
-with the median over all: a stream whose clock runs two seconds ahead shows two seconds.
+with the median over all: a stream whose clock runs two seconds ahead shows two seconds, whether or
+not they were corrected. A stream that does not gate says why.
 
 The first half is the kernel that measures while a batch is written; the second half makes Arrow
 columns of it.
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.layout import NO_SLOT, Place, Reason, Records
+from tidegate.batching.layout import NO_SLOT, Gate, Place, Reason, Records
 from tidegate.batching.period import median
 from tidegate.core.numba import lean_inline
 from tidegate.core.outcomes import Int32s, Int64s
@@ -30,6 +32,7 @@ __all__ = [
     "Decision",
     "data_columns",
     "summaries",
+    "why_not_gating",
 ]
 
 MAX_CLOCKS = 64
@@ -37,9 +40,13 @@ MAX_CLOCKS = 64
 few wrong clocks would be the majority; above, the insertion sort of `median` costs more than the
 batch."""
 
+TELL_UNSEEN_AFTER = 5
+"""Batches before a gated name without a row is told: streams do not all start with the same
+message. Five is also when a stream that fell silent is evicted."""
+
 
 @lean_inline
-def report(a, n, batch):
+def report(a, call, n, batch):
     """Look at the rows of a batch once: they leave, and one part per stream that had rows, or
     should have had, is written down."""
     known = a.lanes[n].streams
@@ -60,7 +67,8 @@ def report(a, n, batch):
         row = a.rows[a.numbers[i]]
         row.place = Place.GONE.value
         t, slot, s = row.time, np.int64(row.slot), np.int64(row.stream)
-        is_late = t < start or (slot < 0 and slot != NO_SLOT)
+        # A pulse just before the start can be slot 0: on a grid the slot decides.
+        is_late = t < start if slot == NO_SLOT else slot < 0
         is_early = t > end
         a.out_slot[i] = slot
         a.out_late[i] = is_late
@@ -85,6 +93,8 @@ def report(a, n, batch):
     batch.early = early
     batch.part = a.counts[0].parts
     _write_parts(a, n, known)
+    if batch.id >= TELL_UNSEEN_AFTER:
+        _write_unseen(a, call, n)
     batch.parts = a.counts[0].parts - batch.part
 
 
@@ -110,6 +120,8 @@ def _write_parts(a, n, known):
         part.early = tally.early
         part.skew = 0
         part.skew_known = 0
+        part.corrected = stream.offset
+        part.gate = stream.gate if stream.tracked != 0 else Gate.NOT_GATED.value
         part.rate = np.nan
         part.jitter = np.nan
         if tally.on_grid >= 2:
@@ -134,9 +146,36 @@ def _write_parts(a, n, known):
         part = a.parts[at]
         if part.skew_known != 0:
             if clocks >= 2:
-                part.skew = a.streams[n, part.stream].last - middle
+                part.skew = a.streams[n, part.stream].last - middle + part.corrected
             else:
                 part.skew_known = 0
+
+
+@lean_inline
+def _write_unseen(a, call, n):
+    """One part per gated name of which no row ever came."""
+    for i in range(len(call.wanted)):
+        name = call.wanted[i]
+        seen = False
+        for s in range(a.lanes[n].streams):
+            seen = seen or a.streams[n, s].name == name
+        if seen:
+            continue
+        part = a.parts[a.counts[0].parts]
+        a.counts[0].parts += 1
+        part.stream = -1
+        part.name = name
+        part.rows = 0
+        part.expected = -1
+        part.missing = -1
+        part.late = 0
+        part.early = 0
+        part.skew = 0
+        part.skew_known = 0
+        part.corrected = 0
+        part.gate = Gate.NEVER_SEEN.value
+        part.rate = np.nan
+        part.jitter = np.nan
 
 
 class Decision(NamedTuple):
@@ -177,6 +216,8 @@ _STREAM = pa.struct(
         pa.field("rate_hz", pa.float64()),
         pa.field("jitter_ns", pa.float64()),
         pa.field("skew_ns", pa.int64()),
+        pa.field("corrected_ns", pa.int64()),
+        pa.field("why_not_gating", pa.string()),
     ]
 )
 
@@ -279,5 +320,39 @@ def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
         _column(parts["rate"], np.isnan(parts["rate"])),
         _column(parts["jitter"], np.isnan(parts["jitter"])),
         _column(parts["skew"], parts["skew_known"] == 0),
+        _column(parts["corrected"]),
+        _why_not(parts["gate"], parts["rate"]),
     ]
     return pa.StructArray.from_arrays(columns, fields=_STREAM_FIELDS)
+
+
+def why_not_gating(gate: int, rate_hz: float) -> str | None:
+    """Why a stream does not gate, in words; None if it does.
+
+    >>> why_not_gating(Gate.NOT_WHOLE, 2.5)
+    '2.5 Hz is not a whole rate; set rates: any'
+    """
+    rate = f"{rate_hz:.4g} Hz"
+    return {
+        Gate.GATES: None,
+        Gate.NOT_GATED: "not gated, or silent for five batches",
+        Gate.LEARNING: "its rate is not known yet: fewer than five messages",
+        Gate.NOT_WHOLE: f"{rate} is not a whole rate; set rates: any",
+        Gate.TOO_SLOW: f"{rate} is less than one message per batch; use longer batches",
+        Gate.FAR: "its clock is more than 1000 batch lengths away",
+        Gate.NEVER_SEEN: "gated, but no message of this name ever came",
+    }[Gate(gate)]
+
+
+def _why_not(gates: Int64s, rates: NDArray[np.float64]) -> pa.Array:
+    """`why_not_gating` of every part. Most gate: only the others are looked at."""
+    others = np.flatnonzero(gates)
+    if not len(others):
+        return pa.nulls(len(gates), pa.string())
+    named = np.isin(gates[others], (Gate.NOT_WHOLE, Gate.TOO_SLOW))
+    rounded = np.where(named, np.round(np.nan_to_num(rates[others]), 3), 0.0)
+    cases, which = np.unique(np.stack([gates[others], rounded]), axis=1, return_inverse=True)
+    texts = pa.array([why_not_gating(int(gate), rate) for gate, rate in cases.T.tolist()])
+    at = np.zeros(len(gates), np.int64)
+    at[others] = which.reshape(-1)
+    return texts.take(pa.array(at, mask=gates == 0))

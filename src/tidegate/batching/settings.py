@@ -6,25 +6,25 @@ import hashlib
 import math
 
 from tidegate.batching.grid import AHEAD_LENGTHS
+from tidegate.batching.layout import MAX_LENGTH_NS
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
 __all__ = [
-    "MAX_LENGTH_NS",
     "MAX_ROWS",
     "MAX_STREAMS",
+    "RATES",
     "checked_length",
     "checked_timeout",
     "digest",
 ]
 
-MAX_LENGTH_NS = 86_400 * 10**9
-"""One day: a thousand lengths must still fit into int64, and no one waits longer for a batch."""
-
+RATES = ("whole", "any")
+"""Which rates a grid may have: whole numbers of Hz, or any."""
 
 MAX_STREAMS = 4096
 """Streams per lane that can be measured. Their numbers are int16 in the records of rows, and a
-record takes 400 bytes per lane."""
+record takes 450 bytes per lane."""
 
 MAX_ROWS = 2**31 - 1
 """Rows that may wait per lane: row numbers are int32."""

@@ -1,7 +1,7 @@
 """Batching as a stage of a pipeline: many keys, one kernel call per collection.
 
 Clock policy: event time decides; the wall time of a collection (`wall_ns`) and of `wake` serve the
-stall check alone.
+stall check and `idle_close` alone.
 
 Rows leave with their batch, in order of time, then arrival; each batch leaves one summary in the
 side table `batch`. Watermarks wait: one is handed on only as far as no row before it is still here.
@@ -10,22 +10,34 @@ side table `batch`. Watermarks wait: one is handed on only as far as no row befo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate.batching.held import (
     SLACK_ROWS,
     LiveTables,
+    change_length,
+    check_held_table,
+    compile_kernels,
+    held_records,
     held_table,
     kernel_call,
     live_tables,
 )
 from tidegate.batching.kernel import STALL_LENGTHS
-from tidegate.batching.layout import KernelCall, lane_records, state_columns, stream_records
+from tidegate.batching.layout import (
+    MAX_CHANGES,
+    NEVER,
+    KernelCall,
+    Reason,
+    check_state_values,
+    lane_records,
+    state_columns,
+    stream_records,
+)
 from tidegate.batching.report import (
     DATA_FIELDS,
     SUMMARY_FIELDS,
@@ -36,12 +48,13 @@ from tidegate.batching.report import (
 from tidegate.batching.settings import (
     MAX_ROWS,
     MAX_STREAMS,
+    RATES,
     checked_length,
     checked_timeout,
     digest,
 )
 from tidegate.core import checks
-from tidegate.core.arrow import concat
+from tidegate.core.arrow import concat, take
 from tidegate.core.columns import LANE
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import (
@@ -54,9 +67,9 @@ from tidegate.core.outcomes import (
     StreamError,
     Watermark,
 )
-from tidegate.core.state import Column, Layout, State
+from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import UNSET, Duration
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 
 __all__ = ["Batch"]
 
@@ -67,42 +80,88 @@ _digest = lru_cache(maxsize=65536)(digest)
 class Batch(Operator):
     """Group rows into batches that close when every gated stream has reached its last slot.
 
-    `topic` names the column that says which stream a row belongs to; `gated` the streams a batch
-    waits for (True: all of them). `keys` are input columns that the summaries carry along, taken
-    from the first row of each batch (null for a batch without rows). At most `max_streams` streams
-    per key are measured, further ones ride along; at most `max_rows` rows per key wait.
+    A stream that beats regularly gets a *grid*: the times at which its messages are expected. A
+    batch is complete when the last expected message of every gated stream is in, so it closes
+    without waiting for a timer. What a grid needs: five messages, a steady rate (missing, split and
+    jittered messages are fine) of at least one message per batch, and, unless `rates="any"`, a
+    rate that is a whole number of Hz. The summary of every batch (side table `batch`) says for each
+    stream what was expected and missing, and why a stream does not gate.
 
-    >>> rows = pa.record_batch({"topic": ["det"] * 60})
-    >>> times = np.arange(60) * 71_428_571
-    >>> stage = Batch("1 s")
-    >>> data, side = stage.process(stage.open(), Collection.of(rows, times))
-    >>> data.rows.column("batch_reason").value_counts().to_pylist()[-1]
-    {'values': 'gate', 'counts': 41}
-    >>> side.rows.column("rows").to_pylist()
-    [1, 14, 13, 14, 14]
+    Every row leaves exactly once, in order of time, then arrival, with the columns `batch_id`,
+    `batch_start_ns`, `batch_end_ns`, `batch_reason`, `slot` and `batch_late`. A watermark is handed
+    on only as far as no row before it is still here.
+
+    Example:
+        >>> rows = pa.record_batch({"topic": ["det"] * 60})
+        >>> times = np.arange(60) * 71_428_571
+        >>> stage = Batch("1 s")
+        >>> data, side = stage.process(stage.open(), Collection.of(rows, times))
+        >>> data.rows.column("batch_reason").value_counts().to_pylist()[-1]
+        {'values': 'gate', 'counts': 41}
+        >>> side.rows.column("rows").to_pylist()
+        [1, 14, 13, 14, 14]
+        >>> Batch("1 s", timeout=5)
+        Traceback (most recent call last):
+            ...
+        tidegate.errors.ConfigError: timeout: got 5, must be above 0 and at most 3 batch lengths, \
+or infinite
     """
 
     length: Duration = "1 s"
+    """Length of a batch in event time: ns, text such as "200 ms", or a timedelta; at most a day.
+    A control signal `batch_length` changes it while the stream runs, from the first window that
+    starts at or after the signal's time."""
     topic: str = "topic"
+    """Column that says which stream a row belongs to. A row without a value is an error row."""
     gated: tuple[str, ...] | bool = True
+    """Streams a batch waits for: True for all, False for none, or names (one string is one name).
+    All by default, because a stream that cannot gate holds nothing up. From the fifth batch on, a
+    name of which no row ever came is told in every summary."""
     timeout: float = 1.2
+    """Batch lengths after the start of a window at which it closes without its gate, in event time;
+    above 0 and at most 3, or infinite for gates only. 1.2 lets a message be a fifth of a batch
+    late; below 1, batches close before their end."""
     keys: tuple[str, ...] = ()
+    """Input columns that the summaries carry along, such as the key of the flow: of the first row
+    of the batch, for an empty batch of the first row of its lane."""
     max_streams: int = 16
+    """Streams measured per key, at most 4096; further ones ride along. Each takes 450 bytes of
+    state per key, whether it comes or not."""
     max_rows: int = 100_000
+    """Rows that may wait per key. One more closes the window with the reason `limit`, so that a
+    stream that never completes cannot fill the memory."""
+    rates: str = "whole"
+    """`"whole"`: a grid needs a whole number of Hz, and snaps to it (within 10 %), so that slots
+    never slide. `"any"`: periods and phases are followed as real numbers (29.97, 2.5, 1.5 Hz,
+    drifting clocks); slots per batch then vary by one."""
+    correct_skew: bool = False
+    """Subtract the measured clock offset of each stream before batching, so that a clock two
+    seconds ahead no longer pushes the others out of their batch. A stream that is merely delayed
+    looks the same as one whose clock is behind, so this is off by default. `corrected_ns` of the
+    summary says how much was subtracted; rows keep the time they came with."""
+    idle_close: Duration | None = None
+    """Wall time without a row after which everything that waits leaves, window by window, with the
+    reason `idle`. None: a quiet tail waits for traffic or the end. Such a batch is final: what
+    comes later for its time range is late."""
 
     name: ClassVar[str] = "batch"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", checked_length(self.length, "length"))
-        object.__setattr__(self, "timeout", checked_timeout(self.timeout))
+        set_field = partial(object.__setattr__, self)
+        set_field("length", checked_length(self.length, "length"))
+        set_field("timeout", checked_timeout(self.timeout))
         checks.int_in("max_streams", self.max_streams, 1, MAX_STREAMS)
         checks.int_in("max_rows", self.max_rows, 1, MAX_ROWS)
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigError("topic", self.topic, "must be the name of a column")
         if not isinstance(self.gated, bool):
-            object.__setattr__(self, "gated", checks.names("gated", self.gated))
-        object.__setattr__(self, "keys", checks.names("keys", self.keys))
+            set_field("gated", checks.names("gated", self.gated))
+        set_field("keys", checks.names("keys", self.keys))
+        checks.one_of("rates", self.rates, RATES)
+        checks.boolean("correct_skew", self.correct_skew)
+        if self.idle_close is not None:
+            set_field("idle_close", checks.duration("idle_close", self.idle_close, 1))
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "timeout": repr(self.timeout)}  # JSON has no infinity
@@ -118,7 +177,27 @@ class Batch(Operator):
         arrays = state_columns(self.max_streams)
         arrays["watermark"] = Column(np.int64, (), UNSET)
         arrays["handed"] = Column(np.int64, (), UNSET)
-        return Layout(arrays, ("held", "names"))
+        return Layout(arrays, ("held", "names", "keys"))
+
+    def invariants(self, state: State) -> None:
+        check_held_table(state.tables["held"])
+        require_int64(state, "names", "digest")
+        names = state.tables["names"]
+        held = held_records(state.tables["held"])
+        check_state_values(state, held)
+        lanes, streams = lane_records(state), stream_records(state)
+        used = np.arange(streams.shape[1]) < lanes["streams"][:, None]
+        known = np.empty(0, np.int64) if names is None else names.column("digest").to_numpy()
+        if not np.isin(streams["name"][used & (streams["seen"] != 0)], known).all():
+            raise StateError("state of batching is corrupt: the name of a stream is missing")
+        if names is not None and names.column("name").type != pa.string():
+            raise StateError("state of batching is corrupt: names are not text")
+        keys = state.tables["keys"]
+        if keys is not None and not set(self.keys) <= set(keys.schema.names):
+            raise StateError("state of batching is corrupt: a key column is missing")
+
+    def compile(self) -> None:
+        compile_kernels()
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         self._check(rows)
@@ -168,21 +247,18 @@ class Batch(Operator):
         return self._hand_on(state)
 
     def wake_at(self, state: State) -> int | None:
-        lanes = lane_records(state)
-        waiting = _waiting(state)
-        if not waiting.any():
-            return None
-        due = lanes["closed_at"][waiting] + STALL_LENGTHS * lanes["length"][waiting]
-        return int(due.min())
+        due = self._due_at(state)
+        earliest = int(due.min(initial=NEVER))
+        return None if earliest == NEVER else earliest
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
-        lanes = lane_records(state)
-        due = lanes["closed_at"] + STALL_LENGTHS * lanes["length"] <= wall_ns
-        return self._settle(state, np.flatnonzero(due & _waiting(state)), wall_ns)
+        return self._settle(state, np.flatnonzero(self._due_at(state) <= wall_ns), wall_ns)
 
     def resume(self, state: State, wall_ns: int) -> None:
-        waiting = np.flatnonzero(_waiting(state))
-        lane_records(state)["closed_at"][waiting] = wall_ns
+        lanes = lane_records(state)
+        waiting = np.flatnonzero((lanes["open"] != 0) & (lanes["rows"] > 0))
+        lanes["closed_at"][waiting] = wall_ns
+        lanes["arrived_at"][waiting] = wall_ns
         state.touch(waiting)
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
@@ -200,18 +276,38 @@ class Batch(Operator):
         return {"rows": waiting}
 
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
-        """`batch_length`: a new length, from the next close on. Lanes without a window start
-        with it."""
-        if signal.name == "batch_length":
-            length = checked_length(signal.value, "batch_length")
-            chosen = np.arange(state.lanes) if signal.lane is None else np.asarray(signal.lane)
-            state.grow(int(chosen.max(initial=0)) + 1)
-            lanes = lane_records(state)
-            is_open = lanes["open"][chosen] != 0
-            lanes["pending"][chosen[is_open]] = length
-            lanes["length"][chosen[~is_open]] = length
-            state.touch(chosen)
-        return []
+        """`batch_length`: a new length, from the first window that starts at or after the signal's
+        time (without one: from the next close on; lanes without a window start with it)."""
+        if signal.name != "batch_length":
+            return []
+        length = checked_length(signal.value, "batch_length")
+        chosen = np.arange(state.lanes, dtype=np.int64)
+        if signal.lane is not None:
+            chosen = signal.lane.astype(np.int64)
+        state.grow(int(chosen.max(initial=0)) + 1)
+        state.touch(chosen)
+        taken = change_length(state, chosen, length, signal.time_ns)
+        out: list[Outcome] = []
+        if signal.time_ns is not None:
+            # A signal brings no wall time: it is as if it came with the last row.
+            wall_ns = int(lane_records(state)["arrived_at"][chosen].max(initial=0))
+            call = self._call(wall_ns)
+            out = self._let_out(
+                state, held_table(state).change_windows(state, call, chosen), wall_ns
+            )
+        if taken == len(chosen):
+            return out
+        reason = f"more than {MAX_CHANGES} new batch lengths wait for their time"
+        return [
+            *out,
+            StreamError(
+                rows=pa.record_batch({"batch_length": [str(signal.value)]}),
+                column=pa.array(["batch_length"]),
+                value=pa.array([str(signal.value)]),
+                reason=pa.array([reason]),
+                lane=chosen[taken : taken + 1].astype(np.int32),
+            ),
+        ]
 
     def metrics(self, state: State) -> dict[str, int | float]:
         lanes = lane_records(state)
@@ -234,9 +330,33 @@ class Batch(Operator):
 
     def _call(self, wall_ns: int, **rows: Any) -> KernelCall:
         length: Any = self.length
+        idle: Any = self.idle_close
         return kernel_call(
-            length_ns=length, timeout=self.timeout, max_rows=self.max_rows, wall_ns=wall_ns, **rows
+            length_ns=length,
+            timeout=self.timeout,
+            max_rows=self.max_rows,
+            wall_ns=wall_ns,
+            wanted=self._wanted(),
+            idle_ns=idle,
+            any_rate=self.rates == "any",
+            correct_skew=self.correct_skew,
+            **rows,
         )
+
+    def _wanted(self) -> Int64s:
+        names = () if isinstance(self.gated, bool) else self.gated
+        return np.array([_digest(name) for name in names], np.int64)
+
+    def _due_at(self, state: State) -> Int64s:
+        """Per lane: the wall time of its next deadline (stall, idle), or NEVER."""
+        lanes = lane_records(state)
+        stalls = held_table(state).lanes_with_rows_in_window(state) & (lanes["open"] != 0)
+        due = np.where(stalls, lanes["closed_at"] + STALL_LENGTHS * lanes["length"], NEVER)
+        if self.idle_close is not None:
+            idle: Any = self.idle_close
+            waits = (lanes["open"] != 0) & (lanes["rows"] > 0)
+            due = np.where(waits, np.minimum(due, lanes["arrived_at"] + idle), due)
+        return np.asarray(due, np.int64)
 
     def _gates(self, stream: str) -> bool:
         return self.gated if isinstance(self.gated, bool) else stream in self.gated
@@ -265,18 +385,47 @@ class Batch(Operator):
                 data = pa.RecordBatch.from_arrays(columns, schema=data_schema)
                 of = np.repeat(lanes, batches["rows"])
                 out.append(Collection(data, decision.stamp, of, wall_ns))
-            carried = [_carried(rows, key, decision) for key in self.keys]
-            columns = [*carried, *summaries(decision, tables.names.of(decision.parts["name"]))]
+            columns = [
+                *self._carried(state, rows, decision),
+                *summaries(decision, tables.names.of(decision.parts["name"])),
+            ]
             side = pa.RecordBatch.from_arrays(columns, schema=side_schema)
             out.append(Side("batch", side, lanes))
         if held.used > SLACK_ROWS and held.is_sparse(int(lane_records(state)["rows"].sum())):
             held.compact()
         return out + self._hand_on(state)
 
+    def _carried(self, state: State, rows: pa.RecordBatch, decision: Decision) -> list[pa.Array]:
+        """The key columns of the summaries: those of the first row of each batch, and for an empty
+        batch those of the first row of its lane, which the table `keys` keeps."""
+        if not self.keys:
+            return []
+        batches = decision.batches
+        keys = rows.select(list(self.keys))
+        first = np.flatnonzero(batches["reason"] == Reason.FIRST)
+        if len(first):
+            lanes = pa.array(batches["lane"][first].astype(np.int32))
+            new = take(keys, batches["first"][first]).append_column(LANE, lanes)
+            state.tables["keys"] = concat([state.tables["keys"], new])
+        empty = np.flatnonzero(batches["rows"] == 0)
+        at = batches["first"].copy()
+        table = state.tables["keys"]
+        if len(empty) and table is not None:
+            # The newest entry of each lane: a lane begins anew after a flush.
+            last = np.zeros(state.lanes, np.int64)
+            last[table.column(LANE).to_numpy()] = np.arange(table.num_rows)
+            at[empty] = len(keys) + last[batches["lane"][empty]]
+            whole = concat([keys, table.select(list(self.keys))]) if len(keys) else table
+            assert whole is not None
+            keys = whole.select(list(self.keys))
+        return list(take(keys, at).columns)
+
     def _schemas(self, tables: LiveTables, rows: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
         """The schemas of what leaves, made once per schema of what comes."""
         if tables.schemas is None or not tables.schemas[0].equals(rows):
             tables.schemas = (rows, self.schema(rows), self.side_schemas(rows)["batch"])
+            if not isinstance(self.gated, bool):
+                tables.names.add(self._wanted(), pa.array(self.gated, pa.string()))
         return tables.schemas[1:]
 
     def _write_names(self, state: State, lane: Int32s, digests: Int64s, labels: pa.Array) -> None:
@@ -326,19 +475,6 @@ def _encoded(column: pa.Array) -> tuple[Int32s, list[str]]:
     if not pa.types.is_string(labels.type):
         labels = labels.cast(pa.string())
     return column.indices.to_numpy(zero_copy_only=False).astype(np.int32), labels.to_pylist()
-
-
-def _waiting(state: State) -> NDArray[np.bool_]:
-    """The lanes that have a window and rows."""
-    lanes = lane_records(state)
-    return np.asarray((lanes["open"] != 0) & (lanes["rows"] > 0))
-
-
-def _carried(rows: pa.RecordBatch, key: str, decision: Decision) -> pa.Array:
-    """A key column for the summaries: that of the first row of each batch."""
-    batches = decision.batches
-    first = np.minimum(batches["first"], max(len(decision.order) - 1, 0))
-    return rows.column(key).take(pa.array(first, mask=batches["rows"] == 0))
 
 
 def _unnamed(collection: Collection, column: str, values: pa.Array) -> StreamError:

@@ -260,12 +260,14 @@ class End(Enum):
 class ControlSignal:
     """A message to the stages themselves: the end, or a setting changed while running.
 
-    `lane=None` speaks to every lane.
+    `lane=None` speaks to every lane. `time_ns` is the event time from which a setting holds; None:
+    from now on.
     """
 
     name: str
     value: object = None
     lane: Int32s | None = None
+    time_ns: int | None = None
 
     kind: ClassVar[str] = "control"
 
