@@ -1,14 +1,18 @@
 """How fast batching decides: messages per second, and how that depends on streams and length.
 
-    python benchmarks/batching.py
+    python benchmarks/batching.py              everything
+    python benchmarks/batching.py --ratios     only the ratios to an argsort and take
 
 Prints medians of several rounds, contestants in turn within each round, in CPU time (so that a
-busy machine does not count) with wall time beside it. The last lines are ratios of one run.
+busy machine does not count) with wall time beside it. The last lines are ratios of one run: the
+stage against `argsort` of the times (by key, then time) and `take` of the same rows, the least that
+any operator with sorted output must do.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -47,6 +51,66 @@ def stage(n: int, streams: int, call: int, length: str) -> Callable[[], int]:
     return once
 
 
+def keyed_rows(n: int, keys: int, streams: int) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+    """Rows, times and lanes of `keys` keys with `streams` streams each, in order of time."""
+    every = keys * streams
+    pulse = np.arange(-(-n // every))[:, None] * (SECOND / RATE_HZ)
+    times = (pulse + np.arange(every)[None, :] * (SECOND / RATE_HZ / every)).astype(np.int64)
+    which = np.tile(np.arange(every), -(-n // every))[:n]
+    names = pa.array([f"s{i}" for i in range(streams)])
+    time_ns = times.ravel()[:n]
+    topic = names.take(pa.array(which % streams))
+    rows = pa.record_batch({"topic": topic, "value": time_ns.astype(float)})
+    return rows, time_ns, (which // streams).astype(np.int32)
+
+
+def ratio(keys: int, streams: int, n: int, call: int, length: str) -> tuple[float, float]:
+    """CPU time of the stage over that of argsort and take, and ns per row of the stage."""
+    rows, times, lane = keyed_rows(n, keys, streams)
+    cuts = [slice(i, i + call) for i in range(0, n, call)]
+    parts = [Collection(rows.slice(cut.start, call), times[cut], lane[cut], 0) for cut in cuts]
+    batch = Batch(length, max_rows=10**7)
+
+    def by_stage() -> None:
+        state = batch.open(keys)
+        for part in parts:
+            batch.process(state, part)
+
+    def by_sort() -> None:
+        for part in parts:
+            order = np.lexsort((part.time_ns, part.lane)) if keys > 1 else np.argsort(part.time_ns)
+            part.rows.take(pa.array(order))
+
+    spent: dict[Callable[[], None], list[float]] = {by_stage: [], by_sort: []}
+    for _ in range(ROUNDS + 1):
+        for once, seconds in spent.items():
+            begun = time.process_time()
+            once()
+            seconds.append(time.process_time() - begun)
+    stage_s, sort_s = (statistics.median(spent[once][1:]) for once in (by_stage, by_sort))
+    return stage_s / sort_s, stage_s / n * 1e9
+
+
+RATIOS = {
+    "1 stream": (1, 1, 400_000, 100_000, "1 s"),
+    "16 streams": (1, 16, 400_000, 100_000, "1 s"),
+    "16 streams, 10 s": (1, 16, 400_000, 100_000, "10 s"),
+    "16 streams, 60 s": (1, 16, 400_000, 100_000, "60 s"),
+    "16 streams, calls of 10,000": (1, 16, 200_000, 10_000, "1 s"),
+    "100 keys": (100, 4, 400_000, 100_000, "1 s"),
+    "100 keys, calls of 10,000": (100, 4, 400_000, 10_000, "1 s"),
+    "10,000 keys": (10_000, 1, 800_000, 100_000, "1 s"),
+    "10,000 keys, calls of 10,000": (10_000, 1, 400_000, 10_000, "1 s"),
+}
+
+
+def ratios() -> None:
+    print(f"{'over argsort and take of the same rows':48}{'ratio':>8}{'ns/row':>10}")
+    for name, settings in RATIOS.items():
+        times, row_ns = ratio(*settings)
+        print(f"{name:48}{times:8.1f}{row_ns:10.0f}", flush=True)
+
+
 def messages(n: int, streams: int, call: int, length: str) -> Callable[[], int]:
     """The in-process batcher over Python messages."""
     times, which = stamps(n, streams)
@@ -81,6 +145,9 @@ CONTESTANTS = {
 
 
 def main() -> None:
+    if "--ratios" in sys.argv:
+        ratios()
+        return
     cpu: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     wall: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     for once in CONTESTANTS.values():
@@ -100,6 +167,7 @@ def main() -> None:
     print(f"60 s against 1 s: {middle['stage, calls of 10,000, 16 streams, 60 s'] / flat:.2f}")
     whole = wall["stage, one call of 1,000,000, 16 streams"]
     print(f"a backlog of 1,000,000 messages: {1 / statistics.median(whole):.2f} s")
+    ratios()
 
 
 if __name__ == "__main__":

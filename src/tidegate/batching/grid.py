@@ -150,8 +150,11 @@ class PulseGrid:
     """
 
     origin_ns: int
+    """Time of pulse 0, in ns since 1970."""
     period_ns: int
+    """Time between pulses, at least 1 ns."""
     slots: int
+    """Pulses per window, at least 1."""
 
     def __post_init__(self) -> None:
         if self.period_ns < 1:
@@ -161,7 +164,16 @@ class PulseGrid:
 
     @classmethod
     def of_rate(cls, rate_hz: int, batch_length: Duration, origin_ns: int = 0) -> PulseGrid:
-        """The grid of a whole rate in batches of this length."""
+        """The grid of a whole rate in batches of this length.
+
+        Args:
+            rate_hz: Pulses per second, at least 1.
+            batch_length: Length of a window; it must hold a pulse.
+            origin_ns: Time of pulse 0.
+
+        Raises:
+            ConfigError: for a rate below 1 Hz, or a batch shorter than its period.
+        """
         if rate_hz < 1:
             raise ConfigError("rate_hz", rate_hz, "must be at least 1 Hz")
         length = parse_duration(batch_length, "batch_length", minimum=1)

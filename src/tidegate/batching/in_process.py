@@ -203,8 +203,8 @@ class RateAwareBatcher:
         self, batch_length: Duration, time_ns: int | None = None
     ) -> list[MessageBatch]:
         """Applies from the first window that starts at or after `time_ns`, also if it is open;
-        None: at the next close, and of several the last. Grids keep their origin. Returns the batches
-        that are due because a window became shorter.
+        None: at the next close, and of several the last. Grids keep their origin. Returns the
+        batches that are due because a window became shorter.
 
         Raises:
             ContractError: if eight changes wait for their time already.

@@ -70,14 +70,23 @@ class MessageBatch:
     """
 
     id: int
+    """Number of the batch, from 0 on without gaps."""
     start_ns: int
+    """Start of the window, in event time."""
     end_ns: int
+    """End of the window; the next one starts here."""
     reason: str
+    """Why it closed."""
     messages: list[Message]
+    """The messages, by time, then arrival."""
     late: int = 0
+    """Messages from before the window."""
     early: int = 0
+    """Messages from behind its end, which rode along."""
     moved_ns: int = 0
+    """How far recovery had moved the window."""
     complete: bool = False
+    """Whether every gating stream reached its last slot."""
     _report: Callable[[], dict[str, StreamReport]] = field(default=dict, repr=False, compare=False)
 
     @property

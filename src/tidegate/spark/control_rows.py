@@ -28,12 +28,17 @@ BROKEN = "_corrupt_record"
 """Where Spark puts a line it cannot read. Without it a key of the wrong type would become null, and
 what was meant for one key would be told to all."""
 
+EFFECTIVE = "time_ns"
+"""Optional column of a control row: the event time from which it holds. Null or absent: from when
+it comes."""
+
 
 def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
     """The columns of control rows for a pipeline with these keys."""
     text = [T.StructField(name, T.StringType()) for name in ("name", "value")]
     own = [T.StructField(key, rows[key].dataType) for key in keys]
-    return T.StructType([*text, *own, T.StructField(BROKEN, T.StringType())])
+    time = [] if EFFECTIVE in keys else [T.StructField(EFFECTIVE, T.LongType())]
+    return T.StructType([*text, *own, *time, T.StructField(BROKEN, T.StringType())])
 
 
 def pack_control(
@@ -87,7 +92,8 @@ def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
             return [_error(flow, batch, name, value, reason)]
         lane = np.array([number], np.int32)
     if name != "end":
-        return flow.control(ControlSignal(name, value, lane))
+        time_ns = None if EFFECTIVE in flow.keys else row.get(EFFECTIVE)
+        return flow.control(ControlSignal(name, value, lane, time_ns))
     ways = [way.value for way in End]
     if value is not None and value not in ways:
         reason = f"an end must be one of {', '.join(ways)}"
