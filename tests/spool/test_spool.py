@@ -237,3 +237,38 @@ def test_a_landing_killed_again_and_again_loses_nothing(tmp_path: Path, mosquitt
     assert list(first) == [b"%d" % n for n in range(count)]
     again = [row for place, row in enumerate(rows) if first[row["payload"]] != place]
     assert all(row["duplicate"] for row in again)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:7],
+        lambda data: data[:8],
+        lambda data: data + b"x",
+        lambda data: b"\xff" * 12,
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    ],
+)
+def test_a_damaged_durable_file_is_a_state_error(tmp_path: Path, damage: Any) -> None:
+    with Spool(tmp_path) as out:
+        out.append([Landed("a", 1, b"x")])
+    mark = tmp_path / "durable"
+    whole = mark.read_bytes()
+    mark.write_bytes(damage(whole))
+    with pytest.raises(StateError, match="durable is damaged"):
+        spool.durable_end(tmp_path)
+    with pytest.raises(StateError, match="durable is damaged"):
+        list(spool.read(tmp_path))
+    Spool(tmp_path).close()
+    assert mark.read_bytes() == whole
+    assert sum(batch.num_rows for batch in spool.read(tmp_path)) == 1
+
+
+def test_a_mark_behind_the_segments_is_a_state_error(tmp_path: Path) -> None:
+    with Spool(tmp_path) as out:
+        out.append([Landed("a", 1, b"x"), Landed("a", 2, b"y")])
+    [segment] = tmp_path.glob("*.spool")
+    segment.write_bytes(segment.read_bytes()[:-5])
+    with pytest.raises(StateError, match="but the segments end at"):
+        spool.durable_end(tmp_path)

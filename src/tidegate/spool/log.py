@@ -2,7 +2,8 @@
 
     00000000000000000000.spool     records, one after the other; named by where it begins
     00000000000067108864.spool     the next segment
-    durable                        8 bytes: everything before this place is on disk
+    durable                        8 bytes: everything before this place is on disk; then 4 bytes,
+                                   the checksum of these
 
 A record is: length, checksum, time of receipt, flags, topic, payload. `append` returns when its
 records are on disk (fsync), so an acknowledgement sent after it is true. What a crash leaves behind
@@ -13,6 +14,7 @@ the last whole record is cut off when the spool is opened again. Readers go no f
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -33,6 +35,8 @@ _HEAD = struct.Struct("<IIqBH")
 _CHECKED = struct.Struct("<qBH")
 _LARGEST = 256 << 20
 """MQTT's own limit for a message, rounded up; a length beyond it is damage, not a message."""
+
+_NAME = re.compile(r"[0-9]{20}")
 
 DUPLICATE = 1
 """Flag: the sender marked it as sent again, so it may be here twice."""
@@ -83,6 +87,7 @@ class Spool:
         self.end = begin + whole
         self._mark = os.open(self.folder / "durable", os.O_RDWR | os.O_CREAT, 0o600)
         self._publish()
+        os.ftruncate(self._mark, _MARK_BYTES)  # it may have been damaged
 
     def __enter__(self) -> Spool:
         return self
@@ -133,19 +138,49 @@ class Spool:
         _sync_folder(self.folder)
 
     def _publish(self) -> None:
-        os.pwrite(self._mark, struct.pack("<Q", self.end), 0)
+        # One write of 12 bytes within one sector: a reader sees the old mark or the new one.
+        os.pwrite(self._mark, _mark_bytes(self.end), 0)
 
     def _path(self, begin: int) -> Path:
         return self.folder / f"{begin:020d}.spool"
 
 
+_MARK_BYTES = 12
+_MARK_READS = 3
+"""How often a mark that looks damaged is read: a writer may have been in the middle of writing."""
+
+
+def _mark_bytes(end: int) -> bytes:
+    place = struct.pack("<Q", end)
+    return place + struct.pack("<I", zlib.crc32(place))
+
+
 def durable_end(folder: str | Path) -> int:
-    """Up to where the spool may be read."""
-    try:
-        data = (Path(folder) / "durable").read_bytes()
-    except FileNotFoundError:
-        return 0
-    return int(struct.unpack("<Q", data[:8])[0]) if len(data) >= 8 else 0
+    """Up to where the spool may be read; 0 if nothing was written yet.
+
+    Raises:
+        StateError: the file `durable` is damaged, or names a place behind the last segment. Opening
+            the folder with `Spool` writes it anew from the segments.
+    """
+    path = Path(folder) / "durable"
+    remedy = "open the folder with tidegate.spool.Spool to write it anew"
+    for _ in range(_MARK_READS):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return 0
+        if not data:  # created, and not yet written
+            return 0
+        if len(data) == _MARK_BYTES and data == _mark_bytes(struct.unpack_from("<Q", data)[0]):
+            break
+    else:
+        raise StateError(f"{path} is damaged; {remedy}")
+    end = int(struct.unpack_from("<Q", data)[0])
+    segments = _segments(Path(folder))
+    there = segments[-1][0] + segments[-1][1].stat().st_size if segments else 0
+    if end > there:
+        raise StateError(f"{path} says {end}, but the segments end at {there}; {remedy}")
+    return end
 
 
 def read(
@@ -196,7 +231,9 @@ def _batch(
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.stem), path) for path in folder.glob("*.spool"))
+    """The segments and where each begins, in order. Files with other names are not ours."""
+    found = [path for path in folder.glob("*.spool") if _NAME.fullmatch(path.stem)]
+    return sorted((int(path.stem), path) for path in found)
 
 
 def _record(message: Landed) -> bytes:

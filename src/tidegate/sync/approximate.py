@@ -44,6 +44,7 @@ from tidegate.sync.lane import (
     HIGHEST,
     HISTORY,
     LOWEST,
+    MOST,
     PARTS,
     RULES,
     SET,
@@ -721,6 +722,7 @@ PROBLEMS = (
     "a topic whose part in the search does not follow from its queue",
     "a learned bound below 0",
     "a held message without its row",
+    "a running number out of range",
 )
 """What `check` may find: its result is an index into these."""
 
@@ -758,9 +760,13 @@ def _check_queues(lane: Any) -> Any:
         return 1
     if not (_flag(search.open) and _flag(search.hurry)):
         return 2
+    if not 0 <= search.seen <= MOST:
+        return 14
     present = 0
     for j in range(n):
         topic, offset = lane.topics[j], lane.limits[j].offset
+        if topic.tail > MOST or not 0 <= topic.arrivals <= MOST:
+            return 14
         if not (_flag(topic.flag) and _flag(topic.takes_part) and _flag(topic.started)):
             return 2
         if not _flag(topic.absent) or (rules.timeout < 0 and topic.takes_part != topic.started):

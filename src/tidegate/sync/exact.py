@@ -25,6 +25,7 @@ from tidegate.sync.lane import (
     DROP,
     HISTORY,
     LOWEST,
+    MOST,
     PARTS,
     RULES,
     SET,
@@ -305,6 +306,7 @@ PROBLEMS = (
     "open stamps out of order",
     "a wrong count of held messages",
     "a complete set that was not delivered",
+    "a running number out of range",
 )
 """What `check` may find: its result is an index into these."""
 
@@ -329,6 +331,11 @@ def check(arrays: Any, scratch: Any) -> Any:
 def _check_lane(lane: Any, scratch: Any) -> Any:
     search, rules = lane.search, lane.rules
     n, size = rules.topics, rules.ring
+    if not 0 <= search.seen <= MOST or search.head > MOST:
+        return 7
+    for j in range(n):
+        if not 0 <= lane.topics[j].arrivals <= MOST:
+            return 7
     if search.head < 0 or not 0 <= search.count <= rules.queue:
         return 1
     if search.open == 0:

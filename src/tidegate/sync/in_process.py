@@ -639,7 +639,7 @@ def _dumped(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
 def _loaded(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
     if how == "plain":
         return value
-    raw = base64.b64decode(value)
+    raw = base64.b64decode(value, validate=True)
     if how == "bytes":
         return raw
     if load is None:

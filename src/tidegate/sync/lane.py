@@ -37,6 +37,7 @@ __all__ = [
     "HIGHEST",
     "HISTORY",
     "LOWEST",
+    "MOST",
     "PARTS",
     "RULES",
     "SET",
@@ -65,6 +66,9 @@ __all__ = [
 LOWEST = -(2**63)
 """Smaller than every stamp: stands for "none" where a stamp is expected."""
 HIGHEST = 2**63 - 1
+MOST = 2**62
+"""Messages a lane can count: at a billion per second, those of 146 years. State that claims more is
+damaged, and its sums would overflow."""
 
 BLOCK = 32
 """Messages per block of a topic's history (`HISTORY`). The history covers the last one to two
