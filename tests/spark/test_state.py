@@ -139,7 +139,7 @@ def test_a_page_of_a_later_release(started: Callable[..., Started]) -> None:
     run = started(lambda frames: replace(frames, stages=(later,)))
     run.refused(
         run.frames(),
-        "stage eventtime_watermark: version 9 is newer than the 1 this version reads",
+        "stage eventtime_watermark: version 9 is newer than the 2 this version reads",
     )
 
 
