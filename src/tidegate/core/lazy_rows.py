@@ -1,7 +1,7 @@
-"""A collection whose rows were put in order, but not copied yet.
+"""A collection whose rows are sorted but not copied yet.
 
-Putting rows in order is cheap while they are numbers; copying their payload is not, and a stage
-that needs two columns of ten, or one row of seven, need not have it all.
+Sorting is cheap as long as it moves row indices; copying the payload is not, and a stage that reads
+two columns of ten, or one row in seven, need not copy the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ __all__ = ["LazyRows", "some_rows"]
 
 
 class LazyRows(Collection):
-    """Rows `picks` of `source`, in that order. `rows` copies them, when somebody asks.
+    """Rows of `source` by index: `picks`, in that order. `rows` copies them on first use.
+
+    A `LazyRows` keeps the whole source in memory. A stage that holds rows takes what it needs
+    (`read`, `take`) or calls `copied`.
 
     >>> source = pa.record_batch({"v": [10, 20, 30]})
     >>> picked = LazyRows(source, np.array([2, 0]), np.array([1, 3]), np.zeros(2, np.int32))
@@ -89,7 +92,7 @@ class LazyRows(Collection):
 
 
 def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
-    """The rows of a collection where `kept` says so, as they stand."""
+    """The rows of a collection for which `kept` is true, in their order."""
     rows, mask = collection.rows, pa.array(kept)
     work: list[Any] = [*rows.columns, collection.time_ns, collection.lane]
 

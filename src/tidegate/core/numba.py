@@ -1,8 +1,9 @@
-"""The one way kernels are compiled.
+"""How kernels are compiled: the only place that calls numba.
 
-A kernel is a plain function over int64 arrays: sequential decisions and nothing else. It is
-compiled on first use, cached on disk beside its source, and runs unchanged without the JIT
-(`NUMBA_DISABLE_JIT=1`), which is how it is debugged and covered.
+A kernel is a plain function over arrays that makes sequential decisions, row by row. It is compiled
+on first use and cached on disk beside its source (`Operator.compile` does so on the driver). It
+runs unchanged without the JIT (`NUMBA_DISABLE_JIT=1`), which is how it is debugged and covered.
+Compiled kernels check no bounds: their callers guarantee the indices.
 """
 
 from __future__ import annotations

@@ -1,16 +1,32 @@
-"""The protocol every stage follows, and chaining.
+"""The protocol every operator follows.
 
 An operator is a frozen config. Its state is a `State` (arrays with a lane axis, tables with a lane
-column) that the caller owns. Columns go in, outcomes come out, in order, all that a call implies:
+column) that the caller owns. Columns go in, outcomes come out: in order, and all that a call
+implies. An operator does no I/O and reads no clock: time comes in with the call (`wall_ns`).
 
-    process(state, collection)   rows came
-    process_late(state, late)    rows came too late for the stage before
-    advance(state, watermark)    no row at or before this will come any more, per lane
-    wake(state, wall_ns)         the deadline `wake_at` asked for has come
-    control(state, signal)       a setting changes, or the stream ends
-    flush(state, lanes)          deliver what is left
+Which call comes when:
 
-An operator does no I/O and reads no clock: time comes in with the collection (`wall_ns`).
+    planning    input_columns, schema, side_schemas, needs_time, uses_wall_time, ...
+                accepts_any_order ─► the stage before is asked for without_buffering()
+                needs_late_in_order ─► the stages before are asked for with_late_in_order()
+                compile()                    on the driver, so that no worker has to
+
+    start       open()                       a new state, or
+                restore(blob) ─► invariants  a snapshot; then resume(wall_ns)
+
+    running     process(collection)          rows came, in order of arrival
+                process_late(late)           rows came that were too late for a stage before
+                advance(watermark)           no row at or before this will come, per lane
+                wake_at() ─► wake(wall_ns)   a deadline by the wall clock has come
+                control(signal)              a setting changes
+                metrics(), snapshot()        at any time between calls
+
+    leaving     forget(lanes)                keys were silent for too long; their lanes are freed
+                flush(lanes)                 the stream ends: deliver everything
+                discard()                    the stream ends at once: forget and count everything
+
+Only `layout` and `process` must be written; everything else has a default that does nothing, or
+passes on what it gets.
 """
 
 from __future__ import annotations
@@ -39,16 +55,21 @@ __all__ = ["Operator", "check_state"]
 
 
 class Operator(ABC):
-    """A stage: frozen settings, and transitions over a state that it does not own."""
+    """A stage: frozen settings, and transitions over a state that it does not own.
+
+    Subclasses are frozen dataclasses whose fields are their settings. They check them in
+    `__post_init__` with `core.checks`.
+    """
 
     name: ClassVar[str]
-    """One word, in snapshots, `explain()` and metrics."""
+    """One word, used in snapshots, `explain()` and metrics. Unique among operators."""
     version: ClassVar[int] = 1
-    """Raised whenever the layout or its meaning changes."""
+    """The version of the state. Raise it whenever the layout or its meaning changes: a snapshot of
+    another version is refused instead of being misread."""
 
     @abstractmethod
     def layout(self) -> Layout:
-        """What the state consists of."""
+        """The arrays and tables the state consists of. Depends on the settings only."""
 
     def invariants(self, state: State) -> None:  # noqa: B027  (nothing to check by default)
         """Raise a StateError unless the state is one the kernels can run on.
@@ -62,30 +83,37 @@ class Operator(ABC):
 
     @abstractmethod
     def process(self, state: State, collection: Collection) -> list[Outcome]:
-        """Rows came, in arrival order. Never empty: the caller leaves empty collections out."""
+        """Rows came, in order of arrival. Never empty: the caller leaves empty collections out.
+
+        Return what leaves now: `Collection` (data), `Late`, `Dropped`, `StreamError`, `Side` and
+        `Watermark`, in the order in which the next stage must see them. Every row must leave once
+        or be held in the state. The result must not depend on how rows are cut into collections.
+        """
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
-        """Time has passed for these lanes. Hand the watermark on, after what it releases."""
+        """No row at or before these times will come any more, one entry per lane. Return what that
+        releases, then the watermark, or a lower one if rows at or before it are still to leave."""
         return [watermark]
 
     def process_late(self, state: State, late: Late) -> list[Outcome]:
-        """Rows came too late for the stage before. Most stages let them pass; windows take some."""
+        """Rows came too late for a stage before. The default passes them on."""
         return [late]
 
     def wake_at(self, state: State) -> int | None:
-        """The wall time (ns) of the next deadline, if there is one."""
+        """The wall time (ns since 1970) of the next deadline, or None. Asked after every call."""
         return None
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
-        """Deadlines up to `wall_ns` are due."""
+        """Deadlines up to `wall_ns` are due. Must not be called again for the same one."""
         return []
 
     def resume(self, state: State, wall_ns: int) -> None:  # noqa: B027  (few stages wait)
-        """The stage runs again after a break: what it waits for by the clock starts anew at
-        `wall_ns`, because nobody looked at the streams meanwhile."""
+        """The stage runs again after a break. Timeouts by the wall clock start anew at `wall_ns`:
+        nobody read the streams meanwhile, so their silence means nothing."""
 
     def uses_wall_time(self) -> bool:
-        """Whether `wake_at` may ever name a deadline. Asked before there is a state."""
+        """Whether `wake_at` may ever name a deadline. Asked before there is a state; on Spark only
+        such stages make empty micro-batches run."""
         return type(self).wake_at is not Operator.wake_at
 
     @property
@@ -106,21 +134,23 @@ class Operator(ABC):
 
     @property
     def accepts_any_order(self) -> bool:
-        """Whether rows may come in any order, as long as none is at or before the watermark."""
+        """Whether rows may come in any order, as long as none is at or before the watermark. The
+        stage before then need not buffer rows to sort them."""
         return False
 
     def input_columns(self) -> frozenset[str] | None:
-        """The columns this stage looks at. None: possibly all."""
+        """The columns this stage reads; None: possibly all."""
         return None
 
     @property
     def outputs_only_read_columns(self) -> bool:
-        """Whether what leaves as data is made of the columns it `reads` alone."""
+        """Whether data that leaves is made of `input_columns` alone, so that no other column need
+        be carried to it."""
         return False
 
     def without_buffering(self) -> Operator:
-        """This stage handing rows on as they come, if holding them is all that it does for the
-        next one. Asked where that one takes them in any order."""
+        """Return a copy of this stage that does not buffer rows in order to sort them. Called by
+        Chain where the next stage accepts rows in any order. The default returns itself."""
         return self
 
     @property
@@ -136,10 +166,12 @@ class Operator(ABC):
         return self
 
     def compile(self) -> None:  # noqa: B027  (a stage without kernels has nothing to do)
-        """Compile the kernels, so that no worker has to: call each with the types it will see."""
+        """Compile the kernels by calling each with the types it will see. Run on the driver: the
+        result is cached on disk, and no worker has to compile in a step a user waits for."""
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
-        """Deliver what these lanes (or all) still hold, in order. The state is then empty."""
+        """The stream ends: deliver what these lanes (None: all) still hold, in order. The state of
+        the lanes is then empty."""
         return []
 
     def forget(self, state: State, lanes: Int32s) -> list[Outcome]:
@@ -149,15 +181,15 @@ class Operator(ABC):
         return self.flush(state, lanes)
 
     def discard(self, state: State) -> dict[str, int]:
-        """A quick end: forget what is buffered, and say how much that was."""
+        """The stream ends at once: forget what is buffered, and return how much that was."""
         return {}
 
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
-        """A setting changes while running. Unknown names are ignored: they may be another's."""
+        """A setting changes while running. Ignore unknown names: another stage may know them."""
         return []
 
     def metrics(self, state: State) -> dict[str, int | float]:
-        """Counters and levels, by the names in the specification."""
+        """Counters and levels by name, numbers only. Rows that wait are `rows_held`."""
         return {}
 
     def watermarks(self, state: State) -> Int64s | None:
@@ -170,7 +202,7 @@ class Operator(ABC):
         return rows
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
-        """The further tables this stage delivers (`Side`), by name."""
+        """The schemas of the side tables this stage delivers (`Side`), by name."""
         return {}
 
     def settings(self) -> dict[str, Any]:
@@ -179,7 +211,7 @@ class Operator(ABC):
         return {f.name: _plain(getattr(self, f.name)) for f in fields(config) if f.init}
 
     def identity(self) -> dict[str, Any]:
-        """What a snapshot must agree with to be restored."""
+        """What a snapshot must agree with to be restored: name, version and settings."""
         return {"name": self.name, "version": self.version, "config": self.settings()}
 
     def open(self, lanes: int = 1) -> State:

@@ -54,7 +54,8 @@ def lanes_like(rows: pa.RecordBatch, lane: int = 0) -> Int32s:
 
 
 def with_columns(rows: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatch:
-    """`rows` and further columns behind them; one of the same name is replaced in place."""
+    """`rows` with further columns behind them; a column of the same name is replaced in place. For
+    columns of our own in state tables; what leaves is named by `columns.add_output_columns`."""
     names = list(rows.schema.names)
     arrays = list(rows.columns)
     for name, values in columns.items():
@@ -116,11 +117,12 @@ class Collection(_Rows):
 
     @property
     def lies(self) -> tuple[pa.RecordBatch, Int64s | None]:
-        """A batch that has the rows, and their numbers there; None for all of it, as it lies."""
+        """A batch that contains the rows, and their indices in it; None: the batch is the rows."""
         return self.rows, None
 
     def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
-        """What `turn` makes of a column, one entry per row; it may be given parts of it."""
+        """Convert a column to a numpy array with one entry per row. `turn` converts an Arrow array;
+        it may be called with parts of the column, by several threads."""
         return turn(self.rows.column(name))
 
     def take(self, rows: NDArray[Any]) -> Collection:

@@ -1,7 +1,8 @@
-"""Work side by side, where a process has more than one core to itself.
+"""Threads for bulk work, where a process has more than one core.
 
-Arrow and the kernels let go of Python's lock, so threads are enough. How many: what `use` said, or
-TIDEGATE_THREADS, or OMP_NUM_THREADS (which Spark sets to the cores of a task), or all cores.
+Arrow and the kernels release Python's lock, so threads are enough. The number of threads is the one
+given to `use`, else TIDEGATE_THREADS, else OMP_NUM_THREADS (which Spark sets to the cores of a
+task), else the number of cores this process may use.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MANY = 1 << 16
-"""Rows from which on it is worth the trouble."""
+"""Below this many rows, threads cost more than they save."""
 
 _count: int | None = None
 _pool: ThreadPoolExecutor | None = None
 
 
 def count() -> int:
-    """How many threads work at the same time."""
+    """The number of threads that work at the same time, the caller's included."""
     global _count
     if _count is None:
         _count = _told("TIDEGATE_THREADS") or _told("OMP_NUM_THREADS") or _cores()
@@ -37,7 +38,7 @@ def count() -> int:
 
 
 def use(threads: int) -> None:
-    """From now on so many."""
+    """Set the number of worker threads, at least 1. Raises `ConfigError` for less."""
     global _count
     if threads < 1:
         raise ConfigError("threads", threads, "must be at least 1")
@@ -46,7 +47,10 @@ def use(threads: int) -> None:
 
 
 def each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """`work` of each item, in order of the items. The caller's thread works too.
+    """Call `work` with every item, by several threads; the results in order of the items.
+
+    The caller's thread works too. If a call raises, no further item is begun, and the first error
+    is raised once those under way have ended.
 
     >>> each(abs, [-1, 2, -3])
     [1, 2, 3]
@@ -79,7 +83,7 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def parts(rows: int) -> list[slice]:
-    """So many rows cut into parts of one size, one for each thread; few rows are one part.
+    """Slices that cut `rows` rows into one part of equal size per thread; below `MANY`, one part.
 
     >>> parts(10)
     [slice(0, 10, None)]
@@ -90,7 +94,7 @@ def parts(rows: int) -> list[slice]:
 
 
 def whole_runs(values: NDArray[Any]) -> list[slice]:
-    """The same for entries of which equal ones lie next to each other, and stay together.
+    """`parts` of an array in which equal values are adjacent: no run of equal values is cut.
 
     >>> import numpy as np
     >>> whole_runs(np.array([3, 3, 1]))
@@ -108,7 +112,7 @@ def _told(variable: str) -> int:
     if said and not (said.isdecimal() and int(said) > 0):
         if variable == "TIDEGATE_THREADS":
             raise ConfigError(variable, said, "must be a whole number, at least 1")
-        return 0  # another's setting, in another's words
+        return 0  # OMP_NUM_THREADS may hold a list, which is for OpenMP alone
     return int(said or 0)
 
 
@@ -118,7 +122,8 @@ def _cores() -> int:
 
 
 def _close() -> None:
-    """The threads end with their work; a forked process has none of them and starts its own."""
+    """Let go of the pool: its threads end with their work. A forked process has none of them and
+    makes a pool of its own."""
     global _pool
     _pool = None
 

@@ -1,4 +1,16 @@
-"""Rows by lane and time, in time linear in the rows, for some of the lanes at a time."""
+"""Sort rows by (lane, time, arrival), in time linear in the rows.
+
+    1. one pass: how many rows each lane has and between which times (`find_spans`); if the rows are
+       in order already, nothing else is done
+    2. rows are dealt to threads by lane (`deal`), and each thread sorts its lanes:
+       a. counted into as many equal parts of the lane's span as it has rows (`sort_roughly`): where
+          times are spread evenly, hardly a row is then out of place
+       b. each moved to its place (`insert_rows`), or, where that would be far, a radix sort by time
+          and a counting sort by lane
+    3. the rows of each lane that the watermark has passed are written first (`split`)
+
+Every step is stable, so rows with equal times keep their order of arrival.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +31,42 @@ ACCEPTED = 0
 _BITS = np.uint64(11)
 _BUCKETS = 2**11
 _DIGIT = np.uint64(_BUCKETS - 1)
-"""A digit of the radix sort: 2,048 buckets stay in the first-level cache."""
+"""A digit of the radix sort: 2,048 counters (16 KiB) stay in the first-level cache."""
 _SIGN = np.uint64(2**63)
-
-"""With its sign bit turned, an int64 is a uint64 of the same order: distances cannot wrap."""
+"""With its sign bit flipped, an int64 is a uint64 of the same order: differences cannot wrap."""
 
 MOVES = 16
-"""Places that rows may be moved on average before it costs more than a radix sort."""
+"""Positions a row may be moved on average before that costs more than a radix sort."""
+
+
+class Spans(NamedTuple):
+    """Per lane: where its rows begin in the sorted order (one more entry than lanes), and its
+    earliest and latest time."""
+
+    edges: Any
+    first: Any
+    last: Any
+
+
+class Scratch(NamedTuple):
+    """Room for counting: the part of each row, and the next free position of each part."""
+
+    part: Any
+    places: Any
+
+
+class Arranged(NamedTuple):
+    """Rows in order: their indices, times and lanes."""
+
+    rows: Int64s
+    time_ns: Int64s
+    lane: Int32s
 
 
 @kernel
-def spans(
-    lanes: Int32s, times: Int64s, codes: Any, edges: Int64s, first: Int64s, last: Int64s
-) -> bool:
-    """Where the accepted rows of each lane will begin, and between which times they lie. Whether
-    all rows are accepted, and by (lane, time) already."""
+def find_spans(lanes: Int32s, times: Int64s, codes: Any, spans: Spans) -> bool:
+    """Fill `spans` from the accepted rows. Whether all rows are accepted and sorted already."""
+    edges, first, last = spans
     edges[:] = 0
     first[:] = MAX_NS
     last[:] = MIN_NS
@@ -57,8 +90,8 @@ def spans(
 
 @kernel
 def deal(lanes: Int32s, codes: Any, owner: Int32s, starts: Int64s, dealt: Int64s) -> None:
-    """Deal the accepted rows out to the owners of their lanes, from `starts[owner]` on; each gets
-    them in order of arrival. Without a question per row that could be guessed wrongly."""
+    """Write the accepted rows to the owners of their lanes, from `starts[owner]` on, in order of
+    arrival."""
     free = starts.copy()
     for row in range(lanes.shape[0]):
         if codes[row] == ACCEPTED:
@@ -68,16 +101,18 @@ def deal(lanes: Int32s, codes: Any, owner: Int32s, starts: Int64s, dealt: Int64s
 
 
 @kernel
-def roughly(
-    lanes: Int32s, times: Int64s, edges: Int64s, first: Int64s, last: Int64s,
-    rows: Int64s, part: Int32s, places: Int32s, order: Int64s, which: Int64s,
+def sort_roughly(
+    lanes: Int32s, times: Int64s, spans: Spans, rows: Int64s, scratch: Scratch, order: Int64s,
+    which: Int64s,
 ) -> None:  # fmt: skip
-    """Put these rows, which are all of the lanes `which`, into `order` by lane and nearly by time.
+    """Put `rows`, all those of the lanes `which`, into `order` by lane and nearly by time.
 
     The span of a lane is cut into as many equal parts as it has rows, and rows are counted into
-    them. Where times are spread evenly a part has one or two, and hardly a row is out of place;
-    at worst all rows of a lane share a part and stay in order of arrival.
+    them. Where times are spread evenly a part has one or two; at worst all rows of a lane share a
+    part and stay in order of arrival.
     """
+    edges, first, last = spans
+    part, places = scratch
     scale = np.zeros(len(first), np.float64)
     for lane in which:
         span = np.float64(last[lane]) - np.float64(first[lane])
@@ -87,7 +122,7 @@ def roughly(
             places[at] = 0
     for k in range(len(rows)):
         lane = lanes[rows[k]]
-        # As floats: never decreasing with time, whatever is rounded away.
+        # Rounding does no harm: the part never decreases with time.
         above = (np.float64(times[rows[k]]) - np.float64(first[lane])) * scale[lane]
         at = edges[lane] + np.int64(above)
         part[k] = at
@@ -106,9 +141,9 @@ def roughly(
 
 @kernel
 def insert_rows(order: Int64s, edges: Int64s, times: Int64s, stamps: Int64s, which: Int64s) -> bool:
-    """Bring the rows of these lanes into order of time by moving each to its place; `stamps` are
-    then their times. False, with nothing done that matters, if they would have to move far."""
-    budget = np.int64(4096)  # and more with every row: rows far out of order are found out early
+    """Sort the rows of these lanes by time, moving each to its place; `stamps` become their times.
+    False if rows would have to move far: `order` is then no worse than before."""
+    budget = np.int64(4096)  # grows with every row; rows far out of order use it up early
     for lane in which:
         for at in range(edges[lane], edges[lane + 1]):
             stamps[at] = times[order[at]]
@@ -127,7 +162,7 @@ def insert_rows(order: Int64s, edges: Int64s, times: Int64s, stamps: Int64s, whi
 
 @kernel
 def radix(order: Int64s, times: Int64s) -> Int64s:
-    """These rows by time, digit by digit from the earliest; equal ones stay as they were."""
+    """Sort row indices by time, digit by digit of the distance from the earliest; stable."""
     rows = len(order)
     other = np.empty(rows, np.int64)
     lowest, highest = times[order[0]], times[order[0]]
@@ -157,19 +192,16 @@ def radix(order: Int64s, times: Int64s) -> Int64s:
 
 
 @kernel
-def by_lane_and_time(
-    lanes: Int32s, times: Int64s, edges: Int64s, first: Int64s, last: Int64s,
-    rows: Int64s, part: Int32s, places: Int32s, order: Int64s, stamps: Int64s, which: Int64s,
+def sort_lanes(
+    lanes: Int32s, times: Int64s, spans: Spans, rows: Int64s, scratch: Scratch, order: Int64s,
+    stamps: Int64s, which: Int64s,
 ) -> None:  # fmt: skip
-    """Put these rows, which are all of the lanes `which`, into `order` by (lane, time, arrival),
-    and their times into `stamps`; in time linear in the rows. `part` and `places` are scratch.
-
-    Rows are put roughly in order and then moved to their places. Where that is far, a radix sort of
-    the times, then a counting sort by lane. All of these are stable.
-    """
+    """Put `rows`, all those of the lanes `which`, into `order` by (lane, time, arrival), and their
+    times into `stamps`."""
     if len(rows) == 0:
         return
-    roughly(lanes, times, edges, first, last, rows, part, places, order, which)
+    edges = spans.edges
+    sort_roughly(lanes, times, spans, rows, scratch, order, which)
     if insert_rows(order, edges, times, stamps, which):
         return
     free = edges.copy()
@@ -182,7 +214,7 @@ def by_lane_and_time(
 
 @kernel
 def passed(stamps: Int64s, edges: Int64s, watermark: Int64s, leaves: Int64s, which: Int64s) -> None:
-    """How many rows of each of these lanes the watermark has passed."""
+    """Count the rows of each of these lanes at or before its watermark into `leaves`."""
     for lane in which:
         begin, end = edges[lane], edges[lane + 1]
         while begin < end:
@@ -195,12 +227,13 @@ def passed(stamps: Int64s, edges: Int64s, watermark: Int64s, leaves: Int64s, whi
 
 
 @kernel
-def part_rows(
+def split(
     order: Int64s, stamps: Int64s, edges: Int64s, leaves: Int64s, out: Int64s, which: Int64s,
-    rows: Int64s, when: Int64s, where: Int32s,
+    into: Arranged,
 ) -> None:  # fmt: skip
-    """Write down the rows of these lanes: those that leave from `out[lane]` on, the others behind
-    all that leave."""
+    """Write the rows of these lanes: those that leave from `out[lane]` on, the others behind all
+    that leave."""
+    rows, when, where = into
     total = out[len(out) - 1]
     for lane in which:
         cut = edges[lane] + leaves[lane]
@@ -212,16 +245,8 @@ def part_rows(
             rows[there + at], when[there + at], where[there + at] = order[at], stamps[at], lane
 
 
-class Arranged(NamedTuple):
-    """Rows in order: their numbers, times and lanes."""
-
-    rows: Int64s
-    time_ns: Int64s
-    lane: Int32s
-
-
 def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
-    """Row numbers by (lane, time, arrival)."""
+    """Row indices in order of (lane, time, arrival); `count` is the number of lanes."""
     codes = np.zeros(len(lanes), np.int8)
     return _sorted(lanes, times, codes, count)[0]
 
@@ -229,9 +254,13 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
 def arrange(
     lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, count: int
 ) -> tuple[Arranged, Arranged]:
-    """The accepted rows in two parts, each by (lane, time, arrival): those the watermark of their
-    lane has passed, and those that wait."""
-    # All memory is asked for here: other threads would give theirs back to the system each time.
+    """The accepted rows in two parts, each in order of (lane, time, arrival): those at or before
+    the watermark of their lane, and the rest.
+
+    `codes` has one entry per row, 0 (`ACCEPTED`) for rows to be sorted. `watermark` has one entry
+    per lane, `count` is the number of lanes.
+    """
+    # Memory is allocated here: worker threads would return theirs to the system each time.
     order, stamps, edges = _sorted(lanes, times, codes, count)
     leaves, out = np.empty(count, np.int64), np.zeros(count + 1, np.int64)
     passed(stamps, edges, watermark, leaves, np.arange(count))
@@ -240,9 +269,9 @@ def arrange(
     where = np.empty(len(order), np.int32)
 
     def write(which: Int64s) -> None:
-        part_rows(order, stamps, edges, leaves, out, which, rows, when, where)
+        split(order, stamps, edges, leaves, out, which, Arranged(rows, when, where))
 
-    each(write, _dealt_out(len(order), count))
+    each(write, _lanes_per_thread(len(order), count))
     cut = int(out[count])
     return (
         Arranged(rows[:cut], when[:cut], where[:cut]),
@@ -251,15 +280,16 @@ def arrange(
 
 
 def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64s, Int64s, Int64s]:
-    """The accepted rows in order, their times, and where each lane begins."""
+    """The accepted rows in order, their times, and where the rows of each lane begin."""
     n, lanes, times, codes = len(lanes), as_readonly(lanes), as_readonly(times), as_readonly(codes)
     edges, ends = np.empty(count + 1, np.int64), np.empty((2, count), np.int64)
-    if spans(lanes, times, codes, edges, ends[0], ends[1]):
+    spans = Spans(edges, ends[0], ends[1])
+    if find_spans(lanes, times, codes, spans):
         return np.arange(n), times, edges
     total = int(edges[count])
-    hands = _dealt_out(total, count)
-    owner, starts = np.zeros(count, np.int32), np.zeros(len(hands) + 1, np.int64)
-    for number, which in enumerate(hands):
+    shares = _lanes_per_thread(total, count)
+    owner, starts = np.zeros(count, np.int32), np.zeros(len(shares) + 1, np.int64)
+    for number, which in enumerate(shares):
         owner[which] = number
         starts[number + 1] = starts[number] + np.diff(edges)[which].sum()
     dealt, order, stamps = (np.empty(total, np.int64) for _ in range(3))
@@ -268,16 +298,15 @@ def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64
 
     def work(number: int) -> None:
         mine = slice(starts[number], starts[number + 1])
-        by_lane_and_time(
-            lanes, times, edges, ends[0], ends[1],
-            dealt[mine], part[mine], places, order, stamps, hands[number],
-        )  # fmt: skip
+        scratch = Scratch(part[mine], places)
+        sort_lanes(lanes, times, spans, dealt[mine], scratch, order, stamps, shares[number])
 
-    each(work, range(len(hands)))
+    each(work, range(len(shares)))
     return order, as_readonly(stamps), edges
 
 
-def _dealt_out(rows: int, count: int) -> list[Int64s]:
-    """The lanes for each thread, in turns: busy ones often have low numbers, being the first."""
+def _lanes_per_thread(rows: int, count: int) -> list[Int64s]:
+    """The lanes for each thread, in turns: busy keys are often the first ones, and would otherwise
+    all fall to the same thread."""
     some = min(len(parts(rows)), count)
     return [np.arange(number, count, some) for number in range(some)]

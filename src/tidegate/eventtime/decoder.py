@@ -85,6 +85,15 @@ class TimeColumn:
 class Decoder:
     """Gives every row its time. Without a declaration that is the processing time.
 
+    Parameters
+    ----------
+    times
+        The declarations. More than one only for tuples of several messages, each with its message.
+    types
+        The event-time types by name; default: the built-in ones.
+
+    Raises `ConfigError` for an unknown type, and for several declarations without a message.
+
     >>> import pyarrow as pa
     >>> decoder = Decoder((TimeColumn("stamp", "unixtimestamp_ms"),))
     >>> rows = pa.record_batch({"stamp": ["1500", "soon"], "v": [1, 2]})

@@ -23,7 +23,18 @@ __all__ = ["ProcessTimeWatermark"]
 
 @dataclass(frozen=True)
 class ProcessTimeWatermark(Operator):
-    """Stamps rows with the wall clock and lets a watermark pass at every window end.
+    """Stamps rows with the wall clock and emits a watermark at every window end.
+
+    Parameters
+    ----------
+    interval
+        The distance of watermarks (wall time). Default 1 s; use the size of the windows behind it,
+        or a divisor: smaller values only emit more watermarks, larger ones close windows late.
+    offset
+        Shifts the ticks away from the epoch, as windows with an offset need it. Default 0; may be
+        negative.
+
+    Raises `ConfigError` for an interval below 1 ns, or a value that is no duration.
 
     >>> import pyarrow as pa
     >>> stage = ProcessTimeWatermark("1 s")

@@ -112,7 +112,8 @@ class Decisions(NamedTuple):
     against: Any
     """LATE: the watermark. SKEWED: the time the row was ahead of. Otherwise not written."""
     decided_at: Any
-    """SKEWED and NO_SLOT: the row whose arrival decided it, itself or a later one."""
+    """The row whose arrival decided this one: itself, or a later one if it was suspect. Starts as
+    the row itself where rows may be suspect; else written for NO_SLOT and SKEWED only."""
     previous: Any
     """SUSPECT: the suspect of the same lane before it, or -1."""
     last_suspect: Any
@@ -285,6 +286,7 @@ def admit(
                     other = row
                     while other >= 0:
                         out.verdict[other] = _ACCEPTED
+                        out.decided_at[other] = row
                         place = slot_of(lane, rows.source[other], lanes)
                         lanes.idle[lane, place] = 0
                         lanes.wall[lane, place] = wall_ns
@@ -345,6 +347,7 @@ def admit_single_source(
                 other = row
                 while other >= 0:
                     out.verdict[other] = _ACCEPTED
+                    out.decided_at[other] = row
                     time = max(time, rows.time_ns[other])
                     other = out.previous[other]
                 out.last_suspect[lane] = -1

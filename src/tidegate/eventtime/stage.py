@@ -243,6 +243,8 @@ class EventtimeWatermark(Operator):
             self._keep_suspects(state, collection, decided)
         verdict = _all_accepted(collection) if decided is None else decided.verdict
         data = self._leaving(state, collection, verdict)
+        if data is not None and decided is not None and not self.hold and self._rules.skew_mode:
+            data = data._replace(arrival=decided.decided_at[data.arrival])
         out = self._in_sequence(state, data, late, lanes, before)
         return out if errors is None else [*out, errors]
 
@@ -264,7 +266,7 @@ class EventtimeWatermark(Operator):
         out = Decisions(
             verdict=np.zeros(n, np.int8),
             against=np.empty(n, np.int64),
-            decided_at=np.empty(n, np.int64),
+            decided_at=np.arange(n) if by_rows else np.empty(n, np.int64),
             previous=np.empty(n if by_rows else 0, np.int64),
             last_suspect=np.full(state.lanes if by_rows else 0, -1, np.int64),
         )
@@ -383,7 +385,7 @@ class EventtimeWatermark(Operator):
         wall_ns = 0 if collection is None else collection.wall_ns
         rows = LazyRows(payload, *leaving, wall_ns)
         few = _COPY_BELOW * len(rows) < payload.num_rows
-        return _Leaving(rows.copied() if few else rows, None)
+        return _Leaving(rows.copied() if few else rows, leaving.rows - waited)
 
     def _in_sequence(
         self,
@@ -398,7 +400,7 @@ class EventtimeWatermark(Operator):
         out: list[Outcome] = []
         if late is not None and self.late_in_order:
             before = before.copy()
-            out = _between(data, late, before, self._rules.tie)
+            out = _between(data, late, before, by_time=self.hold, tie=self._rules.tie)
         elif data is not None:
             out = [data.rows]
         watermark = state["watermark"]
@@ -494,11 +496,11 @@ class EventtimeWatermark(Operator):
 
 
 class _Leaving(NamedTuple):
-    """Data that leaves. `arrival` are the positions of the rows in the collection, where they leave
-    as they came; None where they leave in order of time."""
+    """Data that leaves, and for each row the position in the collection of the row whose arrival
+    decided it: usually itself; negative for rows of earlier collections."""
 
     rows: Collection
-    arrival: Int64s | None
+    arrival: Int64s
 
 
 class _LateRows(NamedTuple):
@@ -508,13 +510,18 @@ class _LateRows(NamedTuple):
     arrival: Int64s
 
 
-def _between(data: _Leaving | None, late: _LateRows, handed: Int64s, tie: int) -> list[Outcome]:
-    """Late rows between the data, each group behind its watermark. `handed` are the watermarks
-    handed on so far, by lane, and are moved.
+def _between(
+    data: _Leaving | None, late: _LateRows, handed: Int64s, *, by_time: bool, tie: int
+) -> list[Outcome]:
+    """Late rows between the data, each behind its watermark, in the order in which they would leave
+    if every row were a collection of its own. `handed` are the watermarks handed on so far, by
+    lane, and are moved.
 
-    Per lane, late rows come in groups, numbered from 0. Data of segment k leaves before group k:
-    rows in order of time belong to the first group whose watermark (and `tie`) has passed them,
-    rows as they came to the first group that arrived behind them.
+    Before a late row leave, of its lane: where data leaves in order of time (`by_time`), the rows
+    at or before its watermark and, with `tie`, those 1 ns behind it that had arrived, because they
+    left at once; where data leaves as it came, the rows that had arrived. Late rows with
+    the same data and the same watermark before them form a group, numbered from 0 in each lane, and
+    the data between two groups a segment. Segment k of all lanes leaves before group k.
     """
     rows = late.rows
     group = np.zeros(len(rows), np.int64)
@@ -522,22 +529,24 @@ def _between(data: _Leaving | None, late: _LateRows, handed: Int64s, tie: int) -
     for lane in np.unique(rows.lane):
         mine = np.flatnonzero(rows.lane == lane)
         watermark, arrival = rows.watermark_ns[mine], late.arrival[mine]
+        before = np.zeros(len(mine), np.int64)  # data rows of this lane before each late row
         own = np.zeros(0, np.int64)
         if data is not None:
             own = np.flatnonzero(data.rows.lane == lane)
-        new = np.diff(watermark) > 0
-        if data is not None and data.arrival is not None:
-            came_before = np.searchsorted(data.arrival[own], arrival)
-            new |= np.diff(came_before) > 0
+            if by_time:
+                time, came = data.rows.time_ns[own], data.arrival[own]
+                before = np.searchsorted(time, watermark, side="right")
+                # Equal times are in order of arrival, so the tied rows that had come are a run.
+                tied = np.searchsorted(time, watermark + tie, side="right")
+                for k in np.flatnonzero(tied > before).tolist():
+                    run = came[before[k] : tied[k]]
+                    before[k] += np.searchsorted(run, arrival[k])
+            else:
+                before = np.searchsorted(data.arrival[own], arrival)
+        new = (np.diff(watermark) > 0) | (np.diff(before) > 0)
         group[mine] = np.concatenate([[0], np.cumsum(new)])
-        first = np.concatenate([[0], np.flatnonzero(new) + 1])
-        if data is None:
-            continue
-        if data.arrival is None:
-            limits, values = watermark[first] + tie, data.rows.time_ns[own]
-        else:
-            limits, values = arrival[first], data.arrival[own]
-        segment[own] = np.searchsorted(limits, values, side="left")
+        first = before[np.concatenate([[0], np.flatnonzero(new) + 1])]
+        segment[own] = np.searchsorted(first, np.arange(len(own)), side="right")
     out: list[Outcome] = []
     last = max(int(group.max()), int(segment.max(initial=0)))
     for number in range(last + 1):
@@ -546,12 +555,12 @@ def _between(data: _Leaving | None, late: _LateRows, handed: Int64s, tie: int) -
         which = np.flatnonzero(group == number)
         if len(which) == 0:
             continue
-        lane, first = np.unique(rows.lane[which], return_index=True)
-        time = rows.watermark_ns[which[first]]
-        moved = time > handed[lane]
+        lanes, at = np.unique(rows.lane[which], return_index=True)
+        times = rows.watermark_ns[which[at]]
+        moved = times > handed[lanes]
         if moved.any():
-            handed[lane[moved]] = time[moved]
-            out.append(Watermark(time[moved], lane[moved]))
+            handed[lanes[moved]] = times[moved]
+            out.append(Watermark(times[moved], lanes[moved]))
         out.append(rows if len(which) == len(rows) else rows.take(which))
     return out
 

@@ -470,7 +470,7 @@ def dates(column: pa.Array, options: TimeOptions) -> Parsed:
 
 def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
     """Text in the `format` of the declaration, as `datetime.strptime` reads it. Formats without
-    fractions and zones are read by Arrow; others value by value, about fifty times as slow."""
+    fractions and zones are read by Arrow; others value by value, which is slow."""
     if options.format is None:
         raise ConfigError(
             "eventtime.format", None, 'is required for `date_time`, e.g. "%d.%m.%Y %H:%M:%S"'
@@ -528,7 +528,7 @@ def iso8601(column: pa.Array, options: TimeOptions) -> Parsed:
     """`2026-01-01T00:00:00.123456789+01:00` and its shorter forms; without a zone it is UTC or
     local to `zone`.
 
-    Arrow's own cast is tried first: it is thirty times as fast, and reads a part of what is allowed
+    Arrow's own cast is tried first: it is many times as fast, and reads a part of what is allowed
     here. What it does not read goes through the regular expression.
     """
     column = _plain(column)
