@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidegate as tg
+from tidegate import triggers
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET
 from tidegate.pipeline import STAGES, explain, json_schema, plan
@@ -109,3 +111,47 @@ def test_the_laws_hold_for_it(
     assert_cut_law(operator, collection, at, lanes=3)
     assert_restart_law(operator, [collection, collection], lanes=3)
     assert play(operator, [collection], lanes=3)
+
+
+# -- a trigger ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def after_mark() -> Iterator[None]:
+    @triggers.trigger("after_mark")  # this is all it takes
+    @dataclass(frozen=True)
+    class AfterMark(triggers.Trigger):
+        """Fires after a row whose column has this value."""
+
+        column: str
+        value: str = "end"
+
+        def compile(self, program: triggers.TriggerProgram) -> None:
+            program.condition(lambda rows: pc.equal(rows[self.column], self.value), self.name)
+
+    yield
+    del triggers.TRIGGERS["after_mark"]
+
+
+WINDOWS = """
+streams:
+  fleet: {columns: [car, t, mark], key: car, eventtime: {column: t, type: unixtimestamp_ns}}
+options: {eventtime: {enabled: true}}
+stages:
+  - window: {tumbling: 1 h, aggregates: {n: count}, trigger: {any: [after_mark: mark, count: 100]}}
+"""
+
+
+@pytest.mark.usefixtures("after_mark")
+def test_a_trigger_runs_from_a_pipeline_file() -> None:
+    flow = plan(tg.PipelineDefinition.from_yaml(WINDOWS)).flow()
+    marks = ["a", "end", "b", "c", "end", "d"]
+    rows = pa.record_batch({"car": ["x"] * 6, "t": list(range(6)), "mark": marks})
+    out = [*flow.process(rows), *flow.end()]
+    panes = [o.rows.to_pylist() for o in out if isinstance(o, tg.Collection)]
+    fired = [row["trigger"] for pane in panes for row in pane]
+    assert fired[:2] == ["after_mark", "after_mark"]
+    assert [row["n"] for pane in panes for row in pane][:2] == [2, 3]
+    wrong = WINDOWS.replace("after_mark: mark", "after_mark: {colum: x}")
+    with pytest.raises(tg.ConfigError, match=r"after_mark\.colum: .*did you mean column.*line 6"):
+        plan(tg.PipelineDefinition.from_yaml(wrong))
