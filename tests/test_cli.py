@@ -98,6 +98,12 @@ def test_explain_as_text_and_json(pipeline: Path) -> None:
     assert "PhysicalEventtimeWatermark" in json.dumps(json.loads(made.stdout))
 
 
+def test_warm_compiles_every_stage() -> None:
+    lines = tidegate("warm").stdout.splitlines()
+    stages = ["eventtime_watermark", "synchronize", "batch", "window", "compact"]
+    assert [line.split()[0] for line in lines] == stages
+
+
 def test_schema_is_json_schema() -> None:
     schema = json.loads(tidegate("schema").stdout)
     assert {"streams", "options", "stages", "sink"} <= set(schema["properties"])

@@ -3,8 +3,9 @@
 
 `HeldRows` is the working memory of a batcher: one record per row that came and has not left, the
 lists that link them, and (for the stage) the columns of the rows in the chunks they arrived in. A
-row keeps its number until more rows have left than wait; then `compact` renumbers. So a call costs
-what it brings and what leaves, not what waits, and memory stays within twice what waits.
+row keeps its number until twice as many rows have left as wait; then `compact` renumbers. So a call
+costs what it brings and what leaves, not what waits, and memory stays within three times what
+waits.
 
 The one way into the kernel, for the in-process class and for the stage alike.
 """
@@ -62,7 +63,7 @@ __all__ = [
 ]
 
 SLACK_ROWS = 1 << 15
-"""Rows that have left and whose memory is kept, beyond as many as wait. Below the rows of a usual
+"""Rows that have left and whose memory is kept, beyond twice what waits. Below the rows of a usual
 call (10,000), every call renumbers; above, a batcher holds on to megabytes for nothing."""
 
 _NO_LANES = as_readonly(np.empty(0, np.int32))
@@ -206,8 +207,8 @@ class HeldRows:
         return np.asarray(self._lists["head"][:, Place.ACTIVE] >= 0)
 
     def is_sparse(self, waiting: int) -> bool:
-        """Whether more rows have left than wait, so that it is worth renumbering."""
-        return self.used > 2 * waiting + SLACK_ROWS
+        """Whether twice as many rows have left as wait, so that it is worth renumbering."""
+        return self.used > 3 * waiting + SLACK_ROWS
 
     def compact(self) -> Int64s:
         """Forget rows that have left and renumber the others. Returns their old numbers."""

@@ -350,9 +350,9 @@ def _why_not(gates: Int64s, rates: NDArray[np.float64]) -> pa.Array:
     if not len(others):
         return pa.nulls(len(gates), pa.string())
     named = np.isin(gates[others], (Gate.NOT_WHOLE, Gate.TOO_SLOW))
-    rounded = np.where(named, np.round(np.nan_to_num(rates[others]), 3), 0.0)
-    cases, which = np.unique(np.stack([gates[others], rounded]), axis=1, return_inverse=True)
-    texts = pa.array([why_not_gating(int(gate), rate) for gate, rate in cases.T.tolist()])
+    millihertz = np.where(named, np.nan_to_num(rates[others]) * 1000, 0).astype(np.int64)
+    cases, which = np.unique(millihertz * len(Gate) + gates[others], return_inverse=True)
+    texts = [why_not_gating(c % len(Gate), c // len(Gate) / 1000) for c in cases.tolist()]
     at = np.zeros(len(gates), np.int64)
-    at[others] = which.reshape(-1)
-    return texts.take(pa.array(at, mask=gates == 0))
+    at[others] = which
+    return pa.array(texts, pa.string()).take(pa.array(at, mask=gates == 0))
