@@ -74,7 +74,7 @@ def test_a_changed_state_of_the_stage_is_refused_or_safe(policy: str) -> None:
         given = messages(rnd, size)
         rows = pa.record_batch({"topic": [TOPICS[i] for i, _ in given], "v": list(range(size))})
         lanes = np.array([rnd.randrange(3) for _ in given], np.int32)
-        return Collection.of(rows, np.array([t for _, t in given]), lanes)
+        return Collection(rows, np.array([t for _, t in given]), lanes)
 
     refused = 0
     for _ in range(600):

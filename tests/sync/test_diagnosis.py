@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tidegate.sync import ApproximateTime, Diagnosis, ExactTime
+from tidegate.core.outcomes import Collection
+from tidegate.sync import ApproximateTime, Diagnosis, ExactTime, Synchronize
 
 MS = 1_000_000
 PERIOD = 100 * MS
@@ -142,3 +144,30 @@ def test_a_topic_that_never_came_and_exact_matching() -> None:
         for t, by in (("a", 0), ("b", 0), ("c", 20))
     )
     assert bridged.diagnose().problem == "healthy"
+
+
+def test_the_stage_delivers_a_diagnosis_per_key_when_it_changes() -> None:
+    stage = Synchronize(("t0", "t1", "t2"), queue_size=QUEUE, keys=("car",), diagnosis=True)
+    state = stage.open(2)
+    healthy, lagging = stream(3, -1, "none"), stream(3, 1, "lagging")
+    told = []
+    for part in range(0, len(healthy), 60):
+        for lane, messages in enumerate((healthy, lagging)):
+            given = messages[part : part + 60]
+            rows = pa.record_batch(
+                {"car": [f"car {lane}"] * len(given), "topic": [t for t, _ in given]}
+            )
+            times = np.array([t for _, t in given])
+            lanes = np.full(len(given), lane, np.int32)
+            for out in stage.process(state, Collection(rows, times, lanes)):
+                if out.kind == "diagnosis":
+                    assert out.rows.schema == stage.side_schemas(rows.schema)["diagnosis"]
+                    told += out.rows.to_pylist()
+    assert [(row["car"], row["problem"]) for row in told if row["car"] == "car 0"] == [
+        ("car 0", "healthy")
+    ]
+    last = [row for row in told if row["car"] == "car 1"][-1]
+    assert (last["problem"], last["topic"]) == ("lagging", "t1")
+    assert abs(last["by_ns"] - 2500 * MS) < 1.25 * PERIOD
+    assert "t1 is" in last["text"]
+    assert len(told) <= 4

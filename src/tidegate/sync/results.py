@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import format_duration
 
-__all__ = ["ClockJump", "Diagnosis", "SyncResult", "SyncSet", "Unmatched"]
+__all__ = ["PROBLEMS", "ClockJump", "Diagnosis", "SyncResult", "SyncSet", "Unmatched"]
 
 
 class SyncSet(NamedTuple):
@@ -96,6 +96,13 @@ class SyncResult:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+PROBLEMS = (
+    "starting", "healthy", "silent", "stuck", "lagging", "leading", "drifting", "bursting",
+    "unmatched",
+)  # fmt: skip
+"""What a diagnosis may say. State refers to these by number: append only."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,13 @@ from tidegate.core.columns import LANE, PLACE
 from tidegate.core.outcomes import Collection, Dropped, Int32s, Int64s, Outcome
 from tidegate.core.state import State
 from tidegate.sync.matchers import Decided
+from tidegate.sync.results import Diagnosis
 from tidegate.sync.settings import SyncSettings
 
 __all__ = [
     "AllRows",
+    "diagnosis_rows",
+    "diagnosis_schema",
     "held_and_new",
     "jump_rows",
     "jump_schema",
@@ -178,6 +181,34 @@ def jump_rows(rows: AllRows, jumps: Any, topic: str, keys: tuple[str, ...]) -> p
         [*named.columns, pa.array(jumps["time_ns"]), pa.array(jumps["amount"])],
         schema=jump_schema(rows.schema, topic, keys),
     )
+
+
+def diagnosis_schema(rows: pa.Schema, keys: tuple[str, ...]) -> pa.Schema:
+    """The side table `diagnosis`: the fields of `Diagnosis`, and the sentence it makes."""
+    numbers = ("by_ns", "queue_size", "offset_ns", "refused")
+    return pa.schema(
+        [
+            *(rows.field(key) for key in keys),
+            pa.field("problem", pa.string()),
+            pa.field("topic", pa.string()),
+            *(pa.field(name, pa.int64()) for name in numbers),
+            pa.field("text", pa.string()),
+        ]
+    )
+
+
+def diagnosis_rows(
+    rows: pa.RecordBatch, found: list[Diagnosis], keys: tuple[str, ...]
+) -> pa.RecordBatch:
+    """One row per diagnosis; `rows` has a row of each key."""
+    schema = diagnosis_schema(rows.schema, keys)
+    arrays = [rows.column(key) for key in keys]
+    arrays += [
+        pa.array([getattr(one, field.name) for one in found], field.type)
+        for field in list(schema)[len(keys) : -1]
+    ]
+    arrays.append(pa.array([str(one) for one in found], pa.string()))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def merge_unknown(

@@ -37,7 +37,7 @@ from tidegate.sync import rows as assemble
 from tidegate.sync.diagnosis import counters_of, diagnose
 from tidegate.sync.lane import KernelArrays, Messages, Reason
 from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
-from tidegate.sync.results import Diagnosis
+from tidegate.sync.results import PROBLEMS, Diagnosis
 from tidegate.sync.settings import SyncSettings
 
 __all__ = ["Synchronize"]
@@ -70,8 +70,14 @@ class Synchronize(SyncSettings, Operator):
     policy: str = "approximate"
     """`"approximate"` or `"exact"` (equal stamps; queue_size then counts open stamps)."""
 
+    diagnosis: bool = False
+    """Deliver a side table `diagnosis`: a row for a key whenever its diagnosis (`Diagnosis.problem`
+    and `topic`) changes, at the end of a collection. Off by default: it costs a look at every key
+    of a collection, and when rows come depends on how the input was cut."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        boolean("diagnosis", self.diagnosis)
         self._put("keys", names("keys", self.keys))
         boolean("unmatched", self.unmatched)
         if not isinstance(self.topic, str) or not self.topic:
@@ -116,6 +122,7 @@ class Synchronize(SyncSettings, Operator):
             **base.arrays,
             "handed": Column(np.int64, (), UNSET),  # the last watermark handed on
             "unusable": Column(np.int64, (2,)),  # rows of no known topic, rows without a topic
+            "told": Column(np.int64),  # the last diagnosis delivered: see _verdicts
         }
         return Layout(arrays, base.tables)
 
@@ -124,9 +131,12 @@ class Synchronize(SyncSettings, Operator):
         return assemble.set_schema(rows, self, self.topic, self.keys)
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
-        if self.max_jump_back is None:
-            return {}
-        return {"clock_jump": assemble.jump_schema(rows, self.topic, self.keys)}
+        out = {}
+        if self.max_jump_back is not None:
+            out["clock_jump"] = assemble.jump_schema(rows, self.topic, self.keys)
+        if self.diagnosis:
+            out["diagnosis"] = assemble.diagnosis_schema(rows, self.keys)
+        return out
 
     def _check(self, rows: pa.Schema) -> None:
         for field, column in [("topic", self.topic), *(("keys", key) for key in self.keys)]:
@@ -182,7 +192,32 @@ class Synchronize(SyncSettings, Operator):
             rest = collection.take(unknown)
             assemble.merge_unknown(out, rest, unknown, usable, done[0][0], count)
         assemble.keep(state, all_rows, stays, places)
+        if self.diagnosis and len(usable):
+            out += self._verdicts(state, collection, usable)
         return out
+
+    def _verdicts(self, state: State, collection: Collection, usable: Int64s) -> list[Outcome]:
+        """The diagnoses that changed, of the lanes of this collection.
+
+        `told` holds the last one of a lane as problem + 16 * (topic + 1); 0: none yet. Starting up
+        is not worth a row.
+        """
+        lanes, first = np.unique(collection.lane[usable], return_index=True)
+        topics, searches = self.matcher.topics(state), self.matcher.searches(state)
+        found, rows = [], []
+        for lane, row in zip(lanes.tolist(), usable[first].tolist(), strict=True):
+            now = diagnose(self.matcher, self, searches[lane], topics[lane])
+            number = 0 if now.topic is None else self.topics.index(now.topic) + 1
+            code = PROBLEMS.index(now.problem) + 16 * number
+            if now.problem != "starting" and code != state["told"][lane]:
+                state["told"][lane] = code
+                found.append(now)
+                rows.append(row)
+        if not found:
+            return []
+        picked = collection.take(np.array(rows))
+        made = assemble.diagnosis_rows(picked.rows, found, self.keys)
+        return [Side("diagnosis", made, picked.lane)]
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         """Hand on what no future set can undercut: a set is as late as its latest member, and
