@@ -117,10 +117,9 @@ def dry_run(
     from tidegate.pipeline import explain as as_text
 
     definition = PipelineDefinition.load(pipeline)
-    from tidegate.spark.open import check_sources, open_pipeline
+    from tidegate.spark.open import check_sources, open_pipeline, session_for
     from tidegate.spark.session import log_file
     from tidegate.spark.sinks import SinkSettings
-    from tidegate.spark.sources.kafka import session_for
 
     streaming = definition.options.mode == "streaming"
     with definition.located():
@@ -210,7 +209,7 @@ def demo(
     ] = 0,
 ) -> None:
     """Generate a fleet's recording with late, lost and broken messages, and put it in order."""
-    from tidegate.spark.demo import run_demo
+    from tidegate.demo import run_demo
 
     run_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
 

@@ -121,9 +121,8 @@ def main() -> None:
     import tidegate.spark.query as run
     from tidegate.pipeline import PipelineDefinition
     from tidegate.spark import session
-    from tidegate.spark.open import open_pipeline
+    from tidegate.spark.open import open_pipeline, session_settings
     from tidegate.spark.sinks import SinkSettings, open_sink
-    from tidegate.spark.sources.kafka import session_settings
 
     folder, fault = (
         Path(sys.argv[1]),

@@ -16,6 +16,7 @@ from mcap.reader import make_reader
 from tidegate import mcap
 from tidegate.core.outcomes import Collection
 from tidegate.errors import ConfigError
+from tidegate.output.commit import Commit
 from tidegate.sync.stage import Synchronize
 
 CAMERA_SCHEMA = {"schema": "pkg/msg/Image", "schema_encoding": "ros2msg", "schema_data": b"int32 x"}
@@ -80,7 +81,7 @@ def run_folder(folder: Path, tables: dict[str, list[dict[str, Any]]]) -> Path:
         pq.write_table(pa.Table.from_pylist(rows), folder / name)
         files.append(name)
     (folder / "_commits").mkdir()
-    (folder / "_commits" / "00000000.json").write_text(json.dumps({"files": files}))
+    (folder / "_commits" / "00000000.json").write_text(Commit(0, "batch", files=files).to_json())
     (folder / "data" / "batch=00000001").mkdir()
     pq.write_table(pa.table({"x": [1]}), folder / "data" / "batch=00000001" / "uncommitted.parquet")
     return folder

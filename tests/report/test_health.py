@@ -16,11 +16,11 @@ from tidegate.batching.stage import Batch
 from tidegate.deltas import Compact, VectorDelta
 from tidegate.deltas.operations import Offset, rows_from
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.reader import open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.health import health_of
 from tidegate.report.page import write_page
 from tidegate.report.rows import gather
-from tidegate.report.stored import open_run
 from tidegate.testing.fleet import fleet
 
 VECTORS, DELTAS = 20, 4000

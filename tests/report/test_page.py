@@ -16,10 +16,10 @@ from tidegate.batching.stage import Batch
 from tidegate.core.operator import Operator
 from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.reader import open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.page import write_page
 from tidegate.report.rows import gather
-from tidegate.report.stored import open_run
 from tidegate.sync.stage import Synchronize
 from tidegate.testing.fleet import facts, fleet
 from tidegate.windows.kinds import Tumbling
@@ -228,7 +228,7 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, plain: Path) 
         gather(open_run(str(plain)), Roles(topic="nope"))
     (tmp_path / "_commits").mkdir()
     (tmp_path / "_commits" / "00000000.json").write_text("{}")
-    with pytest.raises(StateError, match="is not a commit"):
+    with pytest.raises(StateError, match="corrupt or newer than this version: it lacks batch"):
         open_run(str(tmp_path))
 
 

@@ -10,11 +10,11 @@ from runs import store
 
 from tidegate.errors import StateError
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.profile.roles import Roles
 from tidegate.report.rows import gather
-from tidegate.report.stored import open_run
 from tidegate.testing.fleet import fleet
 
 STREAM = {

@@ -15,8 +15,8 @@ from runs import store
 
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.reader import open_run
 from tidegate.report.serve import LiveServer, metrics_text
-from tidegate.report.stored import open_run
 from tidegate.testing.fleet import facts, fleet
 
 
@@ -107,7 +107,7 @@ def test_a_live_page_reads_no_more_of_a_long_run_than_of_a_short_one(
     for number in range(4):
         commit(whole, out, number)
     whole_run = open_run(str(out))
-    last = sum(whole_run.commits[-1]["rows"].values())
+    last = sum(whole_run.commits[-1].rows.values())
     monkeypatch.setattr("tidegate.report.serve.LIVE_LIMIT", last + 1)
     shutil.rmtree(out / "data" / "batch=00000000")  # it may not even look there
     browser.problems.clear()

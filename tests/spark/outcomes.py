@@ -17,7 +17,8 @@ from tidegate.core.outcomes import Outcome, Watermark
 from tidegate.spark import Frames
 from tidegate.spark.pack import fit
 from tidegate.spark.query import start
-from tidegate.spark.sink import ParquetSink
+from tidegate.spark.sinks.parquet import ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
 Tables = dict[str, Rows]
@@ -58,7 +59,7 @@ def of_outcomes(frames: Frames, outcomes: Iterable[Outcome]) -> Tables:
 def written(out: Path | str, frames: Frames) -> Tables:
     """What a run has committed, batch by batch."""
     tables = []
-    for commit in ParquetSink(str(out), frames.schemas).commits():
+    for commit in ParquetSink(SinkRequest(str(out), frames.schemas)).commits:
         for file in commit.files:
             table = pq.ParquetFile(Path(out) / file).read()
             tables.append((file.split("/")[0], table))

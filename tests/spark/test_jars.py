@@ -10,9 +10,9 @@ import pyspark
 import pytest
 
 from tidegate.errors import ConfigError
+from tidegate.spark.environment import kafka as connector
 from tidegate.spark.environment.jars import Jar, fetch, here
-from tidegate.spark.sources import connector
-from tidegate.spark.sources.connector import connector_settings
+from tidegate.spark.environment.kafka import connector_settings
 
 
 def publish(repository: Path, coordinates: str, content: bytes = b"jar") -> Jar:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
 from tidegate.spark import frames, session
 from tidegate.spark.query import start
-from tidegate.spark.sink import ParquetSink
+from tidegate.output.commit import CommitLog
 
 root = Path(sys.argv[1])
 (root / "in").mkdir()
@@ -30,7 +30,7 @@ print("home", spark._jvm.System.getProperty("java.home"))
 df = spark.readStream.schema("car string, t long").parquet(str(root / "in"))
 made = frames(df, key="car", time="t").event_time("unixtimestamp_s", "5 s")
 start(made, str(root / "out")).awaitTermination()
-print("rows", sum(c.rows.get("data", 0) for c in ParquetSink(str(root / "out"), {}).commits()))
+print("rows", sum(c.rows.get("data", 0) for c in CommitLog.at(str(root / "out"))))
 spark.stop()
 """
 

@@ -13,8 +13,8 @@ from pyspark import cloudpickle
 from tidegate.core.flow import Flow
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.spark.environment import python
-from tidegate.spark.processor import ShardStep
-from tidegate.spark.stateful_step import Shard, StepPlan
+from tidegate.spark.processor import ShardProcessor
+from tidegate.spark.stateful_step import FlowRecipe, StepSettings
 
 OPENS = """
 import pickle, sys
@@ -33,7 +33,7 @@ def make() -> Flow:
 
 
 def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:
-    processor = ShardStep(StepPlan(Shard(make), "q", timers=False, shards=2))
+    processor = ShardProcessor(StepSettings(FlowRecipe(make), "q", timers=False, shards=2))
     sent = cloudpickle.dumps(processor)
     told = subprocess.run([sys.executable, "-c", OPENS], input=sent, capture_output=True)
     assert told.stdout.decode().strip() == "pages []", told.stderr.decode()

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from spark.outcomes import add_file, assert_same, count, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
 from spark.trouble import FailWhile, KillOnce
+from tidegate.output.commit import CommitLog
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
 from tidegate.spark.open import open_pipeline
-from tidegate.spark.sink import ParquetSink
 from tidegate.windows import AfterCount, Tumbling
 
 
@@ -59,7 +59,7 @@ def test_a_batch_that_failed_leaves_nothing_in_flows_that_workers_keep(
     pipeline = plain.then(FailWhile(str(marker), "car-00004", middle(recording)))
     with pytest.raises(StreamingQueryException, match="failing as long as the marker is there"):
         run_now(pipeline, out)
-    (first,) = ParquetSink(str(out), {}).commits()
+    (first,) = CommitLog.at(str(out))
     assert first.batch == 0
     assert len(first.shards) == 2, "all keys are in one shard: nothing is kept"
     marker.unlink()

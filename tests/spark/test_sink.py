@@ -13,7 +13,8 @@ from spark.recordings import Recording, ordered, stream_of
 from tidegate.errors import ConfigError, StateError
 from tidegate.spark import Frames
 from tidegate.spark.query import run_batch_job, start
-from tidegate.spark.sink import ParquetSink
+from tidegate.spark.sinks.parquet import ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,12 @@ def files(out: Path) -> dict[str, int]:
 def test_a_batch_written_twice_is_written_once(
     batch: Frames, outcomes: DataFrame, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(str(tmp_path), batch.schemas)
+    sink = ParquetSink(SinkRequest(str(tmp_path), batch.schemas))
     first = sink.write(outcomes, 4, "query-1")
     before = files(tmp_path)
     assert sink.write(outcomes, 4, "query-1") == first
     assert files(tmp_path) == before
-    assert sink.commits() == [first]
+    assert list(sink.commits) == [first]
     listed = {name for name in before if not name.startswith("_")}
     assert listed == set(first.files)
     assert {name.split("/")[0] for name in listed} == {"data", "late", "error"}
@@ -56,7 +57,7 @@ def test_what_a_dead_run_left_of_a_batch_is_removed_and_written_anew(
     batch: Frames, outcomes: DataFrame, recording: Recording, tmp_path: Path
 ) -> None:
     """Died half way: some files moved, some still staged, no commit."""
-    sink = ParquetSink(str(tmp_path), batch.schemas)
+    sink = ParquetSink(SinkRequest(str(tmp_path), batch.schemas))
     whole = sink.write(outcomes, 0, "query-1")
     (tmp_path / "_commits" / "00000000.json").unlink()
     (tmp_path / "_commits" / ".00000000.tmp").write_text('{"half')
@@ -75,7 +76,7 @@ def test_what_a_dead_run_left_of_a_batch_is_removed_and_written_anew(
 def test_an_output_of_another_query_is_refused(
     batch: Frames, outcomes: DataFrame, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(str(tmp_path), batch.schemas)
+    sink = ParquetSink(SinkRequest(str(tmp_path), batch.schemas))
     sink.write(outcomes, 0, "query-1")
     before = files(tmp_path)
     with pytest.raises(StateError, match=r"holds batch 0 of another query \(query-1\)"):
@@ -88,7 +89,7 @@ def test_an_output_of_another_query_is_refused(
 def test_a_commit_that_cannot_be_read_stops_the_run(
     batch: Frames, outcomes: DataFrame, tmp_path: Path
 ) -> None:
-    sink = ParquetSink(str(tmp_path), batch.schemas)
+    sink = ParquetSink(SinkRequest(str(tmp_path), batch.schemas))
     sink.write(outcomes, 0, "query-1")
     for text in ('{"query": "query-1"', '{"query": "query-1", "batch": 0}', "[]"):
         (tmp_path / "_commits" / "00000000.json").write_text(text)
@@ -105,7 +106,7 @@ def test_a_new_checkpoint_for_an_old_output_is_refused(
     out = tmp_path / "out"
     pipeline = ordered(stream_of(spark, recording.folder, files=4))
     run_now(pipeline, out, name="first")
-    commits = ParquetSink(str(out), pipeline.schemas).commits()
+    commits = list(ParquetSink(SinkRequest(str(out), pipeline.schemas)).commits)
     assert [commit.batch for commit in commits] == [0]
     before = files(out)
     with pytest.raises(StreamingQueryException, match="of another query"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import ConfigError, StateError
-from tidegate.pipeline.definition import PipelineDefinition, SinkDefinition, SinkFormat
+from tidegate.pipeline.definition import SINK_FORMATS, PipelineDefinition, SinkDefinition
 from tidegate.spark.frames import frames
 from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sinks import SinkSettings, open_sink
-from tidegate.spark.sinks.registry import SINKS
+from tidegate.spark.sinks.registry import SINKS, SinkRequest
 
 deltalake = pytest.importorskip("deltalake", reason="pip install 'tidegate[delta]'")
 
@@ -85,7 +85,7 @@ def test_delta_after_a_crash(
     from tidegate.spark.sinks.delta import DeltaSink
 
     made = pipeline(recorded(spark, recording, streaming=False))
-    sink = DeltaSink(str(tmp_path), made.schemas)
+    sink = DeltaSink(SinkRequest(str(tmp_path), made.schemas))
     real = DeltaSink._publish
 
     def dying(self: Any, batch: int, schemas: Any, files: list[Any]) -> None:
@@ -98,7 +98,7 @@ def test_delta_after_a_crash(
     with pytest.raises(CrashError):
         sink.write(made.outcomes, 0, "q")
     monkeypatch.setattr(DeltaSink, "_publish", real)
-    again = DeltaSink(str(tmp_path), made.schemas)
+    again = DeltaSink(SinkRequest(str(tmp_path), made.schemas))
     commit = again.write(made.outcomes, 0, "q")
     assert again.write(made.outcomes, 0, "q") == commit
     for kind in ("data", "late", "error"):
@@ -153,7 +153,7 @@ def test_a_format_that_no_sink_has(tmp_path: Path) -> None:
     assert str(error.value) == (
         f"sink.format: got 'excel', must be one of {', '.join(SINKS)} ({file}, line 3)"
     )
-    assert get_args(SinkFormat) == tuple(SINKS)
+    assert set(SINKS) == SINK_FORMATS
 
 
 def test_settings_do_not_show_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from tidegate import mcap
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import McapWriter
-from tidegate.mcap.export import attached_rows
+from tidegate.mcap.reader import attached_rows
+from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
-from tidegate.report.stored import open_run
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sinks import SinkSettings, open_sink

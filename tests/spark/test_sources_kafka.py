@@ -20,8 +20,8 @@ from pyspark.sql import Row
 from kafka_broker import Broker, NoBrokerError, free_port
 from tidegate.errors import ConfigError, StateError
 from tidegate.pipeline import PipelineDefinition
+from tidegate.spark.open import session_settings
 from tidegate.spark.pack import to_blob
-from tidegate.spark.sources.kafka import session_settings
 
 ck = pytest.importorskip("confluent_kafka", reason="pip install 'tidegate[kafka]'")
 
@@ -271,9 +271,10 @@ class Outcomes:
 
 def sink(broker: Broker, topic: str, **options: str) -> Any:
     from tidegate.spark.sinks.kafka import KafkaSink
+    from tidegate.spark.sinks.registry import SinkRequest
 
     given = {"bootstrap.servers": broker.servers, "topic": topic, **options}
-    return KafkaSink(SCHEMAS, given)
+    return KafkaSink(SinkRequest("", SCHEMAS, given))
 
 
 def numbers_in(broker: Broker, topic: str) -> list[int]:

@@ -19,8 +19,8 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sources import register_sources
-from tidegate.spark.sources.mcap import McapReader, Settings
-from tidegate.spark.sources.mcap_stream import McapStreamReader
+from tidegate.spark.sources.mcap import McapReader, McapStreamReader
+from tidegate.spark.sources.recording import RecordingSettings
 
 COLUMNS = ["topic", "log_time_ns", "publish_time_ns", "sequence", "data"]
 
@@ -57,8 +57,10 @@ def test_batch(spark: SparkSession, logs: Path) -> None:
 
 def test_options_choose_chunks(logs: Path) -> None:
     chosen = {"topics": "/imu, /lidar", "startNs": "100007", "endNs": "110007"}
-    everything = McapReader(Settings.of({"path": str(logs), "partitionBytes": "1"}), COLUMNS)
-    settings = Settings.of({"path": str(logs / "v1"), "partitionBytes": "1", **chosen})
+    everything = McapReader(
+        RecordingSettings.of({"path": str(logs), "partitionBytes": "1"}), COLUMNS
+    )
+    settings = RecordingSettings.of({"path": str(logs / "v1"), "partitionBytes": "1", **chosen})
     reader = McapReader(settings, COLUMNS)
     assert len(reader.partitions()) * 10 < len(everything.partitions())
     rows = [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
@@ -107,7 +109,7 @@ def walk(reader: McapStreamReader, offset: dict[str, Any], limit: Any) -> Iterat
 
 
 def stream_reader(path: Path, **options: str) -> McapStreamReader:
-    settings = Settings.of({"path": str(path), **options})
+    settings = RecordingSettings.of({"path": str(path), **options})
     return McapStreamReader(settings, settings.schema.names, options)
 
 

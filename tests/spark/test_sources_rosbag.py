@@ -21,8 +21,8 @@ from tidegate.mcap.payload import parse_fields
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import start
-from tidegate.spark.sources.bags import is_whole, read_bag
-from tidegate.spark.sources.mcap import Settings
+from tidegate.spark.recordings.bags import is_whole, read_bag
+from tidegate.spark.sources.recording import RecordingSettings
 from tidegate.spark.sources.rosbag import RosbagStreamReader, _settings
 
 
@@ -89,7 +89,7 @@ def test_fields_of_bags(bags: Path, name: str) -> None:
 
 
 def stream_reader(path: Path, **options: str) -> RosbagStreamReader:
-    settings = Settings.of({"path": str(path)})
+    settings = RecordingSettings.of({"path": str(path)})
     return RosbagStreamReader(settings, settings.schema.names, options)
 
 

@@ -17,7 +17,8 @@ from spark.recordings import stream_of
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import Frames, frames
 from tidegate.spark.query import start
-from tidegate.spark.sink import ParquetSink
+from tidegate.spark.sinks.parquet import ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 HOUR = 3600 * 10**9
 
@@ -64,9 +65,9 @@ def test_a_clock_that_steps_back_is_followed_after_a_stall(
         until("batches of the first clock", lambda: len(reasons()) > 5)
         add_file(_rows(4 * HOUR, 5, 1), folder, 1)
         # ten batch lengths of wall time without a close; only a timer runs the stage meanwhile
-        sink = ParquetSink(str(out), opened().schemas)
-        seen = len(sink.commits())
-        until("micro-batches without rows", lambda: len(sink.commits()) > seen + 3)
+        sink = ParquetSink(SinkRequest(str(out), opened().schemas))
+        seen = len(list(sink.commits))
+        until("micro-batches without rows", lambda: len(list(sink.commits)) > seen + 3)
         time.sleep(1.2)
         add_file(_rows(4 * HOUR + 10**8, 60, 2), folder, 2)
         until("the stall is reported", lambda: "stall" in reasons())

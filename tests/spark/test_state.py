@@ -20,7 +20,7 @@ from spark.recordings import Recording, ordered, stream_of
 from tidegate.errors import StateError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.spark import Frames
-from tidegate.spark.processor import ShardStep
+from tidegate.spark.processor import ShardProcessor
 
 # The workers cannot import the tests: what is defined here travels to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -123,13 +123,13 @@ def test_a_spoiled_page(
     how: Callable[[bytes], bytes],
     message: str,
 ) -> None:
-    class Spoiler(ShardStep):
+    class Spoiler(ShardProcessor):
         def init(self, handle: Any) -> None:
             super().init(handle)
             self.pages = _Spoiled(self.pages, how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["tidegate.spark.frames"], "ShardStep", Spoiler)
+        patch.setattr(sys.modules["tidegate.spark.frames"], "ShardProcessor", Spoiler)
         run = started()
     run.refused(run.frames(), message)
 

@@ -14,7 +14,8 @@ from spark.outcomes import add_file, count, say, written
 from spark.recordings import stream_of, with_control
 from tidegate.spark import frames
 from tidegate.spark.query import start
-from tidegate.spark.sink import Commit, ParquetSink
+from tidegate.spark.sinks.parquet import ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 
 def rows(vehicle: str, *milliseconds: int) -> pa.Table:
@@ -45,10 +46,10 @@ def test_a_quiet_key_is_released_then_forgotten(spark: SparkSession, tmp_path: P
         stream_of(spark, folder), key="vehicle", time="stamp", arrival="log_time", forget="4 s"
     ).event_time("unixtimestamp_ms", "1 h", idle_timeout="1 s")
     pipeline = with_control(spark, pipeline, control)
-    sink = ParquetSink(str(out), pipeline.schemas)
+    sink = ParquetSink(SinkRequest(str(out), pipeline.schemas))
 
     def last(metric: str) -> int | None:
-        commits: list[Commit] = sink.commits()
+        commits = list(sink.commits)
         shards = {n: metrics for c in commits for n, metrics in c.shards.items()}
         return sum(metrics[metric] for metrics in shards.values()) if shards else None
 
@@ -58,10 +59,10 @@ def test_a_quiet_key_is_released_then_forgotten(spark: SparkSession, tmp_path: P
 
     query = start(pipeline, str(out), mode="continuous")
     try:
-        eventually("rows are held", lambda: sink.commits(), query)
+        eventually("rows are held", lambda: list(sink.commits), query)
         eventually("idle rows come out", released, query)
         assert released() == [1000, 2000, 3000]
-        assert sink.commits()[0].rows == {}, "they came out at once: nothing was held"
+        assert next(iter(sink.commits)).rows == {}, "they came out at once: nothing was held"
         eventually("the key is forgotten", lambda: last("keys") == 0, query)
         assert last("eventtime_watermark.rows_held") == 0
 

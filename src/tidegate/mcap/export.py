@@ -11,27 +11,22 @@ the rows as a Parquet table, without the payloads that are messages already.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidegate.errors import ConfigError, StateError
-from tidegate.mcap import records as r
+from tidegate.errors import ConfigError
 from tidegate.mcap.payload.values import json_text
 from tidegate.mcap.reader import McapFile
 from tidegate.mcap.records import Schema
 from tidegate.mcap.writer import Compression, McapWriter
+from tidegate.output.commit import CommitLog
 
-__all__ = ["ROWS", "Exporter", "attached_rows", "export", "without_payloads", "write_table"]
-
-ROWS = "rows.parquet"
-"""The name of the attachment."""
+__all__ = ["Exporter", "export", "without_payloads", "write_table"]
 
 Definitions = Callable[[str | None, str], Schema | None]
 """What the payloads of a schema look like, by the file a row came from and the schema's name."""
@@ -89,18 +84,17 @@ def write_table(
 
 
 def _committed(out: Path, kinds: Sequence[str]) -> list[tuple[str, Path]]:
-    commits = sorted((out / "_commits").glob("*.json"))
+    """The committed files of these kinds, in the order of their batches."""
+    commits = list(CommitLog.at(str(out), "out"))
     if not commits:
         raise ConfigError("out", str(out), "must be the output of a run with at least one batch")
-    found = []
     for commit in commits:
-        for name in json.loads(commit.read_text())["files"]:
-            kind = name.split("/", 1)[0]
-            if name.endswith(".mcap"):
-                raise ConfigError("out", str(out), f"holds MCAP files already: {name}")
-            if kind in kinds:
-                found.append((kind, out / name))
-    return found
+        logs = [name for name in commit.files if name.endswith(".mcap")]
+        if logs:
+            raise ConfigError("out", str(out), f"holds MCAP files already: {logs[0]}")
+    return [(name.split("/", 1)[0], out / name)
+            for commit in commits for name in commit.files
+            if name.split("/", 1)[0] in kinds]  # fmt: skip
 
 
 def _schemas(files: Sequence[str | Path]) -> Definitions:
@@ -213,20 +207,3 @@ def without_payloads(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _but_payload(names: list[str]) -> list[str]:
     return [name for name in names if name != "data"] if "encoding" in names else names
-
-
-def attached_rows(file: str | Path) -> pq.ParquetFile:
-    """The table that is attached to a file of the sink."""
-    with McapFile(file) as opened:
-        buf = opened.buf
-        op, at, size = np.empty(4096, np.uint8), np.empty(4096, np.int64), np.empty(4096, np.int64)
-        pos, how = 8, r.WHOLE
-        while pos < len(buf) - 8 and how == r.WHOLE:
-            count, pos, how = r.walk_records(buf, pos, len(buf) - 8, op, at, size)
-            for row in np.flatnonzero(op[:count] == r.ATTACHMENT).tolist():
-                content = bytes(buf[at[row] : at[row] + size[row]])
-                cursor = r.Cursor(content, 16)
-                if cursor.text() == ROWS:
-                    cursor.text()
-                    return pq.ParquetFile(pa.BufferReader(cursor.take(cursor.u64())))
-    raise StateError(f"{file} has no table attached: it was not written by the mcap sink")

@@ -16,18 +16,32 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import records as r
 from tidegate.mcap.chunks import Messages, chunk_bytes, messages_of
 from tidegate.mcap.index import Channels, Fault, FileIndex, Piece, read_index
 from tidegate.mcap.payload import Field, PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.stamps import header_stamps
 
-__all__ = ["CLOCKS", "Clock", "McapFile", "Selection", "read", "schema", "take_times"]
+__all__ = [
+    "CLOCKS",
+    "ROWS_ATTACHMENT",
+    "Clock",
+    "McapFile",
+    "Selection",
+    "attached_rows",
+    "read",
+    "schema",
+    "take_times",
+]
 
 Clock = Literal["log", "publish", "header"]
 CLOCKS: tuple[Clock, ...] = ("log", "publish", "header")
+
+ROWS_ATTACHMENT = "rows.parquet"
+"""The attachment in which the MCAP sink keeps the rows of a file as a table."""
 
 TIMES = ("log_time_ns", "publish_time_ns", "header_stamp_ns")
 
@@ -339,3 +353,23 @@ def _inside_column(times: pa.Array, selection: Selection) -> pa.Array:
     stamps = times.fill_null(0).to_numpy()
     keep = _inside(stamps, selection, np.ones(len(times), bool))
     return pa.array(keep | np.asarray(times.is_null()))
+
+
+def attached_rows(file: str | Path) -> pq.ParquetFile:
+    """Open the table that the MCAP sink attached to a file.
+
+    Raises StateError if the file has no such attachment.
+    """
+    with McapFile(file) as opened:
+        buf = opened.buf
+        op, at, size = np.empty(4096, np.uint8), np.empty(4096, np.int64), np.empty(4096, np.int64)
+        pos, how = 8, r.WHOLE
+        while pos < len(buf) - 8 and how == r.WHOLE:
+            count, pos, how = r.walk_records(buf, pos, len(buf) - 8, op, at, size)
+            for row in np.flatnonzero(op[:count] == r.ATTACHMENT).tolist():
+                content = bytes(buf[at[row] : at[row] + size[row]])
+                cursor = r.Cursor(content, 16)
+                if cursor.text() == ROWS_ATTACHMENT:
+                    cursor.text()
+                    return pq.ParquetFile(pa.BufferReader(cursor.take(cursor.u64())))
+    raise StateError(f"{file} has no table attached: it was not written by the mcap sink")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -319,20 +320,28 @@ class StageDefinition(_Model):
         return {self.name: self.settings}
 
 
-SinkFormat = Literal["parquet", "delta", "kafka", "mcap"]
-"""What `tidegate.spark.sinks` can write; a test compares the two."""
+SINK_FORMATS = ["parquet", "delta", "kafka", "mcap"]
+"""What `sink.format` may be: what `tidegate.spark.sinks` can write (a test compares the two), and
+formats that were added by `tidegate.spark.register_sink` or an entry point `tidegate.sinks`."""
 
 
 class SinkDefinition(_Model):
     """Where the tables go: one per kind of outcome (data, late, error, ...), below `path`."""
 
-    format: SinkFormat = "parquet"
-    """`parquet`, `delta`, `kafka` or `mcap`."""
+    format: str = Field(default="parquet", examples=SINK_FORMATS[:])
+    """`parquet`, `delta`, `kafka`, `mcap`, or one that installed code registered."""
     path: str | None = None
     """The folder of the tables, local or a URI. `--out` replaces it."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """Options of the format: `compression` for parquet, `bootstrap.servers` and `topic` for kafka.
     An option that is not listed for the format is refused."""
+
+    @field_validator("format")
+    @classmethod
+    def _format(cls, value: str) -> str:
+        if value not in SINK_FORMATS and not entry_points(group="tidegate.sinks", name=value):
+            raise ConfigError("format", value, f"must be one of {', '.join(SINK_FORMATS)}")
+        return value
 
 
 class PipelineDefinition(_Model):

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.columns import KEY, OF_ROW
+from tidegate.core.columns import KEY, MICRO_BATCH, OF_ROW
 from tidegate.core.outcomes import Int64s
+from tidegate.output.reader import StoredRun
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE, arrival_of, flat, integers, nanoseconds, text_of
-from tidegate.report.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["Groups", "Part", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]
 

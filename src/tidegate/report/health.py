@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.core.columns import MICRO_BATCH
 from tidegate.core.outcomes import Int64s
+from tidegate.output.reader import StoredRun
 from tidegate.profile.statistics import Spread, histogram, topic_statistics
 from tidegate.report.columns import NONE, integers
 from tidegate.report.rows import KINDS, Messages
-from tidegate.report.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["commit_levels", "health_of"]
 
@@ -88,21 +89,21 @@ def _rates(messages: Messages, counted: Any) -> dict[str, Any] | None:
 def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
     """Per micro-batch: where time stands, how far the newest row is ahead of it, what is held."""
     out = []
-    standing: dict[str, dict[str, int]] = {}
+    standing: dict[int, dict[str, int]] = {}
     for commit in run.all_commits:
         # a shard that got no rows does not report; it still stands where it stood
-        standing |= commit["shards"]
+        standing |= commit.shards
         marks = [m for m in map(_watermark, standing.values()) if m is not None]
         newest = [n for n in (_named(m, "max_timestamp_seen") for m in standing.values()) if n]
         out.append(
             {
-                "batch": commit["batch"],
+                "batch": commit.batch,
                 "watermark_ns": None if not marks else str(max(marks)),
                 "slowest_ns": None if not marks else str(min(marks)),
                 "lag_ns": max(newest) - min(marks) if marks and newest else None,
                 "held": sum(_named(m, "rows_held") or 0 for m in standing.values()),
                 "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
-                "rows": commit["rows"],
+                "rows": commit.rows,
                 "chains": _chain_levels(list(standing.values())),
             }
         )

@@ -28,13 +28,13 @@ from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, Stre
 from tidegate.core.time import MIN_NS, format_duration, format_time
 from tidegate.deltas.compactor import CompactionResult
 from tidegate.errors import ConfigError
+from tidegate.output.reader import open_run
 from tidegate.profile.inspect import Profile
 from tidegate.profile.roles import TOPIC_NAMES, Roles
 from tidegate.report import register_displays
 from tidegate.report.columns import NONE
 from tidegate.report.picture import Picture
 from tidegate.report.rows import KINDS, gather
-from tidegate.report.stored import open_run
 from tidegate.sync.results import SyncResult, SyncSet
 from tidegate.windows.results import WindowOutput
 

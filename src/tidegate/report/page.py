@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
+from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE
 from tidegate.report.groups import Groups
 from tidegate.report.health import health_of
 from tidegate.report.rows import KINDS, Messages, gather
-from tidegate.report.stored import StoredRun, open_run
 
 __all__ = ["DEFAULT_LIMIT", "page_of", "write_page"]
 
@@ -72,7 +72,7 @@ def page_of(run: StoredRun, messages: Messages) -> str:
         "kinds": KINDS,
         "reasons": messages.reasons,
         "counts": run.counts,
-        "since": run.commits[0]["batch"] if run.earlier else None,
+        "since": run.commits[0].batch if run.earlier else None,
         "shown": len(messages),
         "total": messages.total,
         "roles": {**messages.roles.__dict__},

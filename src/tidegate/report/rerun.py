@@ -19,14 +19,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.columns import MICRO_BATCH
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import format_duration
 from tidegate.errors import ConfigError
+from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE, arrival_of, flat, nanoseconds, text_of
 from tidegate.report.groups import topics_of
 from tidegate.report.rows import KINDS, check_roles, roles_in
-from tidegate.report.stored import MICRO_BATCH, StoredRun, open_run
 
 __all__ = ["Exported", "export_rerun"]
 

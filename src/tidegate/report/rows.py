@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.columns import KEY, OF_ROW
+from tidegate.core.columns import KEY, MICRO_BATCH, OF_ROW
 from tidegate.core.outcomes import Int64s
+from tidegate.output.reader import StoredRun
 from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
 from tidegate.report.columns import NONE, arrival_of, flat, integers, nanoseconds, text_of
+from tidegate.report.declared_roles import declared_roles
 from tidegate.report.groups import Groups, Part, batches_of, evenly, sets_of, topics_of, windows_of
-from tidegate.report.stored import MICRO_BATCH, StoredRun
 
 __all__ = ["KINDS", "Messages", "check_roles", "gather", "roles_in"]
 
@@ -122,7 +123,7 @@ def _inner(kind: pa.DataType) -> list[str]:
 def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
     """The roles of a table's columns: what was asked for, else what the run says, else a guess."""
     schema = run.schema(kind)
-    named = asked.over(run.declared_roles())
+    named = asked.over(declared_roles(run))
     there = Roles(
         tuple(name for name in named.key if name in schema.names),
         named.topic if named.topic in schema.names else None,

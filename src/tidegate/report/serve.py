@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.health import commit_levels
 from tidegate.report.page import page_of
 from tidegate.report.rows import gather
-from tidegate.report.stored import StoredRun, open_run
 
 __all__ = ["LiveServer", "metrics_text"]
 
@@ -149,9 +149,9 @@ def metrics_text(run: StoredRun | None) -> str:
 
 
 def _stages(run: StoredRun) -> dict[str, float]:
-    standing: dict[str, dict[str, int]] = {}
+    standing: dict[int, dict[str, int]] = {}
     for commit in run.commits:
-        standing |= commit["shards"]
+        standing |= commit.shards
     names = sorted({name for metrics in standing.values() for name in metrics if "." in name})
     out: dict[str, float] = {}
     for name in names:

@@ -41,12 +41,12 @@ from tidegate.spark.pack import (
     Unpacker,
     arrow_schema,
     column,
+    limit_list_batches,
     map_rows,
-    shorten_hops,
 )
-from tidegate.spark.processor import ShardStep
+from tidegate.spark.processor import ShardProcessor
 from tidegate.spark.shards import labels
-from tidegate.spark.stateful_step import METRIC, STEP_DDL, Shard, StepPlan, run_batch
+from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSettings, run_batch
 from tidegate.sync import Synchronize
 from tidegate.windows import Adaptive, Window, WindowKind
 
@@ -272,7 +272,7 @@ class Frames:
                 for name in self.keys]  # fmt: skip
         shard = (F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)).cast("int")
         for df in (self.df, *(more for more, _ in self.more)):
-            shorten_hops(df)
+            limit_list_batches(df)
         parts = [
             map_rows(df.withColumn(SHARD, shard), Packer(decoder, shard_labels, number), PACKED_DDL)
             for number, (df, decoder) in enumerate(((self.df, self.decoder), *self.more))
@@ -285,14 +285,14 @@ class Frames:
         def make() -> Flow:
             return Flow(stages, key=names, forget=forget, timed=True)
 
-        step = Shard(make, self.arrival)
+        step = FlowRecipe(make, self.arrival)
         make().compile()
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
         timers = self.needs_timers()
-        told = StepPlan(step, self.flow_name, timers, count, self.wall_ns)
+        told = StepSettings(step, self.flow_name, timers, count, self.wall_ns)
         return packed.groupBy("shard").transformWithState(
-            ShardStep(told), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
+            ShardProcessor(told), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
         )
 
     @property

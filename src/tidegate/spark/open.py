@@ -1,6 +1,12 @@
-"""From a definition to frames: open its sources, plan it, and say in one sentence what is wrong."""
+"""From a definition to frames: a session that can run it, its sources, its plan.
+
+Whatever is wrong before a row is read is said here, in one sentence that names the field.
+"""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
@@ -8,60 +14,69 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeTypes
+from tidegate.output.filesystem import filesystem
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 from tidegate.pipeline.planner import named_types
 from tidegate.pipeline.user_types import known_types
 from tidegate.spark.control_rows import control_schema
+from tidegate.spark.environment.kafka import PACKAGE_VARIABLE
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
-from tidegate.spark.sink import filesystem
-from tidegate.spark.sources import OURS, register_sources
-from tidegate.spark.sources.kafka import check_broker, check_connector, kafka_columns
-from tidegate.spark.sources.lines import keeps_lines, open_lines
-from tidegate.spark.sources.options import text
+from tidegate.spark.session import session
+from tidegate.spark.sources import SourceRequest, source_of
 
-__all__ = ["check_sources", "open_pipeline", "open_source"]
+__all__ = ["check_sources", "open_pipeline", "open_source", "session_for", "session_settings"]
 
-FILES = ("parquet", "json", "csv", "orc", "text", "avro", "xml")
-"""Spark's own formats of files."""
 
-NEVER_TOO_OLD = "36500d"
-"""Spark leaves out, without a word, files a week older than the newest it has read: all those of a
-recorder whose clock went back. A hundred years reach to 1970, where lost clocks start."""
+def session_settings(definition: PipelineDefinition) -> dict[str, str]:
+    """Return the Spark settings that the sources of a definition need beyond the usual: jars."""
+    formats = {s.source.format for s in definition.streams.values() if s.source is not None}
+    settings: dict[str, str] = {}
+    for format in sorted(formats):
+        settings |= source_of(format).session_settings()
+    return settings
+
+
+def session_for(definition: PipelineDefinition, master: str | None, log: Path) -> SparkSession:
+    """Return a session that can run this pipeline: the running one, or a new one.
+
+    `master` is a Spark master, None for local mode; `log` the file for Java's output. Raises
+    ConfigError if a connector cannot be fetched.
+    """
+    running = SparkSession.getActiveSession() is not None  # it has a connector, or never will
+    settings = {} if running else session_settings(definition)
+    try:
+        return session(master, definition.name, settings, log=log)
+    except PySparkException as error:
+        missing = re.findall(r"unresolved dependency: ([^:\]]+)", log.read_text(errors="replace"))
+        if not settings or not missing:
+            raise
+        names = ", ".join(
+            dict.fromkeys(name.replace("#", ":").replace(";", ":") for name in missing)
+        )
+        raise ConfigError(
+            "spark.jars.packages", settings.get("spark.jars.packages"),
+            f"{names} cannot be fetched; {PACKAGE_VARIABLE} can name another (log: {log})",
+        ) from error  # fmt: skip
 
 
 def open_source(
     spark: SparkSession, name: str, stream: StreamDefinition, *, streaming: bool
 ) -> DataFrame:
-    """The rows of a declared stream, batch or streaming."""
+    """Return the rows of the declared stream `name`, batch or streaming. Runs no job on the data.
+
+    Raises ConfigError if there is no source, or it cannot be opened (in one sentence).
+    """
     source = stream.source
     field = f"streams.{name}.source"
     if source is None:
         raise ConfigError(field, None, "is required to run a pipeline")
     path, options = _checked(source, field)
-    kafka = source.format == "kafka"
-    if kafka:
-        check_connector(spark, field)
+    request = SourceRequest(source.format, path, options, source.ddl, streaming, field)
     try:
-        if source.format in OURS:
-            register_sources(spark, source.format)
-        if streaming and source.format in FILES and text(options, "maxFileAge") is None:
-            options["maxFileAge"] = NEVER_TOO_OLD
-        ddl = None if kafka else source.ddl
-        if keeps_lines(source.format, options):
-            return open_lines(spark, source.format, path, ddl, options, streaming=streaming)
-        schema = None
-        if streaming and ddl is None and path is not None and source.format not in OURS:
-            # A stream cannot infer its schema; a look at what is there already can.
-            schema = spark.read.format(source.format).options(**options).load(path).schema
-        opened = (spark.readStream if streaming else spark.read).format(source.format)
-        opened = opened.options(**options)
-        if ddl is not None or schema is not None:
-            opened = opened.schema(ddl if ddl is not None else schema)  # type: ignore[arg-type]
-        rows = opened.load(path) if path is not None else opened.load()
-        return kafka_columns(rows, source.ddl) if kafka else rows
+        return source_of(source.format).open(spark, request)
     except (AnalysisException, PySparkException, Py4JJavaError) as error:
         raise ConfigError(
             field, source.format, "could not be opened",
@@ -79,8 +94,7 @@ def check_sources(definition: PipelineDefinition) -> None:
 def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
     """Path and options of a source with references resolved, if what they name is there."""
     path, options = source_settings(source, field)
-    if source.format == "kafka":
-        check_broker(options, field)
+    source_of(source.format).check(options, field)
     return path, options
 
 

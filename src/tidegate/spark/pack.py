@@ -30,11 +30,11 @@ __all__ = [
     "Packer",
     "Unpacker",
     "arrow_schema",
+    "coalesce",
     "column",
     "from_blob",
-    "gathered",
+    "limit_list_batches",
     "map_rows",
-    "shorten_hops",
     "to_blob",
     "to_blobs",
 ]
@@ -42,7 +42,7 @@ __all__ = [
 Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROWS_PER_BLOB = 32_768
-"""Rows gathered before they are split by shard. Spark hands over 65,536 at a time, split as they
+"""Rows coalesce before they are split by shard. Spark hands over 65,536 at a time, split as they
 are; only smaller batches are joined, because joining is a copy."""
 
 BYTES_PER_BLOB = 64 * 2**20
@@ -50,7 +50,7 @@ BYTES_PER_BLOB = 64 * 2**20
 and no column of Arrow's plain binary type can hold more than 2 GB."""
 
 LIST_ROWS = 1_024
-"""Rows per hop to Python where columns hold lists: see `shorten_hops`."""
+"""Rows per hop to Python where columns hold lists: see `limit_list_batches`."""
 
 _HOP = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -80,10 +80,10 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def shorten_hops(df: DataFrame) -> None:
+def limit_list_batches(df: DataFrame) -> None:
     """Have Spark hand over fewer rows at a time where a column holds lists or maps.
 
-    Before every row Java measures what it has gathered so far, and for that walks over all null
+    Before every row Java measures what it has coalesce so far, and for that walks over all null
     lists at the end of a column: 200,000 rows with three such columns took 45 s of CPU in batches
     of 65,536 rows and 2.2 s in batches of 1,024. The limit in bytes stays as it is. It is a setting
     of the session: other frames of it are handed over in shorter batches too.
@@ -181,7 +181,7 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part, seq = self.input * _PARTS + _partition(), 0
         labels = self.labels
-        for rows in gathered(batches):
+        for rows in coalesce(batches):
             kinds, shards, pieces = zip(*self._split(rows), strict=True)
             numbers = np.arange(seq, seq + len(pieces), dtype=np.int32)
             seq += len(pieces)
@@ -220,7 +220,7 @@ def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Re
         yield kind, int(shard[order[first]]), rows.slice(first, last - first)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are worth a call: only small ones are joined."""
     waiting: list[pa.RecordBatch] = []
     count, size = 0, 0

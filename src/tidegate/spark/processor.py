@@ -3,7 +3,8 @@
 Before the first micro-batch of a query Spark starts a new Python on the driver, only to ask which
 state the processor has. Whatever the processor is made of is imported there: with numba and the
 kernels that took more than a second of every start. So the class travels by value, needs nothing
-but pyspark, and carries the plan of the step as bytes that workers open, who have all of it loaded.
+but pyspark, and carries the settings of the step as bytes, which workers open, who have all of it
+loaded.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 if TYPE_CHECKING:
-    from tidegate.spark.stateful_step import OpenStep, StepPlan
+    from tidegate.spark.stateful_step import RunningStep, StepSettings
 
-__all__ = ["ShardStep"]
+__all__ = ["ShardProcessor"]
 
 
-class ShardStep(StatefulProcessor):
-    """transformWithState: one map state; the work is done by an `OpenStep`."""
+class ShardProcessor(StatefulProcessor):
+    """transformWithState: one map state; the work is done by an `RunningStep`."""
 
-    def __init__(self, plan: StepPlan) -> None:
-        self.plan: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    def __init__(self, settings: StepSettings) -> None:
+        self.settings: bytes = cloudpickle.dumps(settings)  # type: ignore[no-untyped-call]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
         self.pages = handle.getMapState("pages", "page int", "blob binary")
-        self.step: OpenStep | None = None
+        self.step: RunningStep | None = None
 
     def handleInputRows(  # noqa: N802  (Spark's name)
         self,
@@ -55,11 +56,11 @@ class ShardStep(StatefulProcessor):
     def close(self) -> None:
         pass
 
-    def _opened(self) -> OpenStep:
+    def _opened(self) -> RunningStep:
         if self.step is None:
-            from tidegate.spark.stateful_step import OpenStep
+            from tidegate.spark.stateful_step import RunningStep
 
-            self.step = OpenStep(pickle.loads(self.plan), self.handle, self.pages)
+            self.step = RunningStep(pickle.loads(self.settings), self.handle, self.pages)
         return self.step
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
@@ -10,21 +9,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.errors import ConfigError, StateError
+from tidegate.errors import ConfigError
+from tidegate.output.commit import Commit
+from tidegate.spark.checkpoint import check_checkpoint, with_shards_of
 from tidegate.spark.frames import Frames
 from tidegate.spark.session import CHECKPOINT_FILES
-from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
-from tidegate.spark.stateful_step import check_shards
 
 __all__ = [
     "Mode",
-    "check_checkpoint",
     "run_batch_job",
     "start",
     "stop_between_batches",
@@ -73,7 +70,7 @@ def start(
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
         pipeline.df.sparkSession.conf.unset(CHECKPOINT_FILES)
-    pipeline = replace(_with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
+    pipeline = replace(with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns())
     sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
@@ -96,30 +93,6 @@ def start(
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=stop_when_quiet, args=(query,), daemon=True).start()
     return query
-
-
-def check_checkpoint(checkpoint: str) -> None:
-    """Refuse a checkpoint that no longer says which query it belongs to.
-
-    Spark would end in a Java stack if its file is damaged, and begin a query of another name if it
-    is lost: what the sink has of the last batch would then be written again.
-    """
-    fs, root = filesystem(checkpoint)
-    file = f"{root}/metadata"
-    if fs.get_file_info(file).type == pafs.FileType.NotFound:
-        offsets = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
-        if any(info.base_name.isdigit() for info in offsets):
-            raise StateError(
-                f"{file} is lost, which says whose checkpoint this is; put it back, or use another "
-                "output path and checkpoint"
-            )
-        return
-    with fs.open_input_stream(file) as stream:
-        text = stream.read().decode(errors="replace")
-    try:
-        uuid.UUID(json.loads(text)["id"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
 
 
 def stop_between_batches(query: StreamingQuery) -> None:
@@ -155,29 +128,3 @@ def stop_when_quiet(query: StreamingQuery) -> None:
 
 def _read_anything(progress: StreamingQueryProgress) -> bool:
     return any(source.startOffset != source.endOffset for source in progress.sources)
-
-
-def _with_shards_of(pipeline: Frames, checkpoint: str) -> Frames:
-    """The pipeline with as many shards as its checkpoint was made with, wherever it runs now.
-
-    Unset, their number follows the cores of the machine. On another machine keys would go to other
-    shards than their state, and what is held there would never come out.
-    """
-    fs, root = filesystem(checkpoint)
-    file = f"{root}/tidegate.json"
-    if fs.get_file_info(file).type != pafs.FileType.NotFound:
-        with fs.open_input_stream(file) as stream:
-            text = stream.read().decode(errors="replace")
-        try:
-            made = json.loads(text)
-            shards, partitions = int(made["shards"]), int(made["partitions"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
-        check_shards(shards, pipeline.shards or shards, f"the checkpoint {checkpoint}")
-        return replace(pipeline, shards=shards, partitions=partitions)
-    shards, partitions = pipeline.shard_count, pipeline.partition_count
-    fs.create_dir(root)
-    with fs.open_output_stream(f"{file}.tmp") as stream:
-        stream.write(json.dumps({"shards": shards, "partitions": partitions}).encode())
-    fs.move(f"{file}.tmp", file)
-    return replace(pipeline, shards=shards, partitions=partitions)

@@ -15,16 +15,16 @@ from rich.table import Table
 
 from tidegate.core.time import format_duration, format_time, parse_duration
 from tidegate.errors import ConfigError
+from tidegate.output.commit import Commit
+from tidegate.output.filesystem import filesystem, write_whole
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.formats import sink_path
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.spark.frames import HIGHEST, Frames
-from tidegate.spark.open import check_sources, open_pipeline
+from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.query import run_batch_job, start, stop_between_batches
 from tidegate.spark.session import log_file
-from tidegate.spark.sink import Commit, filesystem
 from tidegate.spark.sinks import SinkSettings, open_sink
-from tidegate.spark.sources.kafka import session_for
 
 __all__ = [
     "OpenRun",
@@ -194,11 +194,7 @@ def run_opened(
 def write_record(path: str, definition: PipelineDefinition) -> None:
     """Write down beside the tables what ran."""
     fs, root = filesystem(path)
-    place = f"{root}/{RECORD}"
-    fs.create_dir(place.rpartition("/")[0])
-    with fs.open_output_stream(f"{place}.tmp") as stream:
-        stream.write(record_text(definition).encode())
-    fs.move(f"{place}.tmp", place)
+    write_whole(fs, f"{root}/{RECORD}", record_text(definition).encode())
 
 
 def run_frames(

@@ -25,9 +25,17 @@ from tidegate.core.state import concat
 from tidegate.core.time import MIN_NS, UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.spark.control_rows import apply_control
-from tidegate.spark.pack import TIME, from_blob, gathered, to_blob
+from tidegate.spark.pack import TIME, coalesce, from_blob, to_blob
 
-__all__ = ["METRIC", "STEP_DDL", "OpenStep", "Shard", "StepPlan", "check_shards", "run_shard"]
+__all__ = [
+    "METRIC",
+    "STEP_DDL",
+    "FlowRecipe",
+    "RunningStep",
+    "StepSettings",
+    "check_shards",
+    "run_shard",
+]
 
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
@@ -57,18 +65,30 @@ task, a restarted query or another worker always reads the state itself."""
 
 
 @dataclass(frozen=True)
-class Shard:
-    """What a step needs to know: how to make its flow, and what pins the order of arrival."""
+class FlowRecipe:
+    """How the flow of a shard is made, and what pins the order of arrival of its rows.
+
+    - `make`: returns a new flow with empty state; called on the workers.
+    - `arrival`: columns by which rows are sorted before they enter the flow. Empty: rows stay in
+      the order of Spark's partitions.
+    """
 
     make: Callable[[], Flow]
     arrival: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class StepPlan:
-    """All that a stream's step is told on its way to the workers."""
+class StepSettings:
+    """What the step of a stream is told on its way to the workers.
 
-    shard: Shard
+    - `recipe`: how flows are made.
+    - `query`: under which name a worker keeps its flows between micro-batches.
+    - `timers`: whether stages may ask to be woken.
+    - `shards`: the number of shards, compared with the one in the state.
+    - `wall_ns`: a clock that stands still, for runs that catch up; None: Spark's own clock.
+    """
+
+    recipe: FlowRecipe
     query: str
     timers: bool
     shards: int
@@ -76,7 +96,7 @@ class StepPlan:
 
 
 def run_shard(
-    shard: Shard, flow: Flow, packed: Iterable[Any], wall_ns: int
+    recipe: FlowRecipe, flow: Flow, packed: Iterable[Any], wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Run the packed rows of one shard through its flow; yields kind and rows."""
     parts = sorted(packed, key=lambda row: (row.part, row.seq))
@@ -85,9 +105,9 @@ def run_shard(
     if errors is not None:
         flow.counters["rows_in"] += errors.num_rows
         flow.counters["parse_error_count"] += errors.num_rows
-        yield "error", in_arrival_order(errors, shard.arrival)
+        yield "error", in_arrival_order(errors, recipe.arrival)
     data = [from_blob(row.blob) for row in parts if row.kind == "data"]
-    for rows in pieces_in_order(data, shard.arrival):
+    for rows in pieces_in_order(data, recipe.arrival):
         yield from _run_rows(flow, rows, wall_ns)
     for row in parts:
         if row.kind == "control":
@@ -128,7 +148,7 @@ def pieces_in_order(
     small ones are joined.
     """
     if _in_order(parts, arrival):
-        yield from gathered(parts)
+        yield from coalesce(parts)
         return
     joined = concat(parts)
     if joined is not None:
@@ -192,11 +212,13 @@ def packed_rows(
     }  # fmt: skip
 
 
-class OpenStep:
+class RunningStep:
     """A step at work in one task: the pages of a flow in a map state, timers for its deadlines."""
 
-    def __init__(self, plan: StepPlan, handle: StatefulProcessorHandle, pages: MapState) -> None:
-        self.plan = plan
+    def __init__(
+        self, settings: StepSettings, handle: StatefulProcessorHandle, pages: MapState
+    ) -> None:
+        self.settings = settings
         self.handle = handle
         self.pages = pages
         self.reported: set[int] = set()
@@ -205,7 +227,7 @@ class OpenStep:
         """What the packed rows of a shard make of its flow."""
         wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
-        out = list(packed_rows(shard, run_shard(self.plan.shard, flow, packed, wall_ns), flow))
+        out = list(packed_rows(shard, run_shard(self.settings.recipe, flow, packed, wall_ns), flow))
         self.reported.add(shard)
         self._save(shard, flow)
         return iter(out)
@@ -221,19 +243,19 @@ class OpenStep:
         return iter(out)
 
     def _wall(self, now_ms: int) -> int:
-        if self.plan.wall_ns is not None:
-            return self.plan.wall_ns
+        if self.settings.wall_ns is not None:
+            return self.settings.wall_ns
         return max(now_ms, 0) * 1_000_000
 
     def _open(self, shard: int, wall_ns: int) -> Flow:
         page = self.pages.getValue((_TOKEN,))
         stored = None if page is None else bytes(page[0]).decode()
-        kept = _FLOWS.pop((self.plan.query, shard), None)
+        kept = _FLOWS.pop((self.settings.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored:
             return kept[1]
-        flow = self.plan.shard.make()
+        flow = self.settings.recipe.make()
         if stored is not None:
-            check_shards(int(stored.partition(":")[0]), self.plan.shards, "the state")
+            check_shards(int(stored.partition(":")[0]), self.settings.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
             del pages[_TOKEN]
             flow.load(pages)
@@ -243,12 +265,12 @@ class OpenStep:
     def _save(self, shard: int, flow: Flow) -> None:
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
-        token = f"{self.plan.shards}:{uuid.uuid4().hex}"
+        token = f"{self.settings.shards}:{uuid.uuid4().hex}"
         self.pages.updateValue((_TOKEN,), (token.encode(),))
-        _FLOWS[self.plan.query, shard] = (token, flow)
+        _FLOWS[self.settings.query, shard] = (token, flow)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
-        if self.plan.timers:
+        if self.settings.timers:
             for timer in list(self.handle.listTimers()):
                 self.handle.deleteTimer(timer)
             due = flow.wake_at()
@@ -265,18 +287,18 @@ def check_shards(made_with: int, shards: int, what: str) -> None:
         )
 
 
-def run_batch(shard: Shard, wall_ns: int) -> Callable[[pa.Table], pa.Table]:
+def run_batch(recipe: FlowRecipe, wall_ns: int) -> Callable[[pa.Table], pa.Table]:
     """applyInArrow: all packed rows of a shard of a backfill, from an empty state to the flush.
 
     `wall_ns` is when the job was planned: one clock for all shards, and for a task run again.
     """
 
     def run(table: pa.Table) -> pa.Table:
-        flow = shard.make()
+        flow = recipe.make()
         number = int(table.column("shard")[0].as_py())
 
         def made() -> Iterator[tuple[str, pa.RecordBatch]]:
-            yield from run_shard(shard, flow, _rows(table), wall_ns)
+            yield from run_shard(recipe, flow, _rows(table), wall_ns)
             yield from tables(flow.end())
 
         rows = list(packed_rows(number, made(), flow))

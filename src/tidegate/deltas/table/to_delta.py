@@ -7,7 +7,6 @@ that does not is still gated by `delta_count`, as in `VectorTable`.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from tidegate.core.checks import int_in
 from tidegate.deltas.table.vectors import as_vectors, newest_only
 from tidegate.errors import ConfigError, StateError
+from tidegate.output.commit import CommitLog
 
 __all__ = ["DeltaLakeVectors"]
 
@@ -130,14 +130,11 @@ class DeltaLakeVectors:
         """Take in the vectors of a run's output folder (format parquet), batch by batch; gives how
         many were newer. Run again, it takes in only the batches that have come since."""
         count = 0
-        for file in sorted((Path(out) / "_commits").glob("*.json")):
-            said = json.loads(file.read_text())
-            names = [name for name in said["files"] if name.startswith("data/")]
-            if names and not self._holds(said["query"], said["batch"]):
+        for commit in CommitLog.at(str(out), "out"):
+            names = commit.files_of("data")
+            if names and not self._holds(commit.query, commit.batch):
                 rows = [pq.read_table(Path(out) / name, partitioning=None) for name in names]
-                count += self.upsert(
-                    pa.concat_tables(rows), query=said["query"], batch=said["batch"]
-                )
+                count += self.upsert(pa.concat_tables(rows), query=commit.query, batch=commit.batch)
         return count
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:

@@ -1,5 +1,21 @@
-"""Where outcomes go: Parquet files, Delta tables or Kafka topics, each exactly once."""
+"""Where outcomes go: one module per sink, each exactly once, found by name through `registry`."""
 
-from tidegate.spark.sinks.registry import SINKS, Sink, SinkSettings, open_sink
+from tidegate.spark.sinks.registry import (
+    SINKS,
+    Sink,
+    SinkRequest,
+    SinkSettings,
+    commit_state_only,
+    open_sink,
+    register_sink,
+)
 
-__all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]
+__all__ = [
+    "SINKS",
+    "Sink",
+    "SinkRequest",
+    "SinkSettings",
+    "commit_state_only",
+    "open_sink",
+    "register_sink",
+]

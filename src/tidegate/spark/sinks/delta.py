@@ -15,7 +15,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
-from tidegate.spark.sink import Commit, ParquetSink
+from tidegate.output.commit import Commit
+from tidegate.output.maintenance import batch_folder
+from tidegate.spark.sinks.parquet import ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 try:
     import deltalake
@@ -37,10 +40,11 @@ __all__ = ["DeltaSink"]
 class DeltaSink(ParquetSink):
     """Writes the packed outcomes of a pipeline to one Delta table per kind."""
 
-    def __init__(self, path: str, schemas: dict[str, pa.Schema]) -> None:
-        if "://" in path:
-            raise ConfigError("sink.path", path, "must be a local path for format delta")
-        super().__init__(path, schemas)
+    options = ()
+
+    def __init__(self, request: SinkRequest) -> None:
+        request.check_local("delta")
+        super().__init__(request)
         self._query = ""
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
@@ -72,7 +76,8 @@ class DeltaSink(ParquetSink):
             return None
 
     def _action(self, row: Any, batch: int) -> AddAction:
-        name = f"batch={batch:08d}/{row.file.rsplit('/', 1)[1]}"
-        size = self.fs.get_file_info(f"{self.root}/{row.kind}/{name}").size
+        file = f"{batch_folder(row.kind, batch)}/{row.file.rsplit('/', 1)[1]}"
+        name = file.removeprefix(f"{row.kind}/")
+        size = self.fs.get_file_info(f"{self.root}/{file}").size
         stats = json.dumps({"numRecords": row.rows})
         return AddAction(name, size, {}, time.time_ns() // 10**6, True, stats)

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError, StateError
+from tidegate.output.commit import Commit
 from tidegate.pipeline.secrets import hidden
 from tidegate.pipeline.security import refuse_code
+from tidegate.spark.environment.kafka import check_broker
 from tidegate.spark.pack import fit, from_blob
-from tidegate.spark.sink import Commit, run_for_state
-from tidegate.spark.sources.kafka import check_broker
+from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
 try:
     import confluent_kafka as ck
@@ -49,7 +49,8 @@ _OWN = ("topic", "key")
 class KafkaSink:
     """Writes the packed outcomes of a pipeline to one topic per kind."""
 
-    def __init__(self, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> None:
+    def __init__(self, request: SinkRequest) -> None:
+        schemas, options = request.schemas, request.options
         for name in ("bootstrap.servers", "topic"):
             if not options.get(name):
                 raise ConfigError(f"sink.options.{name}", None, "is required for format kafka")
@@ -89,23 +90,21 @@ class KafkaSink:
         """Write one micro-batch, or find that it is written already."""
         self._open(query)
         if self._last is not None and self._last >= batch:
-            run_for_state(outcomes)
-            return Commit(batch, {}, None, {}, [])
+            commit_state_only(outcomes)
+            return Commit(batch, query)
         rows: dict[str, int] = {}
-        shards: dict[int, dict[str, int]] = {}
-        watermarks: list[int] = []
+        metrics: list[tuple[int, dict[str, int], int | None]] = []
         self._call("begin_transaction")
         try:
             for row in outcomes.toLocalIterator():
                 if row.blob is None:
-                    shards[row.shard] = dict(row.metrics)
-                    watermarks += [] if row.watermark_ns is None else [row.watermark_ns]
+                    metrics.append((row.shard, row.metrics, row.watermark_ns))
                 else:
                     some = fit(from_blob(row.blob), self.schemas[row.kind])
                     rows[row.kind] = rows.get(row.kind, 0) + some.num_rows
                     self._send(row.kind, some)
-            commit = Commit(batch, rows, max(watermarks, default=None), shards, [])
-            self._produce(self.commits_topic, query, commit.to_json(query))
+            commit = Commit.of(batch, query, rows, metrics)
+            self._produce(self.commits_topic, query, commit.to_json())
         except BaseException:
             self._call("abort_transaction", WAIT_S)
             raise
@@ -184,7 +183,7 @@ class KafkaSink:
                     raise StateError(f"Kafka did not answer within {WAIT_S:g} s")
                 if message.error() is None:
                     if message.key() == query.encode():
-                        batch = Commit.from_json(message.value().decode())[1].batch
+                        batch = Commit.from_json(message.value(), self.commits_topic).batch
                         last = batch if last is None else max(last, batch)
                 elif message.error().code() == ck.KafkaError._PARTITION_EOF:
                     ended.add(message.partition())

@@ -22,12 +22,17 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError
-from tidegate.mcap.export import ROWS, Exporter, without_payloads
+from tidegate.mcap.export import Exporter, without_payloads
+from tidegate.mcap.reader import ROWS_ATTACHMENT
 from tidegate.mcap.records import Schema
 from tidegate.mcap.writer import COMPRESSIONS, Compression, McapWriter
-from tidegate.spark.sink import BlobWriter, ParquetSink
-from tidegate.spark.sources import options as o
-from tidegate.spark.sources.recordings import definitions_of, recordings_of
+from tidegate.pipeline.definition import StreamDefinition
+from tidegate.pipeline.secrets import resolve
+from tidegate.pipeline.security import resolve_path
+from tidegate.spark import options as o
+from tidegate.spark.recordings.definitions import definitions_of, recordings_of
+from tidegate.spark.sinks.parquet import BlobWriter, ParquetSink
+from tidegate.spark.sinks.registry import SinkRequest
 
 __all__ = ["McapSink"]
 
@@ -35,22 +40,32 @@ __all__ = ["McapSink"]
 class McapSink(ParquetSink):
     """Writes the packed outcomes of a pipeline to MCAP files, by kind."""
 
-    def __init__(
-        self, path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]
-    ) -> None:
-        if "://" in path:
-            raise ConfigError("sink.path", path, "must be a local path for format mcap")
-        compression = options.get("compression", "zstd")
-        if compression not in COMPRESSIONS:
-            expected = f"must be one of {COMPRESSIONS}"
-            raise ConfigError("sink.options.compression", compression, expected)
-        self.key = o.names(options, "key") or ()
+    compressions = COMPRESSIONS
+    options = ("compression", "key", "schemasPath")
+
+    def __init__(self, request: SinkRequest) -> None:
+        request.check_local("mcap")
+        super().__init__(request)
+        self.key = o.names(request.options, "key") or ()
         for name in self.key:
-            if name not in schemas["data"].names:
-                known = ", ".join(schemas["data"].names)
+            if name not in self.schemas["data"].names:
+                known = ", ".join(self.schemas["data"].names)
                 raise ConfigError("sink.options.key", name, f"must be a column: {known}")
-        self.places = o.names(options, "schemasPath") or ()
-        super().__init__(path, schemas, compression=compression)
+        self.places = o.names(request.options, "schemasPath") or ()
+
+    @staticmethod
+    def defaults_of_streams(streams: Mapping[str, StreamDefinition]) -> dict[str, str]:
+        """Options that follow from the streams: topics begin with the key, and recordings that are
+        read say what their payloads look like."""
+        sources = [stream.source for stream in streams.values() if stream.source is not None]
+        paths = [s.path for s in sources if s.path is not None and s.format in ("mcap", "rosbag")]
+        found = {"key": ",".join(next(iter(streams.values())).key)}
+        if paths:
+            found["schemasPath"] = ",".join(
+                resolve_path(resolve(path, "path"), "path", pattern=True, written=path)
+                for path in paths
+            )
+        return {name: value for name, value in found.items() if value}
 
     def _writer(self, staging: str) -> BlobWriter:
         return _McapFiles(self.path, staging, self.schemas, self.compression, self.key, self.places)
@@ -89,7 +104,9 @@ class _McapFile:
     def close(self) -> None:
         if self.rows is not None:
             self.rows.close()
-            self.log.attach(ROWS, "application/vnd.apache.parquet", self.table.getvalue())
+            self.log.attach(
+                ROWS_ATTACHMENT, "application/vnd.apache.parquet", self.table.getvalue()
+            )
         self.log.close()
 
 

@@ -1,43 +1,143 @@
-"""Sinks by the name a definition gives them: `sink: {format: delta, path: ...}`."""
+"""Sinks by the name a definition gives them: `sink: {format: delta, path: ...}`.
+
+To add one: write a module with a class that has the methods of `Sink` and is made from a
+`SinkRequest`, and add one line to `SINKS`, or, from another package, call `register_sink` or
+publish an entry point in the group `tidegate.sinks`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.definition import SinkDefinition, StreamDefinition
+from tidegate.output.commit import Commit
+from tidegate.pipeline.definition import SINK_FORMATS, SinkDefinition, StreamDefinition
 from tidegate.pipeline.formats import sink_options
-from tidegate.pipeline.secrets import resolve
-from tidegate.pipeline.security import resolve_path
-from tidegate.spark.sink import Commit, ParquetSink
 
-__all__ = ["SINKS", "Sink", "SinkSettings", "open_sink"]
+__all__ = [
+    "SINKS",
+    "Sink",
+    "SinkRequest",
+    "SinkSettings",
+    "commit_state_only",
+    "open_sink",
+    "register_sink",
+]
 
 
 class Sink(Protocol):
     """What a run needs of a sink."""
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
-        """Write one micro-batch. Called again for the same (query, batch) it changes nothing."""
+        """Write one micro-batch and return its record. Called on the driver, once per micro-batch.
+
+        `outcomes` are packed results: see `tidegate.spark.stateful_step.STEP_DDL`. Called again for
+        the same (query, batch), after a crash, it must change nothing but still run `outcomes` (see
+        `commit_state_only`), or Spark's state would not be committed.
+        """
 
     def check_unused(self) -> None:
-        """Refuse an output that holds another run's rows, before anything starts."""
+        """Raise ConfigError if the output holds another run's rows. Called before a backfill."""
+
+
+@dataclass(frozen=True)
+class SinkRequest:
+    """What a sink is made from.
+
+    - `path`: the output path, absolute or a URI.
+    - `schemas`: the Arrow schema of every kind.
+    - `options`: `sink.options` as text, with references resolved. May hold secrets: never shown.
+    """
+
+    path: str
+    schemas: dict[str, pa.Schema]
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def check_options(self, *known: str) -> None:
+        """Raise ConfigError for an option that is not among `known`."""
+        for name, value in self.options.items():
+            if name not in known:
+                expected = f"allowed are {', '.join(known)}" if known else "there are no options"
+                raise ConfigError(f"sink.options.{name}", value, expected)
+
+    def check_local(self, format: str) -> None:
+        """Raise ConfigError if the path is a URI: for formats that write local files only."""
+        if "://" in self.path:
+            raise ConfigError("sink.path", self.path, f"must be a local path for format {format}")
+
+
+SinkFactory = Callable[[SinkRequest], Sink]
+
+SINKS: dict[str, SinkFactory | str] = {
+    "parquet": "tidegate.spark.sinks.parquet:ParquetSink",
+    "delta": "tidegate.spark.sinks.delta:DeltaSink",
+    "kafka": "tidegate.spark.sinks.kafka:KafkaSink",
+    "mcap": "tidegate.spark.sinks.mcap:McapSink",
+}
+"""What `sink.format` may be: a function of a `SinkRequest`, or the `module:Class` of one, which is
+imported when the format is used."""
+
+ENTRY_POINTS = "tidegate.sinks"
+"""The entry-point group in which other packages publish formats."""
+
+
+def register_sink(name: str, make: SinkFactory, *, replace: bool = False) -> None:
+    """Make a format known under `name`, for definitions and `tidegate run` in this process.
+
+    `make` returns a `Sink` for a `SinkRequest`, or raises ConfigError for a wrong option; usually
+    it is the sink's class. Raises ConfigError if the name is taken, unless `replace` is true.
+
+    >>> class Discard:
+    ...     def __init__(self, request): self.request = request
+    ...     def check_unused(self): pass
+    ...     def write(self, outcomes, batch, query):
+    ...         commit_state_only(outcomes)
+    ...         return Commit(batch, query)
+    >>> register_sink("discard", Discard)
+    >>> type(open_sink(SinkSettings("discard"), "/tmp/out", {})).__name__
+    'Discard'
+    """
+    if name in SINKS and not replace:
+        raise ConfigError("name", name, "is taken; give replace=True to replace it")
+    SINKS[name] = make
+    if name not in SINK_FORMATS:
+        SINK_FORMATS.append(name)
+
+
+def _factory(format: str) -> SinkFactory | None:
+    found: SinkFactory | str | None = SINKS.get(format)
+    if found is None:
+        published = entry_points(group=ENTRY_POINTS, name=format)
+        found = next(iter(published)).load() if published else None
+    if isinstance(found, str):
+        module, _, name = found.partition(":")
+        made: SinkFactory = getattr(import_module(module), name)
+        return made
+    return found
 
 
 @dataclass(frozen=True)
 class SinkSettings:
-    """Format and options, with references resolved. Never shown: it may hold secrets."""
+    """Format and options of a sink, with references resolved. Never shown: it may hold secrets.
+
+    - `format`: a name in `SINKS`, registered, or published by a package; default `parquet`, which
+      needs no further package and which every other tool reads.
+    - `options`: as the sink's module documents them; an unknown one is a ConfigError when the sink
+      is opened.
+    """
 
     format: str = "parquet"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.format not in SINKS:
+        if self.format not in SINKS and not entry_points(group=ENTRY_POINTS, name=self.format):
             raise ConfigError("sink.format", self.format, f"must be one of {', '.join(SINKS)}")
 
     @classmethod
@@ -46,75 +146,31 @@ class SinkSettings:
         definition: SinkDefinition | None,
         streams: Mapping[str, StreamDefinition] | None = None,
     ) -> SinkSettings:
-        """The settings of a definition; what the streams say that feed the sink is its default."""
+        """Return the settings of a definition; what its streams say is the default of options."""
         if definition is None:
             return cls()
         options = sink_options(definition)
-        if definition.format == "mcap" and streams:
-            options = {**_of_streams(streams), **options}
+        if streams:
+            defaults = getattr(_factory(definition.format), "defaults_of_streams", None)
+            if defaults is not None:
+                options = {**defaults(streams), **options}
         return cls(definition.format, options)
 
 
-def _of_streams(streams: Mapping[str, StreamDefinition]) -> dict[str, str]:
-    """Topics begin with the key; recordings that are read say what their payloads look like."""
-    sources = [stream.source for stream in streams.values() if stream.source is not None]
-    paths = [s.path for s in sources if s.path is not None and s.format in ("mcap", "rosbag")]
-    found = {"key": ",".join(next(iter(streams.values())).key)}
-    if paths:
-        found["schemasPath"] = ",".join(
-            resolve_path(resolve(path, "path"), "path", pattern=True, written=path)
-            for path in paths
-        )
-    return {name: value for name, value in found.items() if value}
-
-
 def open_sink(settings: SinkSettings, path: str, schemas: dict[str, pa.Schema]) -> Sink:
-    """The sink of these settings. A wrong option is a ConfigError before anything has run."""
-    return SINKS[settings.format](path, schemas, settings.options)
+    """Return the sink of these settings, writing to `path`.
+
+    Raises ConfigError for a wrong option or a missing package, before anything has run.
+    """
+    make = _factory(settings.format)
+    assert make is not None
+    return make(SinkRequest(path, schemas, settings.options))
 
 
-def _parquet(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
-    allowed = ("zstd", "snappy", "gzip", "lz4", "none")
-    _only(options, ("compression",))
-    compression = options.get("compression", "zstd")
-    if compression not in allowed:
-        raise ConfigError("sink.options.compression", compression, f"must be one of {allowed}")
-    return ParquetSink(path, schemas, compression=compression)
+def commit_state_only(outcomes: DataFrame) -> None:
+    """Run a batch that is written already, and write nothing.
 
-
-def _delta(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
-    from tidegate.spark.sinks.delta import DeltaSink
-
-    _only(options, ())
-    return DeltaSink(path, schemas)
-
-
-def _mcap(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
-    from tidegate.spark.sinks.mcap import McapSink
-
-    _only(options, ("compression", "key", "schemasPath"))
-    return McapSink(path, schemas, options)
-
-
-def _kafka(path: str, schemas: dict[str, pa.Schema], options: Mapping[str, str]) -> Sink:
-    from tidegate.spark.sinks.kafka import KafkaSink
-
-    return KafkaSink(schemas, options)
-
-
-def _only(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    for name, value in options.items():
-        if name not in known:
-            expected = f"allowed are {', '.join(known)}" if known else "there are no options"
-            raise ConfigError(f"sink.options.{name}", value, expected)
-
-
-Factory = Callable[[str, dict[str, pa.Schema], Mapping[str, str]], Sink]
-
-SINKS: dict[str, Factory] = {
-    "parquet": _parquet,
-    "delta": _delta,
-    "kafka": _kafka,
-    "mcap": _mcap,
-}
-"""What `sink.format` may be."""
+    A driver that died between our commit and Spark's runs the batch again. Spark then wants to see
+    the state of every partition committed again, or refuses to go on, now and at every restart.
+    """
+    outcomes.write.format("noop").mode("overwrite").save()

@@ -1,5 +1,21 @@
-"""Sources of our own, as Spark Python data sources: `mcap`, `rosbag`, `spool`."""
+"""Where rows come from: one module per source, found by the format's name through `registry`."""
 
-from tidegate.spark.sources.register import OURS, register_sources
+from tidegate.spark.sources.registry import (
+    SOURCES,
+    PythonSource,
+    Source,
+    SourceRequest,
+    register_source,
+    register_sources,
+    source_of,
+)
 
-__all__ = ["OURS", "register_sources"]
+__all__ = [
+    "SOURCES",
+    "PythonSource",
+    "Source",
+    "SourceRequest",
+    "register_source",
+    "register_sources",
+    "source_of",
+]

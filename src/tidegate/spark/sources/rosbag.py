@@ -17,9 +17,14 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.mcap.index import Channels
-from tidegate.spark.sources.bags import bag_definitions, bag_size, bags_of, is_whole, read_bag
-from tidegate.spark.sources.mcap import Settings, checked_names, with_path_columns
-from tidegate.spark.sources.recording_stream import Extent, RecordingStreamReader
+from tidegate.spark.recordings.bags import bag_definitions, bag_size, bags_of, is_whole, read_bag
+from tidegate.spark.sources.recording import (
+    Extent,
+    RecordingSettings,
+    RecordingStreamReader,
+    checked_names,
+    with_path_columns,
+)
 
 __all__ = ["RosbagSource"]
 
@@ -48,8 +53,8 @@ class RosbagSource(DataSource):
         return RosbagStreamReader(_settings(self.options, schema), schema.names, self.options)
 
 
-def _settings(options: Mapping[str, str], told: StructType | None = None) -> Settings:
-    settings = Settings.of(options)
+def _settings(options: Mapping[str, str], told: StructType | None = None) -> RecordingSettings:
+    settings = RecordingSettings.of(options)
     chosen = settings.selection
     if chosen.clock == "publish":
         raise ConfigError("clock", "publish", "must be log or header: bags keep no other time")
@@ -58,12 +63,12 @@ def _settings(options: Mapping[str, str], told: StructType | None = None) -> Set
     return settings.typed(_definitions, told)
 
 
-def _definitions(settings: Settings) -> Iterator[Channels]:
+def _definitions(settings: RecordingSettings) -> Iterator[Channels]:
     return (bag_definitions(path) for path in bags_of(settings.path))
 
 
 def _read(
-    bag: InputPartition, settings: Settings, names: Sequence[str]
+    bag: InputPartition, settings: RecordingSettings, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     assert isinstance(bag, Bag)
     for batch in read_bag(bag.path, settings.selection):
@@ -73,7 +78,7 @@ def _read(
 class RosbagReader(DataSourceReader):
     """Batch: all bags there are now."""
 
-    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+    def __init__(self, settings: RecordingSettings, names: Sequence[str]) -> None:
         self.settings = settings
         self.names = checked_names(settings, names)
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from tidegate import spool
 from tidegate.errors import ConfigError
-from tidegate.spark.sources import options as o
+from tidegate.spark import options as o
 
 __all__ = ["SpoolSource"]
 

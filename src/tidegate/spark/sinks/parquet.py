@@ -12,7 +12,6 @@ the same. Files are written where the blobs are, by pyarrow, and moved into plac
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,115 +22,98 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError, StateError
+from tidegate.output.commit import FOLDER, Commit, CommitLog
+from tidegate.output.filesystem import filesystem
+from tidegate.output.maintenance import batch_folder, remove_batch, remove_folder, staging_folder
 from tidegate.spark.pack import fit, from_blob
+from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
-__all__ = ["BlobWriter", "Commit", "ParquetSink", "filesystem", "run_for_state"]
+__all__ = ["BlobWriter", "ParquetSink"]
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 MANIFEST_DDL = (
     "kind string, shard int, rows long, watermark_ns long, metrics map<string,bigint>, file string"
 )
 
 
-@dataclass(frozen=True)
-class Commit:
-    """What one micro-batch wrote: rows per kind, where time stands, the stages' metrics."""
-
-    batch: int
-    rows: dict[str, int]
-    watermark_ns: int | None
-    shards: dict[int, dict[str, int]]
-    files: list[str]
-
-    def to_json(self, query: str) -> str:
-        return json.dumps({"query": query, **self.__dict__}, indent=1, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> tuple[str, Commit]:
-        fields = json.loads(text)
-        query = fields.pop("query")
-        fields["shards"] = {int(shard): metrics for shard, metrics in fields["shards"].items()}
-        return query, cls(**fields)
-
-
 class ParquetSink:
-    """Writes the packed outcomes of a pipeline to one Parquet table per kind."""
+    """Writes the packed outcomes of a pipeline to one Parquet table per kind.
 
-    def __init__(self, path: str, schemas: dict[str, pa.Schema], *, compression: str = "zstd"):
-        self.fs, self.root = filesystem(path)
-        self.path = path
-        self.schemas = schemas
-        self.compression = compression
+    Option `compression`: zstd (default: half the size of snappy here at the same speed), snappy,
+    gzip, lz4 or none.
+    """
+
+    compressions: ClassVar[tuple[str, ...]] = COMPRESSIONS
+    options: ClassVar[tuple[str, ...]] = ("compression",)
+
+    def __init__(self, request: SinkRequest) -> None:
+        request.check_options(*self.options)
+        self.compression = request.options.get("compression", "zstd")
+        if self.compression not in self.compressions:
+            expected = f"must be one of {self.compressions}"
+            raise ConfigError("sink.options.compression", self.compression, expected)
+        self.path = request.path
+        self.schemas = request.schemas
+        self.commits = CommitLog.at(request.path, "sink.path")
+        self.fs, self.root = self.commits.fs, self.commits.root
         self._before_checked = False
 
     # -- the two entry points -------------------------------------------------------------------
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
         """Write one micro-batch, or find that it is written already."""
-        found = self._read_commit(batch)
-        if found is not None:
-            owner, commit = found
-            if owner != query:
+        commit = self.commits.read(batch)
+        if commit is not None:
+            if commit.query != query:
                 raise StateError(
-                    f"{self.path} holds batch {batch} of another query ({owner}); "
+                    f"{self.path} holds batch {batch} of another query ({commit.query}); "
                     "use another output path, or the checkpoint that belongs to it"
                 )
-            run_for_state(outcomes)
-            self._delete(f"{self.root}/_staging/{batch:08d}")
+            commit_state_only(outcomes)
+            remove_folder(self.fs, f"{self.root}/{staging_folder(batch)}")
             return commit
         self._check_before(batch)
-        self._remove(batch)
-        writer = self._writer(f"{self.root}/_staging/{batch:08d}")
+        kinds = [kind for kind in self.schemas if not self._holds(kind, batch)]
+        remove_batch(self.fs, self.root, kinds, batch)
+        writer = self._writer(f"{self.root}/{staging_folder(batch)}")
         manifest = outcomes.mapInArrow(writer, MANIFEST_DDL).collect()
         return self._commit(batch, query, manifest)
 
     def check_unused(self) -> None:
-        """Refuse an output that holds another run's rows, before anything starts."""
-        commits = self.commits()
-        if commits:
+        """Raise ConfigError if the output holds another run's rows."""
+        held = len(self.commits.numbers())
+        if held:
             raise ConfigError(
-                "sink.path", self.path, f"must be empty; it holds {len(commits)} batches already"
+                "sink.path", self.path, f"must be empty; it holds {held} batches already"
             )
-
-    def commits(self) -> list[Commit]:
-        """All batches that are whole, in order."""
-        return [found[1] for n in self._numbers() if (found := self._read_commit(n))]
-
-    def _numbers(self) -> list[int]:
-        files = self.fs.get_file_info(
-            pafs.FileSelector(f"{self.root}/_commits", allow_not_found=True)
-        )
-        return sorted(int(f.base_name[:-5]) for f in files if f.base_name.endswith(".json"))
 
     # -- the commit -----------------------------------------------------------------------------
 
     def _commit(self, batch: int, query: str, manifest: list[Any]) -> Commit:
+        """Move the files of a batch into their tables, then write its record."""
         rows: dict[str, int] = {}
         files: list[str] = []
-        shards: dict[int, dict[str, int]] = {}
-        watermarks = []
         placed: list[Any] = []
-        for row in manifest:
-            if row.metrics is not None:
-                shards[row.shard] = dict(row.metrics)
-                if row.watermark_ns is not None:
-                    watermarks.append(row.watermark_ns)
-                continue
+        written = [row for row in manifest if row.metrics is None]
+        for row in written:
             rows[row.kind] = rows.get(row.kind, 0) + row.rows
             if self._holds(row.kind, batch):
                 continue
             placed.append(row)
-            folder = f"{self.root}/{row.kind}/batch={batch:08d}"
-            self.fs.create_dir(folder)
-            self.fs.move(row.file, f"{folder}/{row.file.rsplit('/', 1)[1]}")
-            files.append(f"{row.kind}/batch={batch:08d}/{row.file.rsplit('/', 1)[1]}")
+            file = f"{batch_folder(row.kind, batch)}/{row.file.rsplit('/', 1)[1]}"
+            self.fs.create_dir(f"{self.root}/{batch_folder(row.kind, batch)}")
+            self.fs.move(row.file, f"{self.root}/{file}")
+            files.append(file)
         self._publish(batch, self.schemas, placed)
-        commit = Commit(batch, rows, max(watermarks, default=None), shards, sorted(files))
-        self.fs.create_dir(f"{self.root}/_commits")
-        final = f"{self.root}/_commits/{batch:08d}.json"
-        with self.fs.open_output_stream(f"{self.root}/_commits/.{batch:08d}.tmp") as stream:
-            stream.write(commit.to_json(query).encode())
-        self.fs.move(f"{self.root}/_commits/.{batch:08d}.tmp", final)
-        self._delete(f"{self.root}/_staging/{batch:08d}")
+        metrics = [
+            (row.shard, row.metrics, row.watermark_ns)
+            for row in manifest
+            if row.metrics is not None
+        ]
+        commit = Commit.of(batch, query, rows, metrics, files)
+        self.commits.write(commit)
+        remove_folder(self.fs, f"{self.root}/{staging_folder(batch)}")
         return commit
 
     def _writer(self, staging: str) -> BlobWriter:
@@ -147,39 +129,17 @@ class ParquetSink:
     def _publish(self, batch: int, schemas: dict[str, pa.Schema], files: list[Any]) -> None:
         """Make files that have been placed part of their tables."""
 
-    def _read_commit(self, batch: int) -> tuple[str, Commit] | None:
-        path = f"{self.root}/_commits/{batch:08d}.json"
-        if self.fs.get_file_info(path).type == pafs.FileType.NotFound:
-            return None
-        with self.fs.open_input_stream(path) as stream:
-            text = stream.read().decode(errors="replace")
-        try:
-            return Commit.from_json(text)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StateError(f"{path} is corrupt or newer than this version: {error}") from error
-
     def _check_before(self, batch: int) -> None:
         """Refuse to go on if the record of the batch before is damaged or lost: Spark has finished
         with that batch, so it would never be written again, and readers would miss its rows."""
         if self._before_checked:
             return
-        if self._numbers() and batch > 0 and self._read_commit(batch - 1) is None:
+        if batch > 0 and self.commits.numbers() and self.commits.read(batch - 1) is None:
             raise StateError(
-                f"{self.path}/_commits has no record of batch {batch - 1}, which is done; "
+                f"{self.path}/{FOLDER} has no record of batch {batch - 1}, which is done; "
                 "put it back, or use another output path and checkpoint"
             )
         self._before_checked = True
-
-    def _remove(self, batch: int) -> None:
-        """Whatever a run that died left of this batch."""
-        for kind in self.schemas:
-            if not self._holds(kind, batch):
-                self._delete(f"{self.root}/{kind}/batch={batch:08d}")
-        self._delete(f"{self.root}/_staging/{batch:08d}")
-
-    def _delete(self, folder: str) -> None:
-        if self.fs.get_file_info(folder).type == pafs.FileType.Directory:
-            self.fs.delete_dir(folder)
 
 
 @dataclass(frozen=True)
@@ -247,22 +207,3 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     blobs = batch.column(batch.schema.get_field_index("blob"))
     for row, blob in zip(batch.select(names).to_pylist(), blobs, strict=True):
         yield {**row, "blob": blob.as_buffer() if blob.is_valid else None}
-
-
-def run_for_state(outcomes: DataFrame) -> None:
-    """Run a batch that is written already, and write nothing.
-
-    A driver that died between our commit and Spark's runs the batch again. Spark then wants to see
-    the state of every partition committed again, or refuses to go on, now and at every restart.
-    """
-    outcomes.write.format("noop").mode("overwrite").save()
-
-
-def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it."""
-    if "://" in path:
-        fs, root = pafs.FileSystem.from_uri(path)
-        return fs, root
-    from pathlib import Path
-
-    return pafs.LocalFileSystem(), str(Path(path).absolute())

@@ -1,60 +1,13 @@
-"""Options of our sources: text from a reader or a pipeline file, each checked once."""
+"""Which files a path names, and the columns whose values are in a file's path."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["PathColumns", "below", "duration", "files_of", "flag", "names", "number", "places_of",
-           "text"]  # fmt: skip
-
-
-def text(options: Mapping[str, str], name: str) -> str | None:
-    """An option as it stands; names of options are the same in any case."""
-    for given, value in options.items():
-        if given.lower() == name.lower():
-            return value
-    return None
-
-
-def number(options: Mapping[str, str], name: str, minimum: int | None = None) -> int | None:
-    """A whole number, or None if the option is not given."""
-    value = text(options, name)
-    if value is None:
-        return None
-    try:
-        found = int(value)
-    except ValueError:
-        raise ConfigError(name, value, "must be a whole number") from None
-    if minimum is not None and found < minimum:
-        raise ConfigError(name, found, f"must be at least {minimum}")
-    return found
-
-
-def duration(options: Mapping[str, str], name: str, default: str) -> int:
-    """A duration in ns."""
-    value = text(options, name)
-    return parse_duration(default if value is None else value, name)
-
-
-def names(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    """Several names between commas."""
-    value = text(options, name)
-    if value is None:
-        return None
-    return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def flag(options: Mapping[str, str], name: str) -> bool:
-    """`true` or `false`."""
-    value = (text(options, name) or "false").lower()
-    if value not in ("true", "false"):
-        raise ConfigError(name, value, "must be true or false")
-    return value == "true"
+__all__ = ["PathColumns", "below", "files_of", "places_of"]
 
 
 def places_of(path: str | None) -> list[Path]:

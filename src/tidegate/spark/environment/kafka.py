@@ -1,20 +1,29 @@
-"""Which Kafka connector a session gets: Spark's own of its version, else one that was tested.
+"""Kafka from this machine: whether a broker answers, and which connector a session gets.
 
-Spark publishes the connector apart from itself. Where that of the running version cannot be had, an
-older one is taken that the tests run against a broker, from `FALLBACK`.
+Spark publishes its connector apart from itself. A session gets that of its own version; where that
+cannot be had, an older one that the tests run against a broker, from `FALLBACK`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
+from collections.abc import Mapping
 
 import pyspark
+from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.spark.environment.jars import Jar, fetch, here, is_published, repository
 
-__all__ = ["FALLBACK", "PACKAGE_VARIABLE", "connector_settings"]
+__all__ = [
+    "FALLBACK",
+    "PACKAGE_VARIABLE",
+    "check_broker",
+    "check_connector",
+    "connector_settings",
+]
 
 PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
 """Names another connector by its coordinates, or jar files with commas between them."""
@@ -36,6 +45,10 @@ FALLBACK = (
 )
 """The newest connector that runs on Spark 4.3, and what it needs beside Spark's own jars. Connector
 4.0.0 does not run there; a token provider of 4.2.0 was not to be had, that of 4.0.0 does."""
+
+ANSWER_WITHIN_S = 5.0
+"""A broker on the same network answers in milliseconds. Spark alone would try for minutes and end
+in a Java stack."""
 
 log = logging.getLogger(__name__)
 
@@ -66,3 +79,45 @@ def connector_settings() -> dict[str, str]:
                 "source.format", "kafka", f"{error.expected}; {PACKAGE_VARIABLE} can name jar files"
             ) from error
     return {"spark.jars": ",".join(str(file) for file in kept)}
+
+
+def check_broker(
+    options: Mapping[str, str], field: str, name: str = "kafka.bootstrap.servers"
+) -> None:
+    """Say in one sentence that no broker answers, before Spark says it in many."""
+    servers = options.get(name)
+    if not servers:
+        raise ConfigError(f"{field}.options.{name}", servers, "is required for format kafka")
+    reasons = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            number = int(port)
+        except ValueError:
+            raise ConfigError(f"{field}.options.{name}", servers, "must be host:port") from None
+        try:
+            with socket.create_connection((host.strip("[]"), number), ANSWER_WITHIN_S):
+                return
+        except OSError as error:
+            reasons.append(f"{server.strip()}: {error.strerror or error}")
+    raise ConfigError(
+        f"{field}.options.{name}", servers, f"no broker answers ({'; '.join(reasons)})"
+    )
+
+
+def check_connector(spark: SparkSession, field: str) -> None:
+    """Say how to get the connector if this session was made without it."""
+    java = spark.sparkContext._jvm
+    assert java is not None
+    try:
+        java.java.lang.Class.forName(
+            "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+            True,
+            java.java.lang.Thread.currentThread().getContextClassLoader(),
+        )
+    except Exception as error:
+        raise ConfigError(
+            f"{field}.format", "kafka",
+            "needs a session with the connector: session(settings=connector_settings()), from "
+            "tidegate.spark.environment.kafka",
+        ) from error  # fmt: skip

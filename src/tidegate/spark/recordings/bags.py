@@ -23,7 +23,7 @@ from tidegate.mcap.payload import PayloadDecoder
 from tidegate.mcap.reader import take_times
 from tidegate.mcap.records import Channel, Schema
 from tidegate.mcap.stamps import header_stamps
-from tidegate.spark.sources import options as o
+from tidegate.spark.recordings.listing import below, places_of
 
 __all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
 
@@ -34,12 +34,12 @@ ROWS = 8_192
 def bags_of(path: str) -> list[str]:
     """The bags a path names: itself, those below a folder, or those a pattern matches."""
     bags: set[str] = set()
-    for place in o.places_of(path):
+    for place in places_of(path):
         if place.is_file() or (place / "metadata.yaml").exists():
             bags.add(str(place))
             continue
-        bags |= {str(found.parent) for found in o.below(place, "metadata.yaml")}
-        bags |= {str(found) for found in o.below(place, "*.bag") if found.is_file()}
+        bags |= {str(found.parent) for found in below(place, "metadata.yaml")}
+        bags |= {str(found) for found in below(place, "*.bag") if found.is_file()}
     return sorted(bags)
 
 

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Channels
-from tidegate.spark.sources import options as o
-from tidegate.spark.sources.bags import bag_definitions, bags_of
-from tidegate.spark.sources.mcap import SUFFIXES
+from tidegate.spark.recordings.bags import bag_definitions, bags_of
+from tidegate.spark.recordings.listing import files_of
 
-__all__ = ["definitions_of", "recordings_of"]
+__all__ = ["SUFFIXES", "definitions_of", "recordings_of"]
+
+SUFFIXES = (".mcap",)
+"""How the names of MCAP files end."""
 
 
 def recordings_of(place: str) -> list[str]:
     """The MCAP files and bags that a path names."""
     bags = [bag for bag in bags_of(place) if not bag.endswith(SUFFIXES)]
-    return sorted({*o.files_of(place, SUFFIXES), *bags})
+    return sorted({*files_of(place, SUFFIXES), *bags})
 
 
 def definitions_of(recording: str) -> Iterator[Channels]:

@@ -1,8 +1,8 @@
-"""Recordings in a folder as a stream: what all kinds of them share.
+"""What the sources `mcap` and `rosbag` share: options, and a folder of recordings as a stream.
 
-The offset says for every recording how far it has been read: `number` is its place in the order in
-which recordings were first seen, `at` the place before which everything has been delivered, `end`
-whether it is finished with. How far one can be read now is the kind's own affair.
+As a stream, the offset says for every recording how far it has been read: `number` is its place in
+the order in which recordings were first seen, `at` the place before which everything has been
+delivered, `end` whether it is finished with. How far one can be read now is the kind's own affair.
 
 Clock policy: the wall clock decides only whether a recording that is still open is waited for.
 """
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,14 +25,115 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxFiles,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
-from tidegate.spark.sources import options as o
-from tidegate.spark.sources.mcap import Settings, checked_names
+from tidegate.mcap import Selection
+from tidegate.mcap.index import Channels
+from tidegate.mcap.payload import parse_fields, resolve_fields
+from tidegate.spark import options as o
+from tidegate.spark.recordings.definitions import SUFFIXES
+from tidegate.spark.recordings.listing import PathColumns, files_of
 
-__all__ = ["Extent", "Offset", "RecordingStreamReader"]
+__all__ = [
+    "Extent",
+    "Offset",
+    "RecordingSettings",
+    "RecordingStreamReader",
+    "checked_names",
+    "with_path_columns",
+]
+
+PARTITION_BYTES = 64 << 20
+"""Bytes of a file, as stored, that one task reads: some seconds of work, and few tasks per file."""
 
 Offset = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RecordingSettings:
+    """The options of the source, checked."""
+
+    path: str
+    selection: Selection
+    partition_bytes: int
+    path_pattern: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> RecordingSettings:
+        clock: Any = o.text(options, "clock") or "log"
+        selection = Selection(
+            o.names(options, "topics"),
+            o.number(options, "startNs"),
+            o.number(options, "endNs"),
+            clock,
+            o.flag(options, "crc"),
+            parse_fields(o.text(options, "decode")),
+        )
+        size = o.number(options, "partitionBytes", 1) or PARTITION_BYTES
+        path = o.text(options, "path")
+        if not path:
+            raise ConfigError("path", path, "is required")
+        pattern = o.text(options, "columnsFromPath")
+        return cls(path, selection, size, pattern)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a message, then those from the path."""
+        fields = self.selection.schema
+        for name in PathColumns(self.path_pattern).names:
+            if name in fields.names:
+                raise ConfigError("columnsFromPath", name, "is the name of a column already")
+            fields = fields.append(pa.field(name, pa.string()))
+        return fields
+
+    def files(self) -> list[str]:
+        return files_of(self.path, SUFFIXES)
+
+    def typed(
+        self,
+        recordings: Callable[[RecordingSettings], Iterable[Channels]],
+        told: StructType | None = None,
+    ) -> RecordingSettings:
+        """The settings with a type for every field that is decoded: as Spark tells, or as the
+        recordings say. Fields that Spark does not ask for are not decoded."""
+        chosen, fields = self.selection, self.selection.decode
+        if told is not None:
+            types = to_arrow_schema(told)
+            fields = tuple(
+                replace(each, type=_plain(types.field(each.name).type))
+                for each in fields
+                if each.name in types.names
+            )
+        fields = resolve_fields(fields, recordings(self), chosen.topics)
+        return replace(self, selection=replace(chosen, decode=fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Lists as pyarrow makes them: Spark gives their elements another name."""
+    return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def checked_names(settings: RecordingSettings, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns wanted, each of which must be one of ours."""
+    for name in names:
+        if name not in settings.schema.names:
+            known = ", ".join(settings.schema.names)
+            raise ConfigError("schema", name, f"must be a column of the source: {known}")
+    return tuple(names)
+
+
+def with_path_columns(
+    batch: pa.RecordBatch, file: str, settings: RecordingSettings
+) -> pa.RecordBatch:
+    """The rows of a file with the columns whose values stand in its path."""
+    constant = [
+        pa.nulls(batch.num_rows, pa.string())
+        if value is None
+        else pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+        for value in PathColumns(settings.path_pattern).of(file)
+    ]
+    return pa.RecordBatch.from_arrays([*batch.columns, *constant], schema=settings.schema)
 
 
 @dataclass(frozen=True)
@@ -45,7 +148,7 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     """Recordings as they appear, at most so much per micro-batch."""
 
     def __init__(
-        self, settings: Settings, names: Sequence[str], options: Mapping[str, str]
+        self, settings: RecordingSettings, names: Sequence[str], options: Mapping[str, str]
     ) -> None:
         self.settings = settings
         self.names = checked_names(settings, names)

@@ -1,0 +1,141 @@
+"""The tables of a run, as they are under its output path: only what was committed, kind by kind.
+
+Works while the run goes on: what is committed does not change. Reads Parquet files (which is what
+the Delta sink writes too) and the tables attached to files of the MCAP sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from tidegate.core.columns import MICRO_BATCH
+from tidegate.errors import ConfigError, StateError
+from tidegate.mcap.reader import attached_rows
+from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.filesystem import filesystem, read_bytes
+from tidegate.pipeline.run_record import RECORD, RunRecord
+
+__all__ = ["StoredRun", "open_run"]
+
+SAMPLE_ROWS = 20_000
+"""Rows of a sample: enough to tell the roles of columns, read in well under a second."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run's commits and, on demand, its tables.
+
+    - `path`: as the user gave it, for errors; `root` is the path inside the file system `fs`.
+    - `commits`: those whose rows are read, in order.
+    - `earlier`: commits before those: counted, but their rows are not read (see `newest`).
+    """
+
+    path: str
+    fs: pafs.FileSystem
+    root: str
+    commits: list[Commit]
+    earlier: tuple[Commit, ...] = ()
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds there are rows to read of, sorted."""
+        return sorted({file.split("/", 1)[0] for commit in self.commits for file in commit.files})
+
+    @property
+    def all_commits(self) -> list[Commit]:
+        """The commits of the whole run, in order."""
+        return [*self.earlier, *self.commits]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of every kind, of the whole run."""
+        kinds = sorted({kind for commit in self.all_commits for kind in commit.rows})
+        return {kind: self.rows(kind) for kind in kinds}
+
+    def rows(self, kind: str) -> int:
+        """Return how many rows of a kind the whole run wrote."""
+        return sum(commit.rows.get(kind, 0) for commit in self.all_commits)
+
+    def newest(self, rows: int) -> StoredRun:
+        """Return the same run with only its last commits to read: at most `rows` rows, at least one
+        commit. What it costs to look at a run must not grow with the run."""
+        kept, total = 0, 0
+        for commit in reversed(self.commits):
+            total += sum(commit.rows.values())
+            if kept and total > rows:
+                break
+            kept += 1
+        cut = len(self.commits) - kept
+        return replace(self, commits=self.commits[cut:], earlier=tuple(self.commits[:cut]))
+
+    def schema(self, kind: str) -> pa.Schema:
+        """Return the schema of a kind's table: that of its newest file."""
+        file = next(file for c in reversed(self.commits) for file in c.files_of(kind))
+        return self._opened(file).schema_arrow
+
+    def sample(self, kind: str) -> pa.Table:
+        """Return the first rows of a kind, at most `SAMPLE_ROWS`."""
+        file = next(file for commit in self.commits for file in commit.files_of(kind))
+        opened = self._opened(file)
+        for batch in opened.iter_batches(batch_size=SAMPLE_ROWS):
+            return pa.Table.from_batches([batch])
+        return opened.schema_arrow.empty_table()
+
+    def table(self, kind: str, columns: Sequence[str]) -> pa.Table:
+        """Return these columns of a kind, in the order of the commits, and the commit of each row.
+
+        A file written before a column was there gives nulls for it. Columns that the newest file
+        does not have are left out."""
+        wanted = [name for name in columns if name in self.schema(kind).names]
+        parts = []
+        for commit in self.commits:
+            for file in commit.files_of(kind):
+                opened = self._opened(file)
+                own = [name for name in wanted if name in opened.schema_arrow.names]
+                part = opened.read(columns=own)
+                micro = np.full(part.num_rows, commit.batch, np.int64)
+                parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
+        return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+
+    def record(self) -> RunRecord | None:
+        """Return what the run wrote down about itself; None for runs of older versions."""
+        content = self.text(RECORD)
+        return None if content is None else RunRecord.read(content, f"{self.path}/{RECORD}")
+
+    def text(self, name: str) -> bytes | None:
+        """Return the content of a file under the output (with `../`: beside it); None if absent."""
+        if name.startswith("../"):
+            return read_bytes(self.fs, f"{self.root.rsplit('/', 1)[0]}/{name[3:]}")
+        return read_bytes(self.fs, f"{self.root}/{name}")
+
+    def _opened(self, file: str) -> pq.ParquetFile:
+        """Open a Parquet file, or the table that is attached to a log."""
+        try:
+            if file.endswith(".mcap"):
+                return attached_rows(f"{self.root}/{file}")
+            return pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StateError(f"{self.path}: {file} is committed but unreadable: {error}") from error
+
+
+def open_run(path: str) -> StoredRun:
+    """Open the run whose tables are under `path`, or under `path`/results as the demo leaves them.
+
+    Raises ConfigError if there is no finished batch, StateError if a commit record is damaged.
+    """
+    fs, root = filesystem(path, "out")
+    for place in (root, f"{root}/results"):
+        commits = list(CommitLog(path if place == root else f"{path}/results", fs, place))
+        if commits:
+            return StoredRun(path, fs, place, commits)
+    raise ConfigError(
+        "out", path, "",
+        message=f"{path}: holds no run (there is no _commits folder with a finished batch in it); "
+        "give the path that `tidegate run` wrote to",
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Files that Spark itself reads: Parquet, ORC, text, Avro, XML; JSON lines and CSV.
+
+A stream cannot infer its schema: a look at the files that are there already can.
+
+JSON lines and CSV: a line that does not fit the schema keeps its text and the name of its file.
+Spark makes nulls of what it cannot read, and says nothing. With two more columns such a row, which
+is in the error table if its time could not be read, tells what it was and where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql import types as T  # noqa: N812
+
+from tidegate.errors import ConfigError
+from tidegate.spark.options import text
+from tidegate.spark.sources.registry import Source, SourceRequest
+
+__all__ = ["FileSource", "LineSource"]
+
+NEVER_TOO_OLD = "36500d"
+"""Spark leaves out, without a word, files a week older than the newest it has read: all those of a
+recorder whose clock went back. A hundred years reach to 1970, where lost clocks start."""
+
+UNPARSED = "line_unparsed"
+"""The text of a line that does not fit the schema; null for all others."""
+
+FILE = "line_file"
+"""The file of such a line."""
+
+
+class FileSource(Source):
+    """A format of Spark's own, as Spark reads it."""
+
+    def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        options = _never_too_old(request)
+        known: T.StructType | str | None = request.ddl
+        if request.streaming and known is None and request.path is not None:
+            seen = spark.read.format(request.format).options(**options).load(request.path)
+            known = seen.schema
+        opened = (spark.readStream if request.streaming else spark.read).format(request.format)
+        opened = opened.options(**options)
+        if known is not None:
+            opened = opened.schema(known)
+        return opened.load(request.path) if request.path is not None else opened.load()
+
+
+class LineSource(FileSource):
+    """JSON lines and CSV, with their bad lines unless the options say what to do with those."""
+
+    def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
+            return super().open(spark, request)
+        options = {**_never_too_old(request), "columnNameOfCorruptRecord": UNPARSED}
+        if request.ddl is None:
+            seen = spark.read.format(request.format).options(**options).load(request.path)
+            known: T.DataType = seen.schema
+        else:
+            known = T._parse_datatype_string(request.ddl)
+        if not isinstance(known, T.StructType):
+            raise ConfigError("schema", request.ddl, "must name columns")
+        fields = [field for field in known.fields if field.name != UNPARSED]
+        schema = T.StructType([*fields, T.StructField(UNPARSED, T.StringType())])
+        opened = (spark.readStream if request.streaming else spark.read).format(request.format)
+        rows = opened.options(**options).schema(schema).load(request.path)
+        file = F.when(F.col(UNPARSED).isNotNull(), F.col("_metadata.file_path"))
+        return rows.withColumn(FILE, file)
+
+
+def _never_too_old(request: SourceRequest) -> Mapping[str, str]:
+    if request.streaming and text(request.options, "maxFileAge") is None:
+        return {**request.options, "maxFileAge": NEVER_TOO_OLD}
+    return request.options
