@@ -153,7 +153,7 @@ def test_a_format_that_no_sink_has(tmp_path: Path) -> None:
     assert str(error.value) == (
         f"sink.format: got 'excel', must be one of {', '.join(SINKS)} ({file}, line 3)"
     )
-    assert set(SINKS) == SINK_FORMATS
+    assert list(SINKS) == SINK_FORMATS
 
 
 def test_settings_do_not_show_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
