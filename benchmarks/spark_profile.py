@@ -25,10 +25,11 @@ from suite.nothing import Nothing
 from suite.results import write_picture, write_section
 from suite.streams import Ran, in_order, pipeline, run, when, write_files
 
+from tidegate.core.columns import SHARD
 from tidegate.core.flow import Flow
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.spark import session
-from tidegate.spark.pack import PACKED_DDL, SHARD, Packer
+from tidegate.spark.pack import PACKED_DDL, Packer
 from tidegate.spark.shards import labels
 
 SHARDS = 2

@@ -128,10 +128,13 @@ def dry_run(
         spark = session_for(definition, master, log_file())
         made, frames = open_pipeline(spark, definition, streaming=streaming)
     tables = {kind: [f"{f.name}: {f.type}" for f in s] for kind, s in frames.schemas.items()}
+    notes = frames.notes()
     if as_json:
-        print(json.dumps({**explain_json(made), "tables": tables}, indent=2))
+        print(json.dumps({**explain_json(made), "notes": notes, "tables": tables}, indent=2))
         return
     print(as_text(made))
+    for note in notes:
+        print(note)
     print("tables:")
     for kind, columns in tables.items():
         print(f"  {kind:8s} {', '.join(columns)}")

@@ -3,7 +3,8 @@
     TidegateError
     ├── ConfigError     a definition or an option is wrong; says field, value and what is allowed
     ├── ContractError   a caller broke the protocol (a bug in code, never in data)
-    └── StateError      a snapshot or a checkpoint cannot be used; nothing was overwritten
+    ├── StateError      a snapshot or a checkpoint cannot be used; nothing was overwritten
+    └── RunError        Spark failed while a pipeline ran; says the cause in one sentence
 
 Bad data is never an exception: it is an outcome (`Late`, `StreamError`, `Dropped`), counted and
 delivered.
@@ -11,7 +12,7 @@ delivered.
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "ContractError", "StateError", "TidegateError", "sentence_of"]
+__all__ = ["ConfigError", "ContractError", "RunError", "StateError", "TidegateError", "sentence_of"]
 
 
 class TidegateError(Exception):
@@ -42,6 +43,13 @@ class ContractError(TidegateError):
 
 class StateError(TidegateError):
     """A snapshot or checkpoint is corrupt, newer than this version, or made by another plan."""
+
+
+class RunError(TidegateError):
+    """Spark failed while a pipeline ran: the first Python or Java cause, in one sentence.
+
+    What was committed stays; run it again to go on from there.
+    """
 
 
 def sentence_of(error: Exception) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidegate.core.arrow import conform
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Outcome, Watermark
 from tidegate.spark import Frames
-from tidegate.spark.pack import fit
 from tidegate.spark.query import start
 from tidegate.spark.sinks.parquet import ParquetSink
 from tidegate.spark.sinks.registry import SinkRequest
@@ -49,11 +49,17 @@ def in_process(frames: Frames, parts: Iterable[pa.Table], *, end: bool = True) -
 
 def of_outcomes(frames: Frames, outcomes: Iterable[Outcome]) -> Tables:
     tables = [
-        (o.kind, pa.Table.from_batches([fit(o.table(), frames.schemas[o.kind])]))
+        (o.kind, pa.Table.from_batches([conform(_named(frames, o), frames.schemas[o.kind])]))
         for o in outcomes
         if not isinstance(o, Watermark)
     ]
     return arranged(tables, frames.keys)
+
+
+def _named(frames: Frames, outcome: Outcome) -> pa.RecordBatch:
+    """The rows of an outcome, our columns named as in the tables of the frames."""
+    assert not isinstance(outcome, Watermark)
+    return outcome.table(frames._taken_names().get(outcome.kind, ()))
 
 
 def written(out: Path | str, frames: Frames) -> Tables:

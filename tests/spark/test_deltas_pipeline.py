@@ -21,7 +21,8 @@ from tidegate.deltas.table import VectorTable
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
 from tidegate.spark.open import open_pipeline
-from tidegate.spark.pack import LIST_ROWS
+from tidegate.spark.query import settings_of
+from tidegate.spark.session import LIST_ROWS
 
 DIMS = 4
 
@@ -129,18 +130,25 @@ def test_as_a_stream_in_three_batches(
     assert ours["data"]
 
 
-def test_rows_with_lists_come_in_short_batches(
-    spark: SparkSession, parts: list[pa.Table], tmp_path: Path
+def test_rows_with_lists_come_in_short_batches_and_the_session_stays_as_it_is(
+    spark: SparkSession, parts: list[pa.Table], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(setting)
     assert before is not None
+    spark.conf.set(setting, "65536")
     try:
-        spark.conf.set(setting, "65536")
         plain = spark.createDataFrame([(1, 2)], "shard int, made_at long")
-        for df, rows in ((plain, 65536), (spark.read.parquet(f"{tmp_path}/in"), LIST_ROWS)):
-            _ = frames(df, key="shard", time="made_at").event_time("unixtimestamp_ns").outcomes
-            assert int(spark.conf.get(setting) or 0) == rows
+        lists = spark.read.parquet(f"{tmp_path}/in")
+        for df, limit in ((plain, {}), (lists, {setting: str(LIST_ROWS)})):
+            made = frames(df, key="shard", time="made_at").event_time("unixtimestamp_ns")
+            assert settings_of(made) == limit
+            caplog.clear()
+            _ = made.data
+            assert ("lists" in caplog.text) == bool(limit), "it is said, not done"
+            assert spark.conf.get(setting) == "65536"
+        made.write(str(tmp_path / "out"))
+        assert spark.conf.get(setting) == "65536"
     finally:
         spark.conf.set(setting, before)
 

@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate.core.arrow import conform
+from tidegate.core.columns import SHARD, TIME
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import pack
-from tidegate.spark.pack import SHARD, TIME, Packer, Unpacker, fit, from_blob, to_blob, to_blobs
+from tidegate.spark.pack import Packer, Unpacker, from_blob, to_blob, to_blobs
 
 
 def rows(first: int, count: int, size: int = 1) -> pa.RecordBatch:
@@ -70,7 +72,7 @@ def test_blobs_of_any_columns_come_back_equal() -> None:
 def test_unpacked_rows_have_exactly_the_promised_columns() -> None:
     schema = pa.schema([("b", pa.int64()), ("new", pa.string()), ("a", pa.string())])
     batch = pa.record_batch({"a": ["x"], "b": pa.array([1], pa.int32()), "gone": [1.0]})
-    assert fit(batch, schema).to_pylist() == [{"b": 1, "new": None, "a": "x"}]
+    assert conform(batch, schema).to_pylist() == [{"b": 1, "new": None, "a": "x"}]
     outcomes = pa.record_batch({"kind": ["data", "data"], "blob": [to_blob(batch).as_py()] * 2})
     made = list(Unpacker(schema)([outcomes]))
     assert [part.schema for part in made] == [schema, schema]

@@ -28,9 +28,9 @@ from tidegate.core.flow import Flow
 from tidegate.core.outcomes import ControlSignal, End, Outcome
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
+from tidegate.spark.arrival import ArrivalOrder
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import run_batch_job
-from tidegate.spark.stateful_step import in_arrival_order
 
 
 def test_stream_restarted_twice_and_ended_key_by_key(
@@ -171,12 +171,12 @@ def test_arrival_columns_of_any_type_that_has_an_order() -> None:
     }
     rows = pa.record_batch({**columns, "n": numbers})
     for name in (name for name in columns if name not in ("same", "null", "some")):
-        assert in_arrival_order(rows, (name,))["n"].to_pylist() == list(range(997)), name
-    assert in_arrival_order(rows, ("same", "null", "int"))["n"].to_pylist() == list(range(997))
+        assert ArrivalOrder((name,)).rows(rows)["n"].to_pylist() == list(range(997)), name
+    assert ArrivalOrder(("same", "null", "int")).rows(rows)["n"].to_pylist() == list(range(997))
     for name in ("same", "null"):
-        assert in_arrival_order(rows, (name,))["n"].equals(numbers), name
+        assert ArrivalOrder((name,)).rows(rows)["n"].equals(numbers), name
     late = [int(n) for n in shuffled if n >= 500]
-    assert in_arrival_order(rows, ("some",))["n"].to_pylist() == [*range(500), *late]
+    assert ArrivalOrder(("some",)).rows(rows)["n"].to_pylist() == [*range(500), *late]
 
 
 def test_arrival_by_text_on_spark(spark: SparkSession, recording: Recording) -> None:

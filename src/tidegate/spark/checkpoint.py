@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
-from tidegate.spark.frames import Frames
+from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.stateful_step import check_shards
 
 __all__ = ["check_checkpoint", "with_shards_of"]
@@ -44,7 +44,7 @@ def check_checkpoint(checkpoint: str) -> None:
         raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
 
 
-def with_shards_of(pipeline: Frames, checkpoint: str) -> Frames:
+def with_shards_of(pipeline: Dataflow, checkpoint: str) -> Dataflow:
     """Return the pipeline with as many shards as its checkpoint was made with; write that number
     down if the checkpoint is new.
 

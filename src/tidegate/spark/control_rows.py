@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql import types as T  # noqa: N812
 
+from tidegate.core.columns import SHARD
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import ControlSignal, End, Outcome, StreamError
-from tidegate.errors import ConfigError
-from tidegate.spark.pack import PACKED, PACKED_DDL, SHARD, column, from_blob, map_rows, to_blob
+from tidegate.spark.pack import PACKED, PACKED_DDL, Renamed, from_blob, plain, to_blob
 
 __all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
 
@@ -42,22 +42,27 @@ def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
 
 
 def pack_control(
-    control: DataFrame, keys: Sequence[str], shard: Column, labels: tuple[int, ...]
+    control: DataFrame,
+    names: tuple[str, ...],
+    keys: Sequence[str],
+    shard: Column,
+    labels: tuple[int, ...],
 ) -> DataFrame:
-    """Control rows as packed ones: to the `shard` of their key, or to every shard."""
-    missing = [name for name in ("name", "value", *keys) if name not in control.columns]
-    if missing:
-        raise ConfigError("control", control.columns, f"must have the columns {missing}")
-    broken = F.col("name").isNull()
-    if BROKEN in control.columns:
-        broken = broken | F.col(BROKEN).isNotNull()
+    """Return control rows as packed ones: to the `shard` of their key, or to every shard.
+
+    The columns of `control` are numbered (see `pack.plain`); `names` are their names.
+    """
+    of = {name: F.col(plain(place)) for place, name in enumerate(names)}
+    broken = of["name"].isNull()
+    if BROKEN in names:
+        broken = broken | of[BROKEN].isNotNull()
     shards = F.when(broken, F.array(F.lit(0)))
     if keys:
-        given = F.greatest(*(column(key).isNotNull() for key in keys), F.lit(False))
+        given = F.greatest(*(of[key].isNotNull() for key in keys), F.lit(False))
         shards = shards.when(given, F.array(shard))
     shards = shards.otherwise(F.sequence(F.lit(0), F.lit(len(labels) - 1)))
     exploded = control.withColumn(SHARD, F.explode(shards))
-    return map_rows(exploded, _Packer(labels), PACKED_DDL)
+    return exploded.mapInArrow(Renamed((*names, SHARD), _Packer(labels)), PACKED_DDL)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class _Packer:
             rows = [
                 {
                     "shard": self.labels[row[SHARD]], "kind": "control", "part": 0, "seq": place,
+                    "changed": 0, "file": "", "block": 0,
                     "rows": 1, "blob": to_blob(batch.slice(place, 1).drop_columns([SHARD])),
                 }
                 for place, row in enumerate(batch.select([SHARD]).to_pylist())

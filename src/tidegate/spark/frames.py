@@ -1,29 +1,33 @@
 """Tidegate on DataFrames: declare key, time and arrival, add stages, get DataFrames back.
 
 The same code serves batch and streaming: what `df` is, the results are.
+
+    out = (
+        frames(df, key="vehicle", time="stamp", topic="topic", arrival="log_time")
+        .event_time("unixtimestamp_ns", late_tolerance="200 ms")
+        .synchronize(["camera", "lidar"])
+    )
+    out.data.show()                   # a batch: each table is a DataFrame
+    query = out.write("out/")         # a stream: one query and one state for all tables
 """
 
 from __future__ import annotations
 
-import uuid
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from time import time_ns
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.align import Align
 from tidegate.batching.stage import Batch
-from tidegate.core.chain import Chain
-from tidegate.core.columns import output_names
-from tidegate.core.flow import Flow
+from tidegate.core.checks import int_in, names
 from tidegate.core.operator import Operator
-from tidegate.core.time import Duration
+from tidegate.core.time import Duration, parse_duration
 from tidegate.deltas import Compact
 from tidegate.errors import ConfigError
 from tidegate.eventtime import (
@@ -33,28 +37,21 @@ from tidegate.eventtime import (
     ProcessTimeWatermark,
     TimeColumn,
 )
-from tidegate.spark.control_rows import pack_control
-from tidegate.spark.pack import (
-    PACKED_DDL,
-    SHARD,
-    Packer,
-    Unpacker,
-    arrow_schema,
-    column,
-    limit_list_batches,
-    map_rows,
-)
-from tidegate.spark.processor import ShardProcessor
-from tidegate.spark.shards import labels
-from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSettings, run_batch
+from tidegate.eventtime.readable import check_readable
+from tidegate.output.commit import Commit
+from tidegate.spark.dataflow import Dataflow, check_names_of
+from tidegate.spark.pack import arrow_schema
+from tidegate.spark.query import run_batch_job, settings_of, start
+from tidegate.spark.sinks import SinkSettings
 from tidegate.sync import Synchronize
 from tidegate.windows import Adaptive, Window, WindowKind
 
 __all__ = ["Frames", "frames"]
 
-BATCH_SHARDS_PER_CORE = 8
-"""Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
-are more of them than in a stream, where a shard holds only what a micro-batch brings."""
+log = logging.getLogger(__name__)
+
+MOST_SHARDS = 65_535
+"""The number of a shard is sorted as 16 bits."""
 
 
 def frames(
@@ -64,57 +61,63 @@ def frames(
     time: str | None = None,
     topic: str | None = None,
     arrival: str | Sequence[str] | None = None,
+    file: str | None = None,
     types: EventtimeTypes | None = None,
     shards: int | None = None,
     forget: Duration | None = None,
 ) -> Frames:
-    """Start a pipeline on a DataFrame, batch or streaming.
+    """Start a pipeline on a DataFrame, batch or streaming. Runs no job.
 
-    - `key`: what the pipeline is repeated for; order, watermark and state are per key.
-    - `time`: the column that carries event time; its type is given to `event_time`.
-    - `topic`: the column that names the stream a row belongs to.
+    - `key`: the column or columns a pipeline is repeated for; order, watermark and state are per
+      key. Unset: all rows are of one key.
+    - `time`: the column that carries event time, or a field of a struct (`header.stamp`); its type
+      is given to `event_time`, which must come before every stage that needs time.
+    - `topic`: the column that names the stream a row belongs to; needed by `synchronize` and
+      `batch`.
     - `arrival`: the column or columns that pin the order of arrival (a log time, a Kafka offset).
-      After a shuffle rows come in any order; without it they are taken as Spark's partitions had
-      them.
+      Unset, it is the file and the position in it; `arrival_rule()` says which rule holds.
+    - `file`: a column that names the file a row was recorded in, where Spark cannot tell: the
+      column `file` of the sources `mcap` and `rosbag`. Each file has a watermark of its own in a
+      recorded run.
+    - `types`: event-time types of your own; unset: the built-in ones.
+    - `shards`: into how many parts keys are divided, from 1 to 65535. Unset: as many as shuffle
+      partitions (a stream), eight times that (a batch). Fixed by the first run of a checkpoint.
+    - `forget`: a key silent for so long (wall time) is flushed and freed. Unset: never.
+
+    Raises ConfigError if a column does not exist or is not given by its name, if two columns cannot
+    be told apart, or a number is out of range.
     """
-    keys = (key,) if isinstance(key, str) else tuple(key or ())
-    arrivals = (arrival,) if isinstance(arrival, str) else tuple(arrival or ())
-    for field_name, names in (("key", keys), ("arrival", arrivals), ("time", (time,)),
-                              ("topic", (topic,))):  # fmt: skip
-        for name in names:
+    check_names_of(df)
+    for field_name, value in (("time", time), ("topic", topic), ("file", file)):
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(field_name, value, "must be the name of a column, as text")
+    keys, arrivals = _names_of("key", key), _names_of("arrival", arrival)
+    declared = [("key", keys), ("arrival", arrivals), ("topic", (topic,)), ("file", (file,))]
+    for field_name, wanted in declared:
+        for name in wanted:
             if name is not None and name not in df.columns:
-                raise ConfigError(field_name, name, f"must be a column: {', '.join(df.columns)}")
-    if "time_ns" in df.columns and time != "time_ns":
-        raise ConfigError("time_ns", "a column of the input", "is the name of ours; rename yours")
-    if shards is not None and (isinstance(shards, bool) or not 1 <= shards <= 65_535):
-        raise ConfigError("shards", shards, "must be from 1 to 65535")
-    return Frames(df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget)
+                raise ConfigError(field_name, name, f"must be a column{_suggest(name, df.columns)}")
+    if time is not None:
+        _time_column(df, time, "timestamp")
+    if shards is not None:
+        int_in("shards", shards, 1, MOST_SHARDS)
+    if forget is not None:
+        parse_duration(forget, "forget", minimum=1)
+    return Frames(
+        df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget, file=file
+    )
 
 
 @dataclass(frozen=True)
-class Frames:
-    """A pipeline under construction, and its results. Every method returns a new one."""
+class Frames(Dataflow):
+    """A pipeline under construction, and its results. Every method returns a new one.
 
-    df: DataFrame
-    keys: tuple[str, ...]
-    time: str | None
-    topic: str | None
-    arrival: tuple[str, ...]
-    types: EventtimeTypes
-    shards: int | None
-    forget: Duration | None
-    decoder: Decoder = field(default_factory=Decoder)
-    stages: tuple[Operator, ...] = ()
-    more: tuple[tuple[DataFrame, Decoder], ...] = ()
-    """Further streams with the same key, each with its own decoder."""
-    control: DataFrame | None = None
-    """Control rows: `name`, `value` and the key columns; see `tidegate.spark.control_rows`."""
-    partitions: int | None = None
-    """Shuffle partitions the shards are spread over. Unset: those of the session."""
-    wall_ns: int | None = None
-    """A clock that stands still: for runs that catch up. Unset, a stream has Spark's own."""
-    flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Under which a worker keeps its flows between micro-batches."""
+    Made by `frames(df, ...)`. A batch gives each table as a DataFrame (`data`, `late`, `errors`,
+    `dropped`, `table(name)`). A stream has one state: `write` runs one query for all of its tables.
+    """
+
+    _handed_out: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The table that a stream has given out; new for every Frames."""
 
     # -- stages ---------------------------------------------------------------------------------
 
@@ -129,28 +132,45 @@ class Frames:
     ) -> Frames:
         """Put rows in order of their event time, within a tolerance.
 
-        On Spark lateness is judged row by row (`watermark_per="tuple"`), because how rows fall
-        into micro-batches must not change results; in a backfill a whole shard would be one
-        collection and nothing would ever be late.
+        - `type`: how the time column is read (`timestamp`, `unixtimestamp_ns`, `iso8601`, ...). A
+          column that this type can never read is a ConfigError.
+        - `late_tolerance`: how long rows are held back for later ones; a row further behind is
+          late. Default 0: rows must come in order.
+        - `late`: `side_output` delivers late rows in the table `late`, `drop` only counts them.
+        - `watermark_per`: `tuple` judges lateness row by row, because how rows fall into
+          micro-batches must not change results; `collection` is offered for comparison: in a
+          backfill a whole shard would be one collection and nothing would ever be late.
+        - `options`: further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
+          `idle_timeout`, ...).
+
+        Raises ConfigError without `frames(df, time=...)`, or for a wrong setting.
         """
         if self.time is None:
             raise ConfigError("time", None, "must name the event-time column: frames(df, time=...)")
         stage = EventtimeWatermark(late_tolerance, late, watermark_per, **options)
-        decoder = Decoder((TimeColumn(self.time, type),), self.types)
+        decoder = Decoder((_time_column(self.df, self.time, type),), self.types)
+        _check_readable(self.df, decoder)
         return replace(self, decoder=decoder, stages=(*self.stages, stage))
 
     def process_time(self, interval: Duration = "1 s") -> Frames:
-        """Stamp rows with the clock when they are seen; for streams that carry no time."""
+        """Stamp rows with the clock when they are seen; for streams that carry no time.
+
+        - `interval`: how often the watermark moves, in event time equal to the clock; default 1 s.
+        """
         return self.then(ProcessTimeWatermark(interval))
 
     def synchronize(self, topics: Sequence[str], **options: Any) -> Frames:
         """Sets of one message per topic with nearly the same stamp, per key.
 
+        - `topics`: the topics a set is made of.
+        - `options`: further settings of `Synchronize` (`queue_size`, `max_interval`, ...).
+
         Each row of `data` is a set: the key, `spread_ns`, `decided_at_ns`, and a struct per topic.
-        Options are those of `Synchronize`; messages without a set are in `dropped`, with a reason.
+        Messages without a set are in `dropped`, with a reason. Raises ConfigError without `topic`,
+        or without a stage before it that gives rows a time.
         """
-        stage = Synchronize(tuple(topics), topic=self._topic(), keys=self.keys, **options)
-        return self.then(stage)
+        stage = Synchronize(names("topics", topics), topic=self._topic(), keys=self.keys, **options)
+        return self._timed("synchronize", 'synchronize(["camera", "lidar"])').then(stage)
 
     def align(
         self,
@@ -176,36 +196,48 @@ class Frames:
         stage = Align(
             topics, reference=reference, grid=grid, topic=self._topic(), keys=self.keys, **options
         )
-        return self.then(stage)
+        return self._timed("align", "align(...)").then(stage)
 
     def batch(
-        self, length: Duration = "1 s", *, gated: Sequence[str] | bool = True, **options: Any
+        self, length: Duration = "1 s", *, gated: str | Sequence[str] | bool = True, **options: Any
     ) -> Frames:
         """Batches that close when the last expected pulse of every gated stream is in, per key.
 
+        - `length`: how long a batch is, in event time; default 1 s.
+        - `gated`: the streams a batch waits for; True: all that were seen, False: none.
+        - `options`: further settings of `Batch`.
+
         `data` has every row with its batch and slot; `table("batch")` has one row per batch that
-        says why it closed and what was missing. Options are those of `Batch`. A control row
-        `batch_length` changes the length while the stream runs.
+        says why it closed and what was missing. A control row `batch_length` changes the length
+        while the stream runs. Raises ConfigError without `topic`, or without a time.
         """
-        streams = gated if isinstance(gated, bool) else tuple(gated)
+        streams = gated if isinstance(gated, bool) else names("gated", gated)
         stage = Batch(length, topic=self._topic(), gated=streams, keys=self.keys, **options)
-        return self.then(stage)
+        return self._timed("batch", 'batch("1 s")').then(stage)
 
     def window(self, window: WindowKind | None = None, **options: Any) -> Frames:
-        """Windows per key; options (trigger, late, aggregates, group_by ...) are those of `Window`.
+        """Windows per key.
 
-        Behind `event_time` rows come in order, so every row itself says what is complete.
+        - `window`: the kind (`Tumbling`, `Session`, ...); default: `Adaptive`.
+        - `options`: trigger, late, aggregates, group_by and the other settings of `Window`.
+
+        Behind `event_time` rows come in order, so every row itself says what is complete. Raises
+        ConfigError without a stage before it that gives rows a time.
         """
         ordered = any(isinstance(stage, EventtimeWatermark) for stage in self.stages)
         options.setdefault("in_order", ordered)
-        return self.then(Window(window or Adaptive(), keys=self.keys, **options))
+        stage = Window(window or Adaptive(), keys=self.keys, **options)
+        return self._timed("window", "window(...)").then(stage)
 
     def compact(self, dims: int, **options: Any) -> Frames:
-        """Chains of vector deltas in, vectors out; options are those of `Compact`."""
+        """Chains of vector deltas in, vectors out.
+
+        - `dims`: how long vectors are. `options`: further settings of `Compact`.
+        """
         return self.then(Compact(dims, keys=self.keys, **options))
 
     def then(self, *stages: Operator) -> Frames:
-        """Any operators, in this order."""
+        """Any operators, in this order. Their settings are the caller's affair."""
         return replace(self, stages=(*self.stages, *stages))
 
     # -- results --------------------------------------------------------------------------------
@@ -231,106 +263,61 @@ class Frames:
         return self.table("dropped")
 
     def table(self, kind: str) -> DataFrame:
-        """The rows of one kind: data, late, error, dropped, or a side table by its name."""
-        schema = self.schemas.get(kind)
-        if schema is None:
-            raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
-        whole = self._narrowed() if kind == "data" else self
-        packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
-        return packed.mapInArrow(Unpacker(schema), from_arrow_schema(schema))
+        """Return the rows of one kind: data, late, error, dropped, or a side table by its name.
 
-    @cached_property
-    def schemas(self) -> dict[str, pa.Schema]:
-        """The columns of every kind of result."""
-        rows = self._row_schema
-        chain = Chain(self.stages)
-        inputs = [rows]
-        for stage in self.stages:
-            inputs.append(stage.schema(inputs[-1]))
-        refused = pa.unify_schemas(inputs[:-1] or [rows], promote_options="permissive")
-        time_ns = pa.field("time_ns", pa.int64())
-        return {
-            "data": _with(inputs[-1], time_ns),
-            "late": _with(
-                refused,
-                time_ns,
-                pa.field("lateness_ns", pa.int64()),
-                pa.field("watermark_ns", pa.int64()),
-            ),
-            "error": _with(refused, *_ERROR_FIELDS),
-            "dropped": _with(refused, time_ns, pa.field("reason", pa.string())),
-            **chain.side_schemas(rows),
-        }
+        A stream gives one of its tables only: two of them, written apart, would be two queries with
+        two states that read the input twice. `write` writes all of them with one state; the columns
+        of the others are in `schemas`. Raises ConfigError for a second one or an unknown kind.
+        """
+        if self.df.isStreaming and kind in self.schemas:
+            first = self._handed_out.setdefault("kind", kind)
+            if first != kind:
+                raise ConfigError(
+                    "table", kind,
+                    f"would be a second query with a state of its own, beside that of {first}: "
+                    "write all tables of a stream with one state by frames.write(path)",
+                )  # fmt: skip
+        for name, value in settings_of(self).items():
+            log.warning(
+                "columns hold lists, which Spark hands over slowly in long batches: "
+                "spark.conf.set(%r, %s) makes it fast, and frames.write(path) does so by itself",
+                name, value,
+            )  # fmt: skip
+        return super().table(kind)
 
-    @cached_property
-    def outcomes(self) -> DataFrame:
-        """The packed results of the step: one row per shard, kind and call. For sinks."""
-        count = self.shard_count
-        shard_labels = labels(count, self.partition_count)
-        # An int and a long that are equal have different hashes: streams must agree on the type.
-        keys = [column(name).cast(from_arrow_type(self._row_schema.field(name).type))
-                for name in self.keys]  # fmt: skip
-        shard = (F.pmod(F.hash(*keys), F.lit(count)) if keys else F.lit(0)).cast("int")
-        for df in (self.df, *(more for more, _ in self.more)):
-            limit_list_batches(df)
-        parts = [
-            map_rows(df.withColumn(SHARD, shard), Packer(decoder, shard_labels, number), PACKED_DDL)
-            for number, (df, decoder) in enumerate(((self.df, self.decoder), *self.more))
-        ]
-        if self.control is not None:
-            parts.append(pack_control(self.control, self.keys, shard, shard_labels))
-        packed = reduce(DataFrame.union, parts)
-        stages, names, forget = self.stages, self.keys, self.forget
+    def write(
+        self,
+        path: str,
+        *,
+        format: str = "parquet",
+        options: Mapping[str, str] | None = None,
+        checkpoint: str | None = None,
+        trigger: Duration | Literal["available_now"] = "available_now",
+        name: str | None = None,
+    ) -> StreamingQuery | Commit:
+        """Write all tables under `path`, one folder per kind, exactly once: one query, one state.
 
-        def make() -> Flow:
-            return Flow(stages, key=names, forget=forget, timed=True)
+        - `path`: a folder or URI. A batch needs an empty one.
+        - `format`: parquet (default), delta, kafka, mcap, or a registered one. `options`: the
+          sink's own.
+        - `checkpoint`: where a stream keeps its state; default: `path`/_checkpoint.
+        - `trigger`: of a stream: `available_now` (default) reads what is there and ends; a duration
+          such as `"1 s"` runs for ever, with at least that between two micro-batches.
+        - `name`: of the query, in Spark's user interface.
 
-        step = FlowRecipe(make, self.arrival)
-        make().compile()
+        Returns the running query of a stream, or the commit record of a batch when it is done.
+        Raises ConfigError if `path` holds another run, or for a wrong setting.
+        """
+        settings = SinkSettings(format, dict(options or {}))
         if not self.df.isStreaming:
-            return packed.groupBy("shard").applyInArrow(run_batch(step, time_ns()), STEP_DDL)
-        timers = self.needs_timers()
-        told = StepSettings(step, self.flow_name, timers, count, self.wall_ns)
-        return packed.groupBy("shard").transformWithState(
-            ShardProcessor(told), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
-        )
-
-    @property
-    def observed(self) -> DataFrame:
-        """`outcomes` with our counters in Spark's streaming progress, under the name `tidegate`."""
-        rows = F.col("rows")
-        metrics = F.when(F.col("kind") == METRIC, F.col("metrics"))
-        counts = [
-            F.sum(F.when(F.col("kind") == kind, rows).otherwise(0)).alias(f"{kind}_rows")
-            for kind in self.schemas
-        ]
-        levels = [
-            F.sum(metrics["rows_in"]).alias("rows_in"),
-            F.sum(metrics["keys"]).alias("keys"),
-            F.sum(metrics["state_bytes"]).alias("state_bytes"),
-            F.max("watermark_ns").alias("watermark_ns"),
-        ]
-        stages = {stage.name: stage for stage in self.stages}
-        for name, stage in stages.items():
-            for metric in stage.metrics(stage.open()):
-                if metric in HIGHEST:
-                    total = F.max(metrics[f"{name}.{metric}"])
-                else:
-                    total = F.sum(metrics[f"{name}.{metric}"])
-                levels.append(total.alias(f"{name}.{metric}"))
-        return self.outcomes.observe("tidegate", *counts, *levels)
-
-    @property
-    def partition_count(self) -> int:
-        """The shuffle partitions that shards are spread over."""
-        told = self.partitions or self.df.sparkSession.conf.get("spark.sql.shuffle.partitions")
-        return int(told or 2)
-
-    @property
-    def shard_count(self) -> int:
-        """How many shards the keys are spread over."""
-        each = 1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE
-        return self.shards or self.partition_count * each
+            return run_batch_job(self, path, settings)
+        if trigger == "available_now":
+            return start(self, path, checkpoint=checkpoint, name=name, settings=settings)
+        interval = f"{parse_duration(trigger, 'trigger', minimum=1) // 10**6} milliseconds"
+        return start(
+            self, path, checkpoint=checkpoint, mode="continuous", interval=interval, name=name,
+            settings=settings,
+        )  # fmt: skip
 
     def _repr_html_(self) -> str:
         """In a notebook: the plan and its tables. Runs no job."""
@@ -338,52 +325,62 @@ class Frames:
 
         head = {"frames on": "a stream" if self.df.isStreaming else "a batch",
                 "key": ", ".join(self.keys), "topic": self.topic or "", "time": self.time or "",
-                "arrival": ", ".join(self.arrival)}  # fmt: skip
+                "order": self.arrival_rule().removeprefix("arrival order: ")}  # fmt: skip
         return plan_html(head, self.stages, self.schemas)
 
     # -- inside ---------------------------------------------------------------------------------
-
-    def _narrowed(self) -> Frames:
-        """This pipeline without the columns that its data is not made of: Spark then does not even
-        read them, as it would not for an aggregation of its own."""
-        read = Chain(self.stages).input_columns()
-        if read is None or self.more:
-            return self
-        times = {time.message or time.column for time in self.decoder.times}
-        wanted = {*read, *self.keys, *self.arrival, *times}
-        return replace(
-            self, df=self.df.select(*(column(n) for n in self.df.columns if n in wanted))
-        )
 
     def _topic(self) -> str:
         if self.topic is None:
             raise ConfigError("topic", None, "must name the topic column: frames(df, topic=...)")
         return self.topic
 
-    @cached_property
-    def _row_schema(self) -> pa.Schema:
-        schemas = [arrow_schema(df) for df in (self.df, *(df for df, _ in self.more))]
-        try:
-            return pa.unify_schemas(schemas, promote_options="permissive")
-        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
-            text = f"streams of one pipeline must agree in the types of their columns: {error}"
-            raise ConfigError("streams", "columns", text, message=text) from error
-
-    def needs_timers(self) -> bool:
-        """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
-        return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
-
-
-_ERROR_FIELDS = [
-    pa.field(name, pa.string()) for name in ("error_column", "error_value", "error_reason")
-]
-
-HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
-"""Metrics of which the highest over all shards counts; of all others it is the sum."""
+    def _timed(self, what: str, line: str) -> Frames:
+        """This pipeline, if its rows have a time when they come to a stage that needs one."""
+        if any(isinstance(s, EventtimeWatermark | ProcessTimeWatermark) for s in self.stages):
+            return self
+        given = "" if self.time is not None else 'frames(df, time="stamp", ...)'
+        raise ConfigError(
+            "time", self.time,
+            f"{what} needs rows with a time: add the line that reads it, "
+            f'{given}.event_time("timestamp", late_tolerance="200 ms").{line}, or .process_time() '
+            "for the clock",
+        )  # fmt: skip
 
 
-def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
-    names = output_names(schema.names, [extra.name for extra in fields])
-    for extra in fields:
-        schema = schema.append(extra.with_name(names[extra.name]))
-    return schema
+def _names_of(field_name: str, value: object) -> tuple[str, ...]:
+    try:
+        return names(field_name, value)
+    except ConfigError as error:
+        text = f'{error.expected}, as text: {field_name}="vehicle"'
+        raise ConfigError(field_name, value, text) from None
+
+
+def _suggest(name: str, columns: Sequence[str]) -> str:
+    near = get_close_matches(name, columns, 1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f": {', '.join(columns)}{meant}"
+
+
+def _time_column(df: DataFrame, name: str, type: str) -> TimeColumn:
+    """The declaration of a time column, or of a field of a struct."""
+    if name in df.columns:
+        return TimeColumn(name, type)
+    struct, _, inner = name.partition(".")
+    schema = arrow_schema(df)
+    if struct in schema.names and pa.types.is_struct(schema.field(struct).type):
+        fields = [one.name for one in schema.field(struct).type]
+        if inner in fields:
+            return TimeColumn(inner, type, struct)
+        paths = [f"{struct}.{one}" for one in fields]
+        raise ConfigError("time", name, f"must be a column{_suggest(name, paths)}")
+    raise ConfigError("time", name, f"must be a column{_suggest(name, df.columns)}")
+
+
+def _check_readable(df: DataFrame, decoder: Decoder) -> None:
+    """Raise ConfigError if the type of the time column can never be read by its time type."""
+    time = decoder.times[0]
+    kind = arrow_schema(df).field(time.message or time.column).type
+    if time.message is not None:
+        kind = kind.field(time.column).type
+    check_readable(decoder.types, time.type, kind, time.path)

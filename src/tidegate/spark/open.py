@@ -21,6 +21,7 @@ from tidegate.pipeline.formats import source_settings
 from tidegate.pipeline.planner import named_types
 from tidegate.pipeline.user_types import known_types
 from tidegate.spark.control_rows import control_schema
+from tidegate.spark.dataflow import check_names_of
 from tidegate.spark.environment.kafka import PACKAGE_VARIABLE
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
@@ -136,6 +137,15 @@ def open_pipeline(
         fs.create_dir(folder)
         schema = control_schema(df.schema, made.key)
         rows = spark.readStream.schema(schema).json(control)
+    for each in opened.values():
+        check_names_of(each)
+    trigger = definition.options.trigger
+    recorded = not streaming or trigger in (None, "available_now")
+    named = {
+        source_of(stream.source.format).file_column
+        for stream in definition.streams.values()
+        if stream.source is not None
+    }
     frames = Frames(
         df,
         made.key,
@@ -149,5 +159,25 @@ def open_pipeline(
         made.flow_stages(),
         more=tuple((opened[each.stream], each.decoder) for each in others),
         control=rows,
+        recorded=recorded,
+        file=next((name for name in named if name is not None), None),
+        warnings=() if made.arrival or not (streaming and recorded) else _limits(definition),
     )
     return made, frames
+
+
+def _limits(definition: PipelineDefinition) -> tuple[str, ...]:
+    """What to say of options that cut a recording into micro-batches."""
+    found = []
+    for name, stream in definition.streams.items():
+        options = {} if stream.source is None else stream.source.options
+        limits = [o for o in options if o.lower() in _LIMITS]
+        found += [
+            f"streams.{name}.source.options: {limit} cuts the recording into micro-batches, and "
+            "rows of a later one can be late because of it: leave it out, or declare arrival"
+            for limit in limits
+        ]
+    return tuple(found)
+
+
+_LIMITS = ("maxfilespertrigger", "maxbytespertrigger", "maxrowspertrigger")

@@ -3,6 +3,9 @@
 A group in Spark costs about a millisecond and a row through Python's row interface a few
 microseconds, whatever is in them. So rows of one shard travel as Arrow IPC blobs of thousands, and
 only blobs meet the shuffle and the state API.
+
+Columns of the user's are addressed by their number here, never by their name: a name may hold dots,
+backticks and spaces, and Spark compares names without regard to case (`plain`, `Renamed`).
 """
 
 from __future__ import annotations
@@ -12,29 +15,26 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from tidegate.core.arrow import coalesce, conform
 from tidegate.core.columns import SHARD, TIME
 from tidegate.core.outcomes import with_columns
-from tidegate.core.state import concat
 from tidegate.eventtime import Decoder
+from tidegate.spark.arrival import PARTS, by_origin
 
 __all__ = [
     "PACKED",
     "PACKED_DDL",
-    "SHARD",
-    "TIME",
     "Packer",
+    "Renamed",
     "Unpacker",
     "arrow_schema",
-    "coalesce",
-    "column",
     "from_blob",
-    "limit_list_batches",
-    "map_rows",
+    "holds_lists",
+    "plain",
     "to_blob",
     "to_blobs",
 ]
@@ -42,31 +42,32 @@ __all__ = [
 Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROWS_PER_BLOB = 32_768
-"""Rows coalesce before they are split by shard. Spark hands over 65,536 at a time, split as they
+"""Rows gathered before they are split by shard. Spark hands over 65,536 at a time, split as they
 are; only smaller batches are joined, because joining is a copy."""
 
 BYTES_PER_BLOB = 64 * 2**20
 """Where rows are large (images), this ends a blob instead: 32,768 of 1 MB would not fit in memory,
 and no column of Arrow's plain binary type can hold more than 2 GB."""
 
-LIST_ROWS = 1_024
-"""Rows per hop to Python where columns hold lists: see `limit_list_batches`."""
-
-_HOP = "spark.sql.execution.arrow.maxRecordsPerBatch"
-
-_PARTS = 1_000_000
-"""More partitions than a stream will have: the parts of two inputs get different numbers."""
-
-PACKED_DDL = "shard int, kind string, part int, seq int, rows long, blob binary"
 PACKED = pa.schema(
     [
         ("shard", pa.int32()),
         ("kind", pa.string()),
         ("part", pa.int32()),
         ("seq", pa.int32()),
+        ("changed", pa.int64()),
+        ("file", pa.string()),
+        ("block", pa.int64()),
         ("rows", pa.int64()),
         ("blob", pa.binary()),
     ]
+)
+"""A blob of rows on its way to the step. `kind` is data, error or control; for the columns from
+`part` to `block` see `tidegate.spark.arrival.Packed`."""
+
+PACKED_DDL = (
+    "shard int, kind string, part int, seq int, changed long, file string, block long, rows long, "
+    "blob binary"
 )
 
 
@@ -80,18 +81,15 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def limit_list_batches(df: DataFrame) -> None:
-    """Have Spark hand over fewer rows at a time where a column holds lists or maps.
+def holds_lists(df: DataFrame) -> bool:
+    """Whether a column holds lists or maps, at any depth of structs.
 
-    Before every row Java measures what it has coalesce so far, and for that walks over all null
+    Before every row Java measures what it has gathered so far, and for that walks over all null
     lists at the end of a column: 200,000 rows with three such columns took 45 s of CPU in batches
-    of 65,536 rows and 2.2 s in batches of 1,024. The limit in bytes stays as it is. It is a setting
-    of the session: other frames of it are handed over in shorter batches too.
+    of 65,536 rows and 2.2 s in batches of 1,024. See `tidegate.spark.session.limit_list_batches`.
     """
-    conf = df.sparkSession.conf
     kinds = {kind for field in df.schema for kind in _kinds(field.dataType)}
-    if kinds & {ArrayType, MapType} and int(conf.get(_HOP) or 0) not in range(1, LIST_ROWS + 1):
-        conf.set(_HOP, LIST_ROWS)
+    return bool(kinds & {ArrayType, MapType})
 
 
 def _kinds(kind: DataType) -> set[type[DataType]]:
@@ -100,18 +98,9 @@ def _kinds(kind: DataType) -> set[type[DataType]]:
     return {type(kind)}
 
 
-def column(name: str) -> Column:
-    """The column of this very name: Spark reads a dot as a field of a struct."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-def map_rows(df: DataFrame, function: Mapped, ddl: str) -> DataFrame:
-    """mapInArrow, whatever the columns are called: pyspark itself cannot find `a.b` any more."""
-    names = tuple(df.columns)
-    if any(sign in name for name in names for sign in ".`"):
-        plain = df.toDF(*(f"column_{place}" for place in range(len(names))))
-        return plain.mapInArrow(Renamed(names, function), ddl)
-    return df.mapInArrow(function, ddl)
+def plain(place: int) -> str:
+    """Return the name under which Spark sees the column with this number."""
+    return f"column_{place}"
 
 
 @dataclass(frozen=True)
@@ -171,36 +160,48 @@ class Packer:
     """mapInArrow: rows with a shard column in, one blob per shard and batch out.
 
     The event time is read here, before the shuffle, where there is no state to wait for.
+
+    - `labels`: what each shard is called in Spark; see `tidegate.spark.shards`.
+    - `input`: which of several inputs this is; keeps their parts apart.
+    - `taken`: names that the columns of error rows must keep clear of.
     """
 
     decoder: Decoder
     labels: tuple[int, ...]
     input: int = 0
-    """Which of several input streams this is: keeps their parts apart."""
+    taken: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part, seq = self.input * _PARTS + _partition(), 0
+        part, seq = self.input * PARTS + _partition(), 0
         labels = self.labels
-        for rows in coalesce(batches):
-            kinds, shards, pieces = zip(*self._split(rows), strict=True)
-            numbers = np.arange(seq, seq + len(pieces), dtype=np.int32)
-            seq += len(pieces)
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([labels[shard] for shard in shards], pa.int32()),
-                    pa.array(kinds, pa.string()),
-                    pa.array(np.full(len(pieces), part, np.int32)),
-                    pa.array(numbers),
-                    pa.array([piece.num_rows for piece in pieces], pa.int64()),
-                    to_blobs(pieces),
-                ],
-                schema=PACKED,
-            )
+        for gathered in coalesce(batches, rows=ROWS_PER_BLOB, nbytes=BYTES_PER_BLOB):
+            for origin, rows in by_origin(gathered):
+                kinds, shards, pieces = zip(*self._split(rows), strict=True)
+                count = len(pieces)
+                numbers = np.arange(seq, seq + count, dtype=np.int32)
+                seq += count
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array([labels[shard] for shard in shards], pa.int32()),
+                        pa.array(kinds, pa.string()),
+                        pa.array(np.full(count, part, np.int32)),
+                        pa.array(numbers),
+                        pa.array(np.full(count, origin.changed, np.int64)),
+                        pa.array([origin.file] * count, pa.string()),
+                        pa.array(np.full(count, origin.block, np.int64)),
+                        pa.array([piece.num_rows for piece in pieces], pa.int64()),
+                        to_blobs(pieces),
+                    ],
+                    schema=PACKED,
+                )
 
     def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        if not self.decoder.times:  # the step stamps them, by its clock
+            yield from _by_shard("data", rows)
+            return
         collection, errors = self.decoder.decode(rows)
         if errors is not None:
-            yield from _by_shard("error", errors.table())
+            yield from _by_shard("error", errors.table(self.taken))
         if len(collection):
             yield from _by_shard("data", with_columns(collection.rows, {TIME: collection.time_ns}))
 
@@ -220,27 +221,6 @@ def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Re
         yield kind, int(shard[order[first]]), rows.slice(first, last - first)
 
 
-def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth a call: only small ones are joined."""
-    waiting: list[pa.RecordBatch] = []
-    count, size = 0, 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        waiting.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-        if count >= ROWS_PER_BLOB or size >= BYTES_PER_BLOB:
-            rows = concat(waiting)
-            assert rows is not None
-            yield rows
-            waiting, count, size = [], 0, 0
-    if waiting:
-        rows = concat(waiting)
-        assert rows is not None
-        yield rows
-
-
 def _partition() -> int:
     from pyspark import TaskContext
 
@@ -257,19 +237,4 @@ class Unpacker:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for blob in batch.column(batch.schema.get_field_index("blob")):
-                yield fit(from_blob(blob.as_buffer()), self.schema)
-
-
-def fit(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`rows` with the columns of `schema`, in its order and types; what is missing is null."""
-    if rows.schema.equals(schema):
-        return rows
-    columns = []
-    for field in schema:
-        index = rows.schema.get_field_index(field.name)
-        if index < 0:
-            columns.append(pa.nulls(rows.num_rows, field.type))
-        else:
-            column = rows.column(index)
-            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+                yield conform(from_blob(blob.as_buffer()), self.schema)

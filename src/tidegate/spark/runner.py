@@ -20,7 +20,9 @@ from tidegate.output.filesystem import filesystem, write_whole
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.formats import sink_path
 from tidegate.pipeline.run_record import RECORD, record_text
-from tidegate.spark.frames import HIGHEST, Frames
+from tidegate.spark.dataflow import HIGHEST
+from tidegate.spark.failures import failures_in_a_sentence
+from tidegate.spark.frames import Frames
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.query import run_batch_job, start, stop_between_batches
 from tidegate.spark.session import log_file
@@ -246,7 +248,8 @@ def run_frames(
                     if until is not None and until(summary):
                         stop_between_batches(query)
                     time.sleep(0.1)
-                query.awaitTermination()  # raises what stopped it
+                with failures_in_a_sentence():
+                    query.awaitTermination()  # raises what stopped it
             finally:
                 query.stop()
         else:

@@ -14,12 +14,25 @@ from pyspark.sql import SparkSession
 from tidegate.spark.environment.java import use_java
 from tidegate.spark.environment.python import use_python
 
-__all__ = ["CHECKPOINT_FILES", "SETTINGS", "log_file", "session"]
+__all__ = [
+    "CHECKPOINT_FILES",
+    "SETTINGS",
+    "current_log",
+    "limit_list_batches",
+    "log_file",
+    "session",
+    "settings_for_now",
+]
 
 LOCAL = "local[*,4]"
 """All cores, and a task may fail three times, as on a cluster: a dead worker stops no run."""
 
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+
+ROWS_PER_HOP = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+LIST_ROWS = 1_024
+"""Rows per hop to Python where columns hold lists: see `limit_list_batches`."""
 
 SETTINGS: dict[str, str] = {
     # transformWithState runs on nothing else
@@ -92,8 +105,52 @@ def session(
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     with _stderr_to(log):
         spark = builder.getOrCreate()
+    if log is not None:
+        _LOGS.append(Path(log))
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def current_log() -> Path | None:
+    """Return the file in which the session made here writes its log, if it has one."""
+    return _LOGS[-1] if _LOGS else None
+
+
+_LOGS: list[Path] = []
+"""The logs of sessions made in this process; the last one is in use."""
+
+
+def limit_list_batches(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that hand over fewer rows at a time to Python, where columns hold lists.
+
+    See `tidegate.spark.pack.holds_lists` for the reason. Empty if the session has a limit that is
+    low enough. The limit in bytes stays as it is.
+    """
+    told = spark.conf.get(ROWS_PER_HOP) or ""
+    low = told.isdigit() and 1 <= int(told) <= LIST_ROWS
+    return {} if low else {ROWS_PER_HOP: str(LIST_ROWS)}
+
+
+@contextmanager
+def settings_for_now(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Change settings of a user's session and put them back at the end; None unsets one.
+
+    A stream keeps for good the settings of the moment it was started in.
+    """
+    before = {name: spark.conf.get(name, None) for name in settings}
+
+    def apply(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+    apply(settings)
+    try:
+        yield
+    finally:
+        apply(before)
 
 
 def log_file() -> Path:

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
+from tidegate.core.arrow import concat
+from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
-from tidegate.core.sort import order_rows
-from tidegate.core.state import concat
-from tidegate.core.time import MIN_NS, UNSET
+from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
+from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
 from tidegate.spark.control_rows import apply_control
-from tidegate.spark.pack import TIME, coalesce, from_blob, to_blob
+from tidegate.spark.pack import from_blob, to_blob
 
 __all__ = [
     "METRIC",
@@ -44,9 +43,6 @@ STEP_DDL = (
 METRIC, METRIC_AGAIN = "metric", "metric again"
 """The kinds of the rows that carry metrics. A shard that got rows and was woken in one micro-batch
 reports twice; sums over shards leave out the second report."""
-
-ROWS_PER_PIECE = 1_000_000
-"""Rows of a shard run through the chain at a time: bounds memory in a backfill."""
 
 BLOB_BYTES = 4 * 2**20
 """About where a blob of outcomes ends: while Java reads one, Python makes the next."""
@@ -69,12 +65,13 @@ class FlowRecipe:
     """How the flow of a shard is made, and what pins the order of arrival of its rows.
 
     - `make`: returns a new flow with empty state; called on the workers.
-    - `arrival`: columns by which rows are sorted before they enter the flow. Empty: rows stay in
-      the order of Spark's partitions.
+    - `arrival`: how rows are put in order before they enter the flow.
+    - `taken`: per kind the names that output columns must keep clear of (see `output_names`).
     """
 
     make: Callable[[], Flow]
-    arrival: tuple[str, ...] = ()
+    arrival: ArrivalOrder = field(default_factory=ArrivalOrder)
+    taken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,19 +96,20 @@ def run_shard(
     recipe: FlowRecipe, flow: Flow, packed: Iterable[Any], wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Run the packed rows of one shard through its flow; yields kind and rows."""
-    parts = sorted(packed, key=lambda row: (row.part, row.seq))
+    parts = recipe.arrival.sorted(map(Packed.of, packed))
     _check_size(sum(len(row.blob) for row in parts))
     errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
     if errors is not None:
         flow.counters["rows_in"] += errors.num_rows
         flow.counters["parse_error_count"] += errors.num_rows
-        yield "error", in_arrival_order(errors, recipe.arrival)
-    data = [from_blob(row.blob) for row in parts if row.kind == "data"]
-    for rows in pieces_in_order(data, recipe.arrival):
-        yield from _run_rows(flow, rows, wall_ns)
+        yield "error", recipe.arrival.rows(errors)
+    data = [row for row in parts if row.kind == "data"]
+    files = [(row.part // PARTS, row.file) for row in data]
+    for rows in recipe.arrival.pieces([from_blob(row.blob) for row in data], files):
+        yield from _run_rows(recipe, flow, rows, wall_ns)
     for row in parts:
         if row.kind == "control":
-            yield from tables(apply_control(flow, row.blob))
+            yield from tables(apply_control(flow, row.blob), recipe.taken)
 
 
 def _check_size(size: int) -> None:
@@ -124,66 +122,25 @@ def _check_size(size: int) -> None:
 
 
 def _run_rows(
-    flow: Flow, rows: pa.RecordBatch, wall_ns: int
+    recipe: FlowRecipe, flow: Flow, rows: pa.RecordBatch, wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     flow.counters["rows_in"] += rows.num_rows
     index = rows.schema.get_field_index(TIME)
-    time_ns = rows.column(index).to_numpy()
-    yield from tables(flow.accept(Collection.of(rows.remove_column(index), time_ns, wall_ns)))
+    if index < 0:  # no event time is declared: the time of a row is when it is seen
+        time_ns = np.full(rows.num_rows, wall_ns, np.int64)
+    else:
+        time_ns = rows.column(index).fill_null(wall_ns).to_numpy()
+        rows = rows.remove_column(index)
+    yield from tables(flow.accept(Collection.of(rows, time_ns, wall_ns)), recipe.taken)
 
 
-def tables(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, pa.RecordBatch]]:
+def tables(
+    outcomes: Iterable[Outcome], taken: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Outcomes as (kind, rows). Watermarks have no rows; their metric says where time stands."""
     for outcome in outcomes:
         if not isinstance(outcome, Watermark) and len(outcome):
-            yield outcome.kind, outcome.table()
-
-
-def pieces_in_order(
-    parts: list[pa.RecordBatch], arrival: tuple[str, ...]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of all parts in order of arrival, in pieces.
-
-    Where the parts lie in order already they are handed on as they are, without a copy; only
-    small ones are joined.
-    """
-    if _in_order(parts, arrival):
-        yield from coalesce(parts)
-        return
-    joined = concat(parts)
-    if joined is not None:
-        joined = in_arrival_order(joined, arrival)
-        for first in range(0, joined.num_rows, ROWS_PER_PIECE):
-            yield joined.slice(first, ROWS_PER_PIECE)
-
-
-def _in_order(parts: list[pa.RecordBatch], arrival: tuple[str, ...]) -> bool:
-    """Whether the parts are alike and in order, as far as that is quickly told."""
-    if any(not part.schema.equals(parts[0].schema) for part in parts[1:]):
-        return False
-    if not arrival or not parts:
-        return True
-    newest = MIN_NS
-    for part in parts:
-        column = part.column(part.schema.get_field_index(arrival[0]))
-        if len(arrival) > 1 or not pa.types.is_int64(column.type) or column.null_count:
-            return False
-        times = column.to_numpy()
-        if times[0] < newest or (times[1:] < times[:-1]).any():
-            return False
-        newest = times[-1]
-    return True
-
-
-def in_arrival_order(rows: pa.RecordBatch, arrival: tuple[str, ...]) -> pa.RecordBatch:
-    """Rows sorted by the columns that pin arrival; rows that agree in all keep their order."""
-    if not arrival or rows.num_rows < 2:
-        return rows
-    first = rows.column(rows.schema.get_field_index(arrival[0]))
-    if len(arrival) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
-        order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
-        return rows.take(pa.array(order))
-    return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in arrival]))
+            yield outcome.kind, outcome.table(taken.get(outcome.kind, ()))
 
 
 def packed_rows(
@@ -236,7 +193,7 @@ class RunningStep:
         """What a shard lets out because a deadline of it has passed."""
         wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
-        made = tables(flow.wake(wall_ns))
+        made = tables(flow.wake(wall_ns), self.settings.recipe.taken)
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         out = list(packed_rows(shard, made, flow, metric))
         self._save(shard, flow)
@@ -299,7 +256,7 @@ def run_batch(recipe: FlowRecipe, wall_ns: int) -> Callable[[pa.Table], pa.Table
 
         def made() -> Iterator[tuple[str, pa.RecordBatch]]:
             yield from run_shard(recipe, flow, _rows(table), wall_ns)
-            yield from tables(flow.end())
+            yield from tables(flow.end(), recipe.taken)
 
         rows = list(packed_rows(number, made(), flow))
         return pa.Table.from_pylist(rows, schema=STEP_SCHEMA)
@@ -319,8 +276,8 @@ STEP_SCHEMA = pa.schema(
 )
 
 
-def _rows(table: pa.Table) -> Iterator[Row]:
-    maker = Row("kind", "part", "seq", "blob")
-    for batch in table.select(["kind", "part", "seq", "blob"]).to_batches():
-        for kind, part, seq, blob in zip(*(c for c in batch.columns), strict=True):
-            yield maker(kind.as_py(), part.as_py(), seq.as_py(), blob.as_buffer())
+def _rows(table: pa.Table) -> Iterator[Packed]:
+    for batch in table.select(list(Packed._fields)).to_batches():
+        columns = [batch.column(name).to_pylist() for name in Packed._fields[:-1]]
+        blobs = (blob.as_buffer() for blob in batch.column("blob"))
+        yield from (Packed(*row) for row in zip(*columns, blobs, strict=True))

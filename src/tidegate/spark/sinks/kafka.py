@@ -21,12 +21,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tidegate.core.arrow import conform
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit
 from tidegate.pipeline.secrets import hidden
 from tidegate.pipeline.security import refuse_code
 from tidegate.spark.environment.kafka import check_broker
-from tidegate.spark.pack import fit, from_blob
+from tidegate.spark.pack import from_blob
 from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
 try:
@@ -100,7 +101,7 @@ class KafkaSink:
                 if row.blob is None:
                     metrics.append((row.shard, row.metrics, row.watermark_ns))
                 else:
-                    some = fit(from_blob(row.blob), self.schemas[row.kind])
+                    some = conform(from_blob(row.blob), self.schemas[row.kind])
                     rows[row.kind] = rows.get(row.kind, 0) + some.num_rows
                     self._send(row.kind, some)
             commit = Commit.of(batch, query, rows, metrics)

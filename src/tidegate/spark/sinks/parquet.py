@@ -21,11 +21,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from tidegate.core.arrow import conform
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import FOLDER, Commit, CommitLog
 from tidegate.output.filesystem import filesystem
 from tidegate.output.maintenance import batch_folder, remove_batch, remove_folder, staging_folder
-from tidegate.spark.pack import fit, from_blob
+from tidegate.spark.pack import from_blob
 from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
 __all__ = ["BlobWriter", "ParquetSink"]
@@ -177,7 +178,7 @@ class BlobWriter:
                     fs.create_dir(folder)
                     file = f"{folder}/part-{part:05d}-{attempt}.{self.suffix}"
                     writers[kind] = (file, self.open(file, kind, fs))
-                rows = fit(from_blob(row["blob"]), self.schemas[kind])
+                rows = conform(from_blob(row["blob"]), self.schemas[kind])
                 writers[kind][1].write_batch(rows)
                 counts[kind] = counts.get(kind, 0) + rows.num_rows
         for _, writer in writers.values():

@@ -65,6 +65,8 @@ class McapRun(InputPartition):
 class McapSource(DataSource):
     """Registered as `mcap`."""
 
+    file_column = "file"
+
     @classmethod
     def name(cls) -> str:
         return "mcap"

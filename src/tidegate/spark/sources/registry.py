@@ -50,9 +50,14 @@ class SourceRequest:
 class Source:
     """How the rows of a format are opened. Subclass it and override `open`.
 
+    `file_column` names the column of its rows that says which file they were recorded in, if there
+    is one: in a recorded run every file has a watermark of its own.
+
     Methods are called in this order: `check` before a session exists, `session_settings` when one
     is made, `open` with the session, once per stream of the definition.
     """
+
+    file_column: str | None = None
 
     def check(self, options: Mapping[str, str], field: str) -> None:
         """Raise ConfigError for what can be found wrong without a session: a broker that does not
@@ -72,10 +77,12 @@ class Source:
 
 
 class PythonSource(Source):
-    """A source that is a Spark Python data source (a subclass of pyspark's `DataSource`)."""
+    """A source that is a Spark Python data source (a subclass of pyspark's `DataSource`). Its class
+    may have an attribute `file_column`."""
 
     def __init__(self, kind: type[DataSource]) -> None:
         self.kind = kind
+        self.file_column = getattr(kind, "file_column", None)
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         spark.dataSource.register(self.kind)

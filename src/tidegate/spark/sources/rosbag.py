@@ -39,6 +39,8 @@ class Bag(InputPartition):
 class RosbagSource(DataSource):
     """Registered as `rosbag`."""
 
+    file_column = "file"
+
     @classmethod
     def name(cls) -> str:
         return "rosbag"

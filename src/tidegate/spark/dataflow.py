@@ -1,0 +1,346 @@
+"""A pipeline as Spark runs it: DataFrames in, the stateful step, packed outcomes out.
+
+    df ─► pack by shard ─► shuffle ─► step ─► outcomes: one row per shard, kind and call
+                                                 │
+                      `table(kind)` unpacks one kind; a sink (`tidegate.spark.query`) writes all
+
+`Dataflow` is what `frames()` and a definition are turned into; `tidegate.spark.frames.Frames` adds
+the methods by which users build one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from time import time_ns
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+
+from tidegate.core.chain import Chain
+from tidegate.core.columns import (
+    ERROR_COLUMN,
+    ERROR_REASON,
+    ERROR_VALUE,
+    FILE,
+    LATENESS,
+    REASON,
+    SHARD,
+    TIME_NS,
+    WATERMARK,
+    check_columns,
+    output_names,
+)
+from tidegate.core.flow import Flow
+from tidegate.core.operator import Operator
+from tidegate.core.time import Duration, parse_duration
+from tidegate.errors import ConfigError
+from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
+from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
+from tidegate.spark.control_rows import pack_control
+from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
+from tidegate.spark.processor import ShardProcessor
+from tidegate.spark.shards import labels
+from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSettings, run_batch
+
+__all__ = ["HIGHEST", "Dataflow", "check_names_of"]
+
+BATCH_SHARDS_PER_CORE = 8
+"""Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
+are more of them than in a stream, where a shard holds only what a micro-batch brings."""
+
+HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
+"""Metrics of which the highest over all shards counts; of all others it is the sum."""
+
+ERROR_FIELDS = (ERROR_COLUMN, ERROR_VALUE, ERROR_REASON)
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Inputs, stages and settings of a pipeline, and the DataFrames it makes of them.
+
+    - `df`: the input, batch or streaming. `more` are further inputs with the same key, each with
+      its own decoder.
+    - `keys`, `time`, `topic`, `arrival`, `file`: names of columns; see `tidegate.spark.frames`.
+    - `types`: the event-time types that `decoder` may name.
+    - `shards`: into how many parts the keys are divided. Unset: see `shard_count`.
+    - `forget`: a key that was silent for so long (wall time) is flushed and freed. Unset: never.
+    - `stages`: the operators, in order.
+    - `control`: control rows (`name`, `value` and the key columns); see `control_rows`.
+    - `partitions`: shuffle partitions the shards are spread over. Unset: those of the session.
+    - `recorded`: whether a stream runs over something recorded (available-now); a batch always
+      does. See `tidegate.spark.arrival`.
+    - `wall_ns`: a clock that stands still, for runs that catch up. Unset: Spark's own.
+    - `warnings`: sentences about the definition that are said before a run.
+    - `flow_name`: the name under which a worker keeps its flows between micro-batches.
+    """
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    time: str | None
+    topic: str | None
+    arrival: tuple[str, ...]
+    types: EventtimeTypes
+    shards: int | None
+    forget: Duration | None
+    decoder: Decoder = field(default_factory=Decoder)
+    stages: tuple[Operator, ...] = ()
+    more: tuple[tuple[DataFrame, Decoder], ...] = ()
+    control: DataFrame | None = None
+    partitions: int | None = None
+    recorded: bool = False
+    wall_ns: int | None = None
+    file: str | None = None
+    warnings: tuple[str, ...] = ()
+    flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def inputs(self) -> Iterator[tuple[DataFrame, Decoder]]:
+        """Yield every input with its decoder."""
+        yield self.df, self.decoder
+        yield from self.more
+
+    # -- results --------------------------------------------------------------------------------
+
+    def table(self, kind: str) -> DataFrame:
+        """Return the rows of one kind: data, late, error, dropped, or a side table by its name.
+
+        Raises ConfigError if there is no such kind.
+        """
+        schema = self.schemas.get(kind)
+        if schema is None:
+            raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
+        whole = self._narrowed() if kind == "data" else self
+        packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
+        return packed.mapInArrow(Unpacker(schema), from_arrow_schema(schema))
+
+    @cached_property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The Arrow schema of every kind of result. Runs no job."""
+        data, refused = self._stage_rows
+        time = pa.field(TIME_NS, pa.int64())
+        return {
+            "data": _with(data, time),
+            "late": _with(
+                refused, time, pa.field(LATENESS, pa.int64()), pa.field(WATERMARK, pa.int64())
+            ),
+            "error": _with(refused, *(pa.field(name, pa.string()) for name in ERROR_FIELDS)),
+            "dropped": _with(refused, time, pa.field(REASON, pa.string())),
+            **Chain(self.stages).side_schemas(self._row_schema),
+        }
+
+    @cached_property
+    def _stage_rows(self) -> tuple[pa.Schema, pa.Schema]:
+        """The columns of what the last stage hands on, and of rows that any stage refuses."""
+        inputs = [self._row_schema]
+        for stage in self.stages:
+            inputs.append(stage.schema(inputs[-1]))
+        refused = pa.unify_schemas(inputs[:-1] or inputs, promote_options="permissive")
+        return inputs[-1], refused
+
+    @cached_property
+    def outcomes(self) -> DataFrame:
+        """The packed results of the step: one row per shard, kind and call. For sinks."""
+        recipe = self._recipe()
+        recipe.make().compile()
+        compile_arrival()
+        packed = self._packed(recipe)
+        if not self.df.isStreaming:
+            return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_DDL)
+        timers = self.needs_timers()
+        settings = StepSettings(recipe, self.flow_name, timers, self.shard_count, self.wall_ns)
+        return packed.groupBy("shard").transformWithState(
+            ShardProcessor(settings), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
+        )
+
+    @property
+    def observed(self) -> DataFrame:
+        """`outcomes` with our counters in Spark's streaming progress, under the name `tidegate`."""
+        rows = F.col("rows")
+        metrics = F.when(F.col("kind") == METRIC, F.col("metrics"))
+        counts = [
+            F.sum(F.when(F.col("kind") == kind, rows).otherwise(0)).alias(f"{kind}_rows")
+            for kind in self.schemas
+        ]
+        levels = [
+            F.sum(metrics["rows_in"]).alias("rows_in"),
+            F.sum(metrics["keys"]).alias("keys"),
+            F.sum(metrics["state_bytes"]).alias("state_bytes"),
+            F.max("watermark_ns").alias("watermark_ns"),
+        ]
+        stages = {stage.name: stage for stage in self.stages}
+        for name, stage in stages.items():
+            for metric in stage.metrics(stage.open()):
+                if metric in HIGHEST:
+                    total = F.max(metrics[f"{name}.{metric}"])
+                else:
+                    total = F.sum(metrics[f"{name}.{metric}"])
+                levels.append(total.alias(f"{name}.{metric}"))
+        return self.outcomes.observe("tidegate", *counts, *levels)
+
+    # -- settings that follow from others ---------------------------------------------------------
+
+    @property
+    def partition_count(self) -> int:
+        """The shuffle partitions that shards are spread over.
+
+        A platform may set `spark.sql.shuffle.partitions` to `auto`, which leaves the number to it;
+        the shards of a state need a fixed one: that of the cores.
+        """
+        if self.partitions is not None:
+            return self.partitions
+        spark = self.df.sparkSession
+        told = spark.conf.get("spark.sql.shuffle.partitions") or ""
+        return int(told) if told.isdigit() else spark.sparkContext.defaultParallelism
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards the keys are divided into: `shards`, or one per shuffle partition (a
+        stream), or `BATCH_SHARDS_PER_CORE` times as many (a batch)."""
+        each = 1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE
+        return self.shards or self.partition_count * each
+
+    def needs_timers(self) -> bool:
+        """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
+        return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
+
+    @cached_property
+    def arrival_order(self) -> ArrivalOrder:
+        """The rule by which rows are put in order of arrival."""
+        recorded = self.recorded or not self.df.isStreaming
+        skew, confirm = -1, 1
+        for stage in self.stages:
+            if isinstance(stage, EventtimeWatermark) and stage.max_future_skew is not None:
+                skew, confirm = parse_duration(stage.max_future_skew), stage.skew_confirm
+        return ArrivalOrder(self.arrival, recorded, self.keys, skew, confirm)
+
+    def arrival_rule(self) -> str:
+        """Return a sentence that says in which order rows are taken. Runs no job."""
+        files = all(self._file_column(df, df.columns) is not None for df, _ in self.inputs())
+        return self.arrival_order.describe(files)
+
+    def notes(self) -> list[str]:
+        """Return what is worth saying before a run: the order of arrival, then warnings."""
+        return [self.arrival_rule(), *self.warnings]
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _recipe(self) -> FlowRecipe:
+        stages, keys, forget = self.stages, self.keys, self.forget
+
+        def make() -> Flow:
+            return Flow(stages, key=keys, forget=forget)
+
+        return FlowRecipe(make, self.arrival_order, self._taken_names())
+
+    def _taken_names(self) -> dict[str, tuple[str, ...]]:
+        """Per kind the names that our columns must keep clear of, so that a batch of rows without
+        some column names them as the whole table does."""
+        data, refused = self._stage_rows
+        others = tuple(refused.names)
+        return {"data": tuple(data.names), "late": others, "error": others, "dropped": others}
+
+    def _packed(self, recipe: FlowRecipe) -> DataFrame:
+        """All inputs as blobs by shard."""
+        shard_labels = labels(self.shard_count, self.partition_count)
+        parts = []
+        for number, (df, decoder) in enumerate(self.inputs()):
+            names = tuple(df.columns)
+            numbered = df.toDF(*(plain(place) for place in range(len(names))))
+            file = self._file_column(numbered, names)
+            columns = [F.col(name) for name in numbered.columns]
+            extra = [self._shard(numbered, names).alias(SHARD)]
+            if file is not None:
+                extra.append(file.alias(FILE))
+            packer = Packer(decoder, shard_labels, number, recipe.taken["error"])
+            inside = (*names, SHARD, FILE)[: len(columns) + len(extra)]
+            parts.append(
+                numbered.select(*columns, *extra).mapInArrow(Renamed(inside, packer), PACKED_DDL)
+            )
+        if self.control is not None:
+            parts.append(self._packed_control(shard_labels))
+        return reduce(DataFrame.union, parts)
+
+    def _packed_control(self, shard_labels: tuple[int, ...]) -> DataFrame:
+        assert self.control is not None
+        names = tuple(self.control.columns)
+        numbered = self.control.toDF(*(plain(place) for place in range(len(names))))
+        missing = [name for name in ("name", "value", *self.keys) if name not in names]
+        if missing:
+            raise ConfigError("control", list(names), f"must have the columns {missing}")
+        shard = self._shard(numbered, names)
+        return pack_control(numbered, names, self.keys, shard, shard_labels)
+
+    def _shard(self, numbered: DataFrame, names: tuple[str, ...]) -> Column:
+        """The shard of a row by its key, for a DataFrame with numbered columns."""
+        # An int and a long that are equal have different hashes: streams must agree on the type.
+        keys = [
+            F.col(plain(names.index(name))).cast(from_arrow_type(self._row_schema.field(name).type))
+            for name in self.keys
+        ]
+        return (F.pmod(F.hash(*keys), F.lit(self.shard_count)) if keys else F.lit(0)).cast("int")
+
+    def _file_column(self, df: DataFrame, names: Sequence[str]) -> Column | None:
+        """The file of a row; `names` are the columns of `df`, which may be numbered."""
+        if self.file is None or self.file not in names:
+            return file_column(df, None)
+        column = df.columns[list(names).index(self.file)]
+        return file_column(df, _quoted(column))
+
+    def _narrowed(self) -> Dataflow:
+        """This pipeline without the columns that its data is not made of: Spark then does not even
+        read them, as it would not for an aggregation of its own."""
+        read = Chain(self.stages).input_columns()
+        if read is None or self.more:
+            return self
+        times = {time.message or time.column for time in self.decoder.times}
+        wanted = {*read, *self.keys, *self.arrival, *times, self.file}
+        kept = [name for name in self.df.columns if name in wanted]
+        if len({name.lower() for name in kept}) < len(kept):
+            return self
+        return replace(self, df=self.df.select(*(_quoted(name) for name in kept)))
+
+    @cached_property
+    def _row_schema(self) -> pa.Schema:
+        schemas = [arrow_schema(df) for df, _ in self.inputs()]
+        try:
+            return pa.unify_schemas(schemas, promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+            text = f"streams of one pipeline must agree in the types of their columns: {error}"
+            raise ConfigError("streams", "columns", text, message=text) from error
+
+
+def check_names_of(df: DataFrame) -> None:
+    """Raise ConfigError if the columns of a DataFrame cannot be told apart, or one is internal.
+
+    Every other name is allowed, with dots, backticks, spaces and in any script.
+    """
+    check_columns(df.columns)
+    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    seen: dict[str, str] = {}
+    for name in df.columns:
+        same = name if sensitive else name.lower()
+        if seen.get(same) == name:
+            raise ConfigError("column", name, "appears twice; rename one of the two")
+        if same in seen:
+            raise ConfigError(
+                "column", name,
+                f"differs from {seen[same]!r} only in case, which this session cannot tell apart: "
+                "rename one of the two, or set spark.sql.caseSensitive to true",
+            )  # fmt: skip
+        seen[same] = name
+
+
+def _quoted(name: str) -> Column:
+    """The column of this very name: Spark reads a dot as a field of a struct."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
+    names = output_names(schema.names, [extra.name for extra in fields])
+    for extra in fields:
+        schema = schema.append(extra.with_name(names[extra.name]))
+    return schema
