@@ -158,8 +158,9 @@ def run(
     """Run a pipeline: once over the existing data (batch), or as a stream."""
     _allow(allow_format, types)
     from tidegate.pipeline import PipelineDefinition
+    from tidegate.spark.progress import print_summary
     from tidegate.spark.reload import run_watched
-    from tidegate.spark.runner import print_summary, run_definition
+    from tidegate.spark.runner import run_definition
 
     definition = PipelineDefinition.load(pipeline)
     if serve is not None:

@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
-from tidegate.spark.runner import Summary, print_summary, run_frames, write_record
+from tidegate.spark.progress import print_summary
+from tidegate.spark.runner import run_frames, write_record
 from tidegate.spark.session import log_file, session
 from tidegate.testing.fleet import facts, fleet
 

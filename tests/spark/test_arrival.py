@@ -25,12 +25,13 @@ TOLERANCE = "50 ms"
 
 
 def recorded(count: int = 1200) -> pa.Table:
-    """Three topics of two vehicles, out of order by less than the tolerance."""
+    """Three topics of two vehicles, out of order by less than the tolerance, no two times equal:
+    which of two equal ones came first is what no cut can keep."""
     rng = random.Random(7)
     rows = []
     for number in range(count):
         topic = ("gps", "imu", "camera")[number % 3]
-        stamp = number * 5 * MS - rng.randrange(45) * MS
+        stamp = number * 5 * MS - rng.randrange(45) * MS + number
         rows.append({"car": f"v{number % 2}", "topic": topic, "stamp": stamp, "n": number})
     return pa.Table.from_pylist(rows)
 
@@ -47,9 +48,6 @@ def per_topic(table: pa.Table) -> list[pa.Table]:
 def hundred_slices(table: pa.Table) -> list[pa.Table]:
     step = -(-table.num_rows // 100)
     return [table.slice(at, step) for at in range(0, table.num_rows, step)]
-
-
-CUTS = (one_file, per_topic, hundred_slices)
 
 
 def write(parts: list[pa.Table], folder: Path, format: str, *, shuffled: bool) -> None:
@@ -101,8 +99,11 @@ def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> A
     return found
 
 
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("format", ["parquet", "csv", "json"])
+@pytest.mark.parametrize(
+    ("format", "cut"),
+    [("parquet", one_file), ("parquet", per_topic), ("parquet", hundred_slices),
+     ("csv", per_topic), ("json", hundred_slices)],
+)  # fmt: skip
 def test_no_cut_into_files_changes_a_backfill(
     spark: SparkSession,
     tmp_path: Path,

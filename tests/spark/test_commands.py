@@ -15,9 +15,9 @@ from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from spark.recordings import Recording
 from tidegate import cli
 from tidegate.errors import ConfigError
+from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
-from tidegate.spark.runner import Summary
 
 PIPELINE = """\
 name: cars

@@ -8,7 +8,8 @@ module is the only one that reads or writes them, so that the sinks, the page, t
 the delta tables agree about what is there.
 
     {"batch": 12, "query": "5d1f...", "rows": {"data": 900, "late": 3}, "watermark_ns": 17...,
-     "shards": {"0": {"rows_in": 903, ...}}, "files": ["data/batch=00000012/part-00000-37.parquet"]}
+     "shards": {"0": {"rows_in": 903, ...}}, "files": ["data/batch=00000012/part-00000-37.parquet"],
+     "behind": {"0": {"truck-7": 17...}}}
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ import pyarrow.fs as pafs
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 
-__all__ = ["FOLDER", "Commit", "CommitLog"]
+__all__ = ["BEHIND", "FOLDER", "Commit", "CommitLog"]
 
 FOLDER = "_commits"
 """The folder of the records under the output path."""
+
+
+BEHIND = "behind:"
+"""The prefix of metrics that name a key and carry its watermark; see `Commit.behind`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Commit:
     - `watermark_ns`: the highest watermark of all shards; None before there is one.
     - `shards`: the metrics of every shard that took part, by shard number. A shard without input in
       this batch is missing: it still stands where it stood.
+    - `behind`: of each of those shards, the keys whose watermarks are lowest and their watermarks.
     - `files`: paths under the output, sorted. Empty where rows are not kept in files (Kafka).
     """
 
@@ -49,6 +55,7 @@ class Commit:
     watermark_ns: int | None = None
     shards: dict[int, dict[str, int]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+    behind: dict[int, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -66,8 +73,16 @@ class Commit:
         """
         triples = list(metrics)
         marks = [mark for _, _, mark in triples if mark is not None]
-        shards = {shard: dict(values) for shard, values, _ in triples}
-        return cls(batch, query, rows, max(marks, default=None), shards, sorted(files))
+        shards: dict[int, dict[str, int]] = {}
+        behind: dict[int, dict[str, int]] = {}
+        for shard, values, _ in triples:
+            shards[shard] = {n: v for n, v in values.items() if not n.startswith(BEHIND)}
+            behind[shard] = {
+                name.removeprefix(BEHIND): mark
+                for name, mark in values.items()
+                if name.startswith(BEHIND)
+            }
+        return cls(batch, query, rows, max(marks, default=None), shards, sorted(files), behind)
 
     def files_of(self, kind: str) -> list[str]:
         """Return the files of one kind.
@@ -99,7 +114,8 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
             if not isinstance(said, dict):
                 raise ValueError("it is not a JSON object")
             _check_fields(said)
-            said["shards"] = {int(shard): metrics for shard, metrics in said["shards"].items()}
+            for name in ("shards", "behind"):
+                said[name] = {int(shard): metrics for shard, metrics in said[name].items()}
             return cls(**said)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"{name} is corrupt or newer than this version: {error}") from error
@@ -107,7 +123,7 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "batch": int, "query": str, "rows": dict, "watermark_ns": (int, type(None)), "shards": dict,
-    "files": list,
+    "files": list, "behind": dict,
 }  # fmt: skip
 
 

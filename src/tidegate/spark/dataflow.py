@@ -40,6 +40,7 @@ from tidegate.core.operator import Operator
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
+from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
 from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
@@ -47,14 +48,11 @@ from tidegate.spark.processor import ShardProcessor
 from tidegate.spark.shards import labels
 from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSettings, run_batch
 
-__all__ = ["HIGHEST", "Dataflow", "check_names_of"]
+__all__ = ["Dataflow", "check_names_of"]
 
 BATCH_SHARDS_PER_CORE = 8
 """Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
 are more of them than in a stream, where a shard holds only what a micro-batch brings."""
-
-HIGHEST = frozenset({"current_watermark", "max_timestamp_seen", "max_lateness"})
-"""Metrics of which the highest over all shards counts; of all others it is the sum."""
 
 ERROR_FIELDS = (ERROR_COLUMN, ERROR_VALUE, ERROR_REASON)
 
@@ -174,11 +172,8 @@ class Dataflow:
         stages = {stage.name: stage for stage in self.stages}
         for name, stage in stages.items():
             for metric in stage.metrics(stage.open()):
-                if metric in HIGHEST:
-                    total = F.max(metrics[f"{name}.{metric}"])
-                else:
-                    total = F.sum(metrics[f"{name}.{metric}"])
-                levels.append(total.alias(f"{name}.{metric}"))
+                add = F.max if metric in HIGHEST else F.min if metric in LOWEST else F.sum
+                levels.append(add(metrics[f"{name}.{metric}"]).alias(f"{name}.{metric}"))
         return self.outcomes.observe("tidegate", *counts, *levels)
 
     # -- settings that follow from others ---------------------------------------------------------

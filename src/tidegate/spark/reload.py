@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from tidegate.errors import ConfigError, sentence_of
+from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark.runner import OpenRun, Summary, open_definition, run_opened
+from tidegate.spark.runner import OpenRun, open_definition, run_opened
 
 __all__ = ["run_watched"]
 

@@ -17,11 +17,13 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from tidegate.core.arrow import concat
-from tidegate.core.columns import TIME
+from tidegate.core.columns import LANE, TIME
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.commit import BEHIND
 from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
@@ -46,6 +48,10 @@ reports twice; sums over shards leave out the second report."""
 
 BLOB_BYTES = 4 * 2**20
 """About where a blob of outcomes ends: while Java reads one, Python makes the next."""
+
+KEYS_BEHIND = 5
+"""Keys per shard that a commit names with their watermarks: enough to find a silent vehicle, few
+enough that commits stay small."""
 
 _LARGEST = 2**31 - 1
 
@@ -163,10 +169,36 @@ def packed_rows(
                 }  # fmt: skip
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
+    metrics |= {f"{BEHIND}{key}": mark for key, mark in furthest_behind(flow).items()}
     yield {
         "shard": shard, "kind": metric, "rows": 0,
         "watermark_ns": max(watermark, default=None), "metrics": metrics, "blob": None,
     }  # fmt: skip
+
+
+def furthest_behind(flow: Flow, count: int = KEYS_BEHIND) -> dict[str, int]:
+    """Return the keys of a flow whose watermarks are lowest, and those watermarks.
+
+    A key of several columns is written with slashes between them.
+    """
+    keys = flow.lanes.tables["keys"]
+    if keys is None or not flow.keys:
+        return {}
+    for stage, state in zip(flow.chain.stages, flow.states, strict=True):
+        if isinstance(stage, EventtimeWatermark):
+            marks = stage.watermarks(state)
+            break
+    else:
+        return {}
+    lanes = keys.column(keys.schema.get_field_index(LANE)).to_numpy()
+    known = np.flatnonzero(marks[lanes] != UNSET)
+    if len(known) > count:
+        known = known[np.argpartition(marks[lanes[known]], count)[:count]]
+    names = keys.select(list(flow.keys)).take(pa.array(known)).to_pylist()
+    return {
+        "/".join(str(value) for value in name.values()): int(marks[lanes[row]])
+        for name, row in zip(names, known, strict=True)
+    }
 
 
 class RunningStep:
