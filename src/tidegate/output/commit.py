@@ -113,9 +113,10 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
             said = json.loads(text)
             if not isinstance(said, dict):
                 raise ValueError("it is not a JSON object")
+            said.setdefault("behind", {})
             _check_fields(said)
-            for name in ("shards", "behind"):
-                said[name] = {int(shard): metrics for shard, metrics in said[name].items()}
+            for part in ("shards", "behind"):
+                said[part] = {int(shard): metrics for shard, metrics in said[part].items()}
             return cls(**said)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"{name} is corrupt or newer than this version: {error}") from error

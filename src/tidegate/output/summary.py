@@ -38,6 +38,7 @@ RELEASE = {
 
 END = 'an end is a control row {"name": "end", "value": "graceful"}'
 
+_HELD = ("rows_held", "held")
 _EVENT_TIME = "eventtime_watermark"
 _REFUSED_BY_EVENT_TIME = (
     "late_dropped_count", "future_skew_count", "refused_source_count", "discarded_count",
@@ -160,7 +161,7 @@ class Summary:
         held = {
             name.rpartition(".")[0]: self.total(name)
             for name in {name for metrics in self.shards.values() for name in metrics}
-            if name.endswith(".rows_held")
+            if name.rpartition(".")[2] in _HELD
         }
         return {stage: rows for stage, rows in sorted(held.items()) if rows}
 
