@@ -61,7 +61,7 @@ STAGES: dict[str, Stages] = {
     "synchronize": lambda names: (
         Synchronize(("a", "b"), 10, topic=names["topic"], keys=(names["key"],)),
     ),
-    "batch": lambda names: (Batch(100, names["topic"], True, keys=(names["key"],)),),
+    "batch": lambda names: (Batch(100, topic=names["topic"], gated=True, keys=(names["key"],)),),
     "window": lambda names: (Window(Tumbling(100), keys=(names["key"],), in_order=True),),
 }
 

@@ -1,6 +1,35 @@
-"""Tidegate on Spark. The only part that imports pyspark."""
+"""Tidegate on Spark. The only part that imports pyspark.
+
+frames.py         what users write: frames(df, ...).event_time(...).synchronize(...)
+dataflow.py       the DataFrames a pipeline is made of: pack, shuffle, step, outcomes
+arrival.py        in which order rows are taken, however Spark lists and splits files
+pack.py           rows to blobs and back        shards.py     which shard goes where
+stateful_step.py  one shard of keys through its stages, batch and streaming
+processor.py      Spark's side of the step: what it keeps in RocksDB
+control_rows.py   settings changed, or an end announced, while a stream runs
+query.py          a pipeline into a sink        checkpoint.py what is kept beside Spark's files
+open.py           from a definition to frames   runner.py     run a definition
+reload.py         follow a file while it runs   progress.py   the bar and the summary
+failures.py       why a run failed, in one sentence
+session.py        the session and its settings  environment/  Java, Python, jars, Kafka
+sources/          one module per source         sinks/        one module per sink
+recordings/       MCAP files and bags on disk: what sources and sinks share
+"""
 
 from tidegate.spark.frames import Frames, frames
 from tidegate.spark.session import session
+from tidegate.spark.sinks import Sink, SinkRequest, register_sink
+from tidegate.spark.sources import PythonSource, Source, SourceRequest, register_source
 
-__all__ = ["Frames", "frames", "session"]
+__all__ = [
+    "Frames",
+    "PythonSource",
+    "Sink",
+    "SinkRequest",
+    "Source",
+    "SourceRequest",
+    "frames",
+    "register_sink",
+    "register_source",
+    "session",
+]
