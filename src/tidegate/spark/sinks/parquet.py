@@ -85,9 +85,12 @@ class ParquetSink:
         """Raise ConfigError if the output holds another run's rows."""
         held = len(self.commits.numbers())
         if held:
+            some = "1 batch" if held == 1 else f"{held} batches"
             raise ConfigError(
-                "sink.path", self.path, f"must be empty; it holds {held} batches already"
-            )
+                "sink.path", self.path,
+                f"must be empty; it holds {some} of a run: give another path, or remove this "
+                "one to run it again",
+            )  # fmt: skip
 
     # -- the commit -----------------------------------------------------------------------------
 
