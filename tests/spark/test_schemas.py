@@ -136,7 +136,8 @@ def test_hostile_stamps_are_error_rows_and_counted(spark: SparkSession) -> None:
         try:
             pipeline = declared.event_time(time_type, "100000 d")
         except ConfigError as error:  # only where every row would have been an error
-            assert "can never read" in str(error)
+            if "can never read" not in str(error):
+                raise
             decoder = Decoder((TimeColumn("stamp", time_type),))
             assert [len(decoder.decode(b)[0]) for b in rows.toArrow().to_batches()] == [0], name
             continue

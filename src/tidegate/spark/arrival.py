@@ -106,20 +106,25 @@ class Packed(NamedTuple):
 # -- before the shuffle ---------------------------------------------------------------------------
 
 
-def file_column(df: DataFrame, named: Column | None) -> Column | None:
+def file_column(df: DataFrame, named: Column | None, *, ties_only: bool = False) -> Column | None:
     """Return a column that says which file each row of `df` was read from; None if nothing tells.
 
-    `named` is a column of the user's own that names the file (the column `file` of recordings). It
-    is the whole story then: rows of a file are taken in the order of Spark's partitions.
+    - `named`: a column of the user's own that names the file (the column `file` of recordings). It
+      is the whole story then: rows of a file are taken in the order of Spark's partitions.
+    - `ties_only`: whether the file only decides between rows of equal arrival. Its hash will do
+      then, and the name, which would travel with every row, is left out.
     """
     if named is not None:
         name = F.regexp_extract(named.cast("string"), "[^/]*$", 0)
-        return _file(name, named, F.lit(0), F.lit(0))
+        return _file(F.lit("") if ties_only else name, named, F.lit(0), F.lit(0))
     if any(name.lower() == "_metadata" for name in df.columns):
         return None
-    path = F.col("_metadata.file_path")
-    changed = F.unix_micros("_metadata.file_modification_time")
-    told = _file(F.col("_metadata.file_name"), path, F.col("_metadata.file_block_start"), changed)
+    path, block = F.col("_metadata.file_path"), F.col("_metadata.file_block_start")
+    if ties_only:
+        told = _file(F.lit(""), path, block, F.lit(0))
+    else:
+        changed = F.unix_micros("_metadata.file_modification_time")
+        told = _file(F.col("_metadata.file_name"), path, block, changed)
     try:
         with _unlogged():
             _ = df.select(told).schema

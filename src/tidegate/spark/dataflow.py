@@ -281,9 +281,9 @@ class Dataflow:
     def _file_column(self, df: DataFrame, names: Sequence[str]) -> Column | None:
         """The file of a row; `names` are the columns of `df`, which may be numbered."""
         if self.file is None or self.file not in names:
-            return file_column(df, None)
+            return file_column(df, None, ties_only=bool(self.arrival))
         column = df.columns[list(names).index(self.file)]
-        return file_column(df, _quoted(column))
+        return file_column(df, _quoted(column), ties_only=bool(self.arrival))
 
     def _narrowed(self) -> Dataflow:
         """This pipeline without the columns that its data is not made of: Spark then does not even
