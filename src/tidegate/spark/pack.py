@@ -116,7 +116,7 @@ class Renamed:
 
 
 def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
-    """A batch as Arrow IPC.
+    """Return a batch as Arrow IPC.
 
     A scalar, which Arrow takes into a column as it is. It takes a memoryview too, but never gives
     back its memory (seen in pyarrow 26), and bytes would be one more copy.
@@ -125,7 +125,7 @@ def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
 
 
 def to_blobs(pieces: Sequence[pa.RecordBatch]) -> pa.BinaryArray:
-    """Each batch as Arrow IPC, all in one column.
+    """Return each batch as Arrow IPC, all in one column.
 
     The sizes are asked for first and everything is written once into its place: a stream that
     grows as it is written to is copied over and over, and took fifteen times as long.

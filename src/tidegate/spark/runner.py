@@ -56,7 +56,13 @@ class OpenRun:
 def open_definition(
     definition: PipelineDefinition, *, master: str | None = None, out: str | None = None
 ) -> OpenRun:
-    """Everything that can be wrong before a row is read is said here."""
+    """Check a definition against its sources and its sink; nothing has run when this returns.
+
+    - `master`: a Spark master; None: local mode. `out`: where tables go, instead of `sink.path`.
+
+    Raises ConfigError, with the line of the file, for everything that can be found wrong before a
+    row is read.
+    """
     with definition.located():
         return _open(definition, master, out)
 
@@ -88,7 +94,11 @@ def run_definition(
     out: str | None = None,
     console: Console | None = None,
 ) -> Summary:
-    """Run a definition to its end (batch, available_now) or until it is stopped."""
+    """Run a definition to its end (batch, available_now) or until it is stopped.
+
+    `master` and `out`: see `open_definition`; `console`: where the progress bar is shown, by
+    default standard error. Returns what came out. Raises ConfigError, StateError, or RunError.
+    """
     opened = open_definition(definition, master=master, out=out)
     return run_opened(opened, console or Console(stderr=True))
 
@@ -100,7 +110,7 @@ def run_opened(
     with opened.definition.located():
         sink = open_sink(opened.settings, opened.path, opened.frames.schemas)
         if opened.definition.options.mode == "batch":
-            # before the record is written: what lies there belongs to the run that wrote it
+            # before the record is written: what is there belongs to the run that wrote it
             sink.check_unused()
     write_record(opened.path, opened.definition)
     return run_frames(
@@ -116,7 +126,7 @@ def run_opened(
 
 
 def write_record(path: str, definition: PipelineDefinition) -> None:
-    """Write down beside the tables what ran."""
+    """Write the definition beside the tables, for whoever looks at them later."""
     fs, root = filesystem(path)
     write_whole(fs, f"{root}/{RECORD}", record_text(definition).encode())
 
@@ -133,7 +143,13 @@ def run_frames(
     settings: SinkSettings | None = None,
     until: Callable[[Summary], bool] | None = None,
 ) -> Summary:
-    """Run frames into `path` with a progress bar; `expected` input rows make it a percentage."""
+    """Run frames into `path` with a progress bar; return what came out.
+
+    - `checkpoint`, `interval`, `settings`: see `tidegate.spark.query.start`.
+    - `available_now`: whether a stream ends when it has read what is there.
+    - `expected`: input rows, if known; they make the bar a percentage.
+    - `until`: asked ten times a second; True stops a stream between two micro-batches.
+    """
     summary = Summary(path)
     began = time.perf_counter()
     with progress_bar(console, expected) as bar:

@@ -11,7 +11,7 @@ __all__ = ["labels", "partition_of"]
 
 
 def labels(count: int, partitions: int) -> tuple[int, ...]:
-    """`count` distinct labels, the i-th of which goes to partition i mod `partitions`.
+    """Return `count` distinct labels, the i-th of which goes to partition i mod `partitions`.
 
     >>> [partition_of(label, 2) for label in labels(4, 2)]
     [0, 1, 0, 1]
@@ -29,7 +29,12 @@ def labels(count: int, partitions: int) -> tuple[int, ...]:
 
 
 def partition_of(label: int, partitions: int) -> int:
-    """Where Spark puts this int: its Murmur3 hash with seed 42, mod the number of partitions."""
+    """Return the partition Spark puts this int into: its Murmur3 hash with seed 42, modulo the
+    number of partitions.
+
+    >>> partition_of(0, 2), partition_of(1, 2)
+    (1, 1)
+    """
     mask = 0xFFFFFFFF
 
     def rotate(value: int, by: int) -> int:

@@ -26,7 +26,8 @@ REPOSITORY_VARIABLE = "TIDEGATE_MAVEN"
 """Names another Maven repository by its address: a mirror behind a firewall."""
 
 ANSWER_WITHIN_S = 20.0
-"""For a repository to say something: a machine without a network must not wait for minutes."""
+"""Seconds a repository has to answer. Above, a machine without a network would wait for minutes;
+below, a slow mirror would be given up."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Jar:
 
     @property
     def file(self) -> str:
+        """The name of the file: `artifact-version.jar`."""
         _, artifact, version = self.coordinates.split(":")
         return f"{artifact}-{version}.jar"
 
@@ -51,7 +53,7 @@ def repository() -> str:
 
 
 def is_published(coordinates: str) -> bool:
-    """Whether the repository has this jar. One that does not answer has nothing."""
+    """Return whether the repository has this jar; False if it does not answer in time."""
     request = urllib.request.Request(_address(coordinates), method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S):
@@ -61,13 +63,16 @@ def is_published(coordinates: str) -> bool:
 
 
 def here(jars: Iterable[Jar]) -> list[Path] | None:
-    """Where these jars lie if all of them were fetched before."""
+    """Return the files of these jars if all of them were fetched before, else None."""
     files = [_kept(jar) for jar in jars]
     return files if all(file.is_file() for file in files) else None
 
 
 def fetch(jars: Iterable[Jar]) -> list[Path]:
-    """The files of these jars, fetched if they are not here yet."""
+    """Return the files of these jars, fetching those that are not in the cache.
+
+    Raises ConfigError if one cannot be fetched or is not the file that was tested.
+    """
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(_fetch, jars))
 
@@ -96,7 +101,8 @@ def _fetch(jar: Jar) -> Path:
 
 
 def _kept(jar: Jar) -> Path:
-    """Where a jar is kept. The checksum is in the name: another file is never taken for it."""
+    """The place of a jar in the cache. Its checksum is part of the path, so that no other file is
+    taken for it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return cache / "tidegate" / "jars" / jar.sha256[:12] / jar.file
 

@@ -9,12 +9,15 @@ __all__ = ["cache_folder", "keep_launcher"]
 
 
 def cache_folder() -> Path:
-    """Where they are kept."""
+    """Return the folder for scripts and jars: `tidegate` in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
 
 
 def keep_launcher(file: Path, text: str) -> Path:
-    """The script at `file`, made anew only if it says something else; others may do the same."""
+    """Write an executable script, unless it is there with the same text; return its path.
+
+    Safe when several processes do the same at once: it appears whole.
+    """
     if not file.is_file() or file.read_text() != text:
         file.parent.mkdir(parents=True, exist_ok=True)
         fresh = file.with_suffix(f".{os.getpid()}")

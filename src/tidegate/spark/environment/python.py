@@ -1,7 +1,7 @@
 """The Python that Spark's workers run in: ours, with pyspark from where it is installed.
 
-Java puts the copy of pyspark that lies in `python/lib/pyspark.zip` before everything else that a
-worker may import. A zip keeps no compiled modules, so every new Python compiles all it imports: 0.9
+Java puts the copy of pyspark in `python/lib/pyspark.zip` before everything else that a worker may
+import. A zip keeps no compiled modules, so every new Python compiles all it imports: 0.9
 instead of 0.2 s of CPU, at the start of the workers and once more at the start of every stream with
 state. In local mode the same pyspark lies beside it, compiled; a three-line `python` leaves the zip
 out. On a cluster nothing is changed: what is installed there is not known here.
@@ -32,7 +32,8 @@ PYTHONPATH=$kept exec "{python}" "$@"
 
 
 def worker_python(cache: Path | None = None) -> str:
-    """The command for workers on this machine; plainly our own where there is nothing to gain."""
+    """Return the Python that workers on this machine should run: a launcher, or our own where there
+    is nothing to gain."""
     import pyspark
 
     library = Path(pyspark.__file__).parent / "python" / "lib"

@@ -32,7 +32,8 @@ ROWS = 8_192
 
 
 def bags_of(path: str) -> list[str]:
-    """The bags a path names: itself, those below a folder, or those a pattern matches."""
+    """Return the bags that a path names, sorted: itself, those below a folder, or those a pattern
+    matches."""
     bags: set[str] = set()
     for place in places_of(path):
         if place.is_file() or (place / "metadata.yaml").exists():
@@ -44,7 +45,7 @@ def bags_of(path: str) -> list[str]:
 
 
 def bag_size(path: str) -> tuple[int, int]:
-    """The bytes of a bag, and when it last changed, in ns."""
+    """Return the size of a bag in bytes, and when it last changed, in ns since 1970."""
     files = [Path(path)] if Path(path).is_file() else list(Path(path).iterdir())
     found = [os.stat(file) for file in files]
     return sum(each.st_size for each in found), max(each.st_mtime_ns for each in found)
@@ -72,7 +73,7 @@ def _whole_database(file: Path) -> bool:
 
 
 def bag_definitions(path: str) -> Channels:
-    """What a bag says about its topics; nothing if it cannot be opened."""
+    """Return the channels of a bag; none if it cannot be opened (reading it will say why)."""
     try:
         with _reader(path) as bag:
             return _channels(bag.connections)
@@ -83,7 +84,11 @@ def bag_definitions(path: str) -> Channels:
 
 
 def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
-    """The messages of a bag in Arrow batches, in order of their log time."""
+    """Yield the messages of a bag as Arrow batches, in order of their log time.
+
+    What cannot be read is a row whose column `error` says why. Raises ConfigError if the package
+    rosbags is missing.
+    """
     count = 0
     try:
         with _reader(path) as bag:

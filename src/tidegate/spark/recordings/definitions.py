@@ -1,4 +1,4 @@
-"""Recordings of any kind, for whoever only wants to know what is defined in them."""
+"""Which topics and schemas recordings of any kind define, without reading their messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SUFFIXES = (".mcap",)
 
 
 def recordings_of(place: str) -> list[str]:
-    """The MCAP files and bags that a path names."""
+    """Return the MCAP files and bags that a path names, sorted."""
     bags = [bag for bag in bags_of(place) if not bag.endswith(SUFFIXES)]
     return sorted({*files_of(place, SUFFIXES), *bags})
 
 
 def definitions_of(recording: str) -> Iterator[Channels]:
-    """What a recording defines, as far as it is known, and again whenever more is."""
+    """Yield the channels of a recording, again whenever more of them are known."""
     if recording.endswith(SUFFIXES):
         with McapFile(recording) as opened:
             yield from opened.definitions()

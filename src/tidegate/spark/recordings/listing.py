@@ -11,7 +11,10 @@ __all__ = ["PathColumns", "below", "files_of", "places_of"]
 
 
 def places_of(path: str | None) -> list[Path]:
-    """What a path names: itself, or all that a pattern matches."""
+    """Return what a path names: itself, or everything that a pattern (`*`, `?`, `[`) matches.
+
+    Raises ConfigError if there is no such path, or it is on a file system that is not mounted.
+    """
     if not path:
         raise ConfigError("path", path, "is required")
     plain = path.removeprefix("file://")
@@ -27,8 +30,8 @@ def places_of(path: str | None) -> list[Path]:
 
 
 def below(place: Path, pattern: str) -> list[Path]:
-    """What lies in a folder or below it. Names that begin with a dot or an underscore are left out,
-    as Spark does: they are being made."""
+    """Return what is in a folder or below it and matches a pattern. Names that begin with a dot or
+    an underscore are left out, as Spark does: they are being written."""
     return [
         found
         for found in place.rglob(pattern)
@@ -37,7 +40,8 @@ def below(place: Path, pattern: str) -> list[Path]:
 
 
 def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
-    """The files a path names: itself, those in a folder and below, or those a pattern matches."""
+    """Return the files that a path names, sorted: itself, those in a folder and below that end in
+    one of `suffixes`, or those a pattern matches."""
     files: set[str] = set()
     for place in places_of(path):
         if place.is_file():
@@ -65,5 +69,6 @@ class PathColumns:
             raise ConfigError("columnsFromPath", pattern, "must name a group: (?P<vehicle>...)")
 
     def of(self, path: str) -> tuple[str | None, ...]:
+        """Return the values for a file; None for all if its path does not match."""
         found = self.pattern.search(path)
         return tuple(found[name] if found else None for name in self.names)

@@ -38,7 +38,7 @@ __all__ = ["DeltaSink"]
 
 
 class DeltaSink(ParquetSink):
-    """Writes the packed outcomes of a pipeline to one Delta table per kind."""
+    """Writes the packed outcomes of a pipeline to one Delta table per kind. Has no options."""
 
     options = ()
 

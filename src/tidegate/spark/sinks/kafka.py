@@ -2,7 +2,7 @@
 
     sink:
       format: kafka
-      path: out                       # where the checkpoint lies
+      path: out                       # the folder of the checkpoint
       options: {bootstrap.servers: "localhost:9092", topic: fleet, key: vehicle}
 
 Rows of kind `data` go to `fleet.data`, as JSON, and so on. A micro-batch is one Kafka transaction,
@@ -42,13 +42,18 @@ except ImportError as missing:  # pragma: no cover
 __all__ = ["KafkaSink"]
 
 WAIT_S = 30.0
-"""For a broker to answer: longer than the change of a leader, shorter than a human's patience."""
+"""Seconds for a broker to answer. Below some ten, a change of the leader would end a run; above a
+minute, people take it for dead."""
 
 _OWN = ("topic", "key")
 
 
 class KafkaSink:
-    """Writes the packed outcomes of a pipeline to one topic per kind."""
+    """Writes the packed outcomes of a pipeline to one topic per kind.
+
+    Options: `bootstrap.servers` and `topic` (required), `key` (a column whose value is the key of
+    messages); all others go to the client library.
+    """
 
     def __init__(self, request: SinkRequest) -> None:
         schemas, options = request.schemas, request.options
@@ -78,6 +83,7 @@ class KafkaSink:
 
     @property
     def commits_topic(self) -> str:
+        """The topic of commit records: one message per micro-batch."""
         return f"{self.topic}.commits"
 
     def check_unused(self) -> None:

@@ -7,7 +7,7 @@ sink does it: a batch that runs again is skipped if it is committed, else replac
 stand the messages (see `tidegate.mcap.export`) and, attached, the rows as a table.
 
 Payloads that are passed on keep their definitions: those of the recording a row was read from, if
-it lies under `schemasPath`, else of the first recording there that has the schema.
+it is under `schemasPath`, else of the first recording there that has the schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ __all__ = ["McapSink"]
 
 
 class McapSink(ParquetSink):
-    """Writes the packed outcomes of a pipeline to MCAP files, by kind."""
+    """Writes the packed outcomes of a pipeline to MCAP files, by kind.
+
+    Options: `compression` (zstd, lz4 or none; default zstd), `key` (columns that begin every topic;
+    default: the key of the first stream), `schemasPath` (recordings that define the payloads;
+    default: those that are read).
+    """
 
     compressions = COMPRESSIONS
     options = ("compression", "key", "schemasPath")

@@ -52,7 +52,11 @@ Offset = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class RecordingSettings:
-    """The options of the source, checked."""
+    """The options of a source of recordings, checked.
+
+    - `path`: a file, a folder or a pattern. `selection`: which messages, by which clock.
+    - `partition_bytes`: how much of a file one task reads. `path_pattern`: see `PathColumns`.
+    """
 
     path: str
     selection: Selection
@@ -115,7 +119,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def checked_names(settings: RecordingSettings, names: Sequence[str]) -> tuple[str, ...]:
-    """The columns wanted, each of which must be one of ours."""
+    """Return the columns Spark asks for. Raises ConfigError for one the source does not have."""
     for name in names:
         if name not in settings.schema.names:
             known = ", ".join(settings.schema.names)
@@ -126,7 +130,7 @@ def checked_names(settings: RecordingSettings, names: Sequence[str]) -> tuple[st
 def with_path_columns(
     batch: pa.RecordBatch, file: str, settings: RecordingSettings
 ) -> pa.RecordBatch:
-    """The rows of a file with the columns whose values stand in its path."""
+    """Return the rows of a file with the columns whose values are in its path."""
     constant = [
         pa.nulls(batch.num_rows, pa.string())
         if value is None
@@ -145,7 +149,8 @@ class Extent:
 
 
 class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Recordings as they appear, at most so much per micro-batch."""
+    """Recordings as they appear, at most so much per micro-batch (`maxFilesPerTrigger` or
+    `maxBytesPerTrigger`). Subclasses say what a recording of their kind is."""
 
     def __init__(
         self, settings: RecordingSettings, names: Sequence[str], options: Mapping[str, str]

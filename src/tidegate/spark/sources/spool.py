@@ -1,7 +1,7 @@
 """Spark data source `spool`: what a landing process has put on disk, batch and streaming.
 
-The offset is a place in the spool; a micro-batch reads from one place to another, and what lies
-there does not change, so a batch that runs again reads the same.
+The offset is a position in the spool. What is between two positions never changes, so a micro-batch
+that runs again reads the same rows.
 """
 
 from __future__ import annotations
