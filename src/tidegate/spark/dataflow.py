@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 
-from tidegate.core.chain import Chain
+from tidegate.core.chain import Chain, check_time
 from tidegate.core.columns import (
     ERROR_COLUMN,
     ERROR_REASON,
@@ -225,9 +225,11 @@ class Dataflow:
 
     def _recipe(self) -> FlowRecipe:
         stages, keys, forget = self.stages, self.keys, self.forget
+        timed = any(decoder.times for _, decoder in self.inputs())
+        check_time(stages, timed, 'frames(df, time="stamp", ...).event_time("timestamp")')
 
         def make() -> Flow:
-            return Flow(stages, key=keys, forget=forget)
+            return Flow(stages, key=keys, forget=forget, timed=timed)
 
         return FlowRecipe(make, self.arrival_order, self._taken_names())
 
