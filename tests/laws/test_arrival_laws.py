@@ -57,7 +57,8 @@ def ordered(order: ArrivalOrder, blobs: list[Packed]) -> list[Row]:
 
 
 def late(rows: list[Row], tolerance: int) -> set[int]:
-    flow = Flow([EventtimeWatermark(tolerance, watermark_per="tuple")], key="k")
+    stage = EventtimeWatermark(tolerance, watermark_per="tuple")
+    flow = Flow([stage], key="k", timed=True)
     collection = batch(rows)
     times = collection.column(TIME).to_numpy()
     found = flow.accept(Collection.of(collection, times))

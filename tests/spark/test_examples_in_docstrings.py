@@ -5,11 +5,12 @@ from __future__ import annotations
 import doctest
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tidegate.spark
-from tidegate.pipeline import definition
+from tidegate.pipeline import definition, formats
 from tidegate.spark.sinks import SINKS
 from tidegate.spark.sources import SOURCES
 
@@ -23,11 +24,12 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
-    kept = dict(SINKS), dict(SOURCES), list(definition.SINK_FORMATS)
+    tables: list[Any] = [SINKS, SOURCES, formats.SINKS, formats.SOURCES]
+    kept, names = [dict(table) for table in tables], list(definition.SINK_FORMATS)
     try:
         assert doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
     finally:  # examples register formats
-        for table, before in ((SINKS, kept[0]), (SOURCES, kept[1])):
-            table.clear()  # type: ignore[attr-defined]
-            table.update(before)  # type: ignore[attr-defined]
-        definition.SINK_FORMATS[:] = kept[2]
+        for table, before in zip(tables, kept, strict=True):
+            table.clear()
+            table.update(before)
+        definition.SINK_FORMATS[:] = names

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
-from tidegate.pipeline import PipelineDefinition, definition
+from tidegate.pipeline import PipelineDefinition, definition, formats
 from tidegate.spark import Source, SourceRequest, register_sink, register_source
 from tidegate.spark.runner import run_definition
 from tidegate.spark.sinks import SINKS, SinkRequest, SinkSettings, open_sink
@@ -63,6 +63,7 @@ def extended() -> Any:
     register_sink("remember", Remember)
     yield
     del SOURCES["counting"], SINKS["remember"]
+    del formats.SOURCES["counting"], formats.SINKS["remember"]
     definition.SINK_FORMATS.remove("remember")
 
 

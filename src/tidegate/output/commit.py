@@ -24,11 +24,14 @@ import pyarrow.fs as pafs
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 
-__all__ = ["BEHIND", "FOLDER", "Commit", "CommitLog"]
+__all__ = ["BEHIND", "FOLDER", "SEEN", "Commit", "CommitLog"]
 
 FOLDER = "_commits"
 """The folder of the records under the output path."""
 
+
+SEEN = "seen:"
+"""The prefix of metrics that carry a column and a value as JSON; see `Commit.seen`."""
 
 BEHIND = "behind:"
 """The prefix of metrics that name a key and carry its watermark; see `Commit.behind`."""
@@ -46,6 +49,8 @@ class Commit:
     - `shards`: the metrics of every shard that took part, by shard number. A shard without input in
       this batch is missing: it still stands where it stood.
     - `behind`: of each of those shards, the keys whose watermarks are lowest and their watermarks.
+    - `seen`: values that occurred, by column, where a setting names values (topics); see
+      `tidegate.core.flow.never_seen`.
     - `files`: paths under the output, sorted. Empty where rows are not kept in files (Kafka).
     """
 
@@ -56,6 +61,7 @@ class Commit:
     shards: dict[int, dict[str, int]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
     behind: dict[int, dict[str, int]] = field(default_factory=dict)
+    seen: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -75,14 +81,21 @@ class Commit:
         marks = [mark for _, _, mark in triples if mark is not None]
         shards: dict[int, dict[str, int]] = {}
         behind: dict[int, dict[str, int]] = {}
+        seen: dict[str, set[str]] = {}
         for shard, values, _ in triples:
-            shards[shard] = {n: v for n, v in values.items() if not n.startswith(BEHIND)}
+            shards[shard] = {n: v for n, v in values.items() if not n.startswith((BEHIND, SEEN))}
+            for name in (name for name in values if name.startswith(SEEN)):
+                column, value = json.loads(name.removeprefix(SEEN))
+                seen.setdefault(column, set()).add(value)
             behind[shard] = {
                 name.removeprefix(BEHIND): mark
                 for name, mark in values.items()
                 if name.startswith(BEHIND)
             }
-        return cls(batch, query, rows, max(marks, default=None), shards, sorted(files), behind)
+        return cls(
+            batch, query, rows, max(marks, default=None), shards, sorted(files), behind,
+            {column: sorted(values) for column, values in seen.items()},
+        )  # fmt: skip
 
     def files_of(self, kind: str) -> list[str]:
         """Return the files of one kind.
@@ -113,7 +126,8 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
             said = json.loads(text)
             if not isinstance(said, dict):
                 raise ValueError("it is not a JSON object")
-            said.setdefault("behind", {})
+            for added in ("behind", "seen"):
+                said.setdefault(added, {})
             _check_fields(said)
             for part in ("shards", "behind"):
                 said[part] = {int(shard): metrics for shard, metrics in said[part].items()}
@@ -124,7 +138,7 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "batch": int, "query": str, "rows": dict, "watermark_ns": (int, type(None)), "shards": dict,
-    "files": list, "behind": dict,
+    "files": list, "behind": dict, "seen": dict,
 }  # fmt: skip
 
 

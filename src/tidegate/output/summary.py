@@ -13,10 +13,11 @@ has the lowest, the median over keys and the highest, and the keys that are furt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tidegate.core.flow import never_seen
 from tidegate.core.time import UNSET
 from tidegate.output.commit import Commit
 
@@ -62,6 +63,7 @@ class Summary:
     - `batches`: micro-batches. `rows`: rows that came out, per kind.
     - `watermark_ns`: the highest watermark; None before there is one.
     - `shards`: the metrics of every shard, as it last reported them.
+    - `seen`, `expected`: values that occurred in columns, and those that settings name (topics).
     - `behind`: of every shard, the keys whose watermarks are lowest, with their watermarks.
     """
 
@@ -72,6 +74,8 @@ class Summary:
     watermark_ns: int | None = None
     shards: dict[int, dict[str, int]] = field(default_factory=dict)
     behind: dict[int, dict[str, int]] = field(default_factory=dict)
+    seen: dict[str, set[str]] = field(default_factory=dict)
+    expected: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, out: str, commits: Iterable[Commit]) -> Summary:
@@ -94,6 +98,8 @@ class Summary:
             self.watermark_ns = max(self.watermark_ns or commit.watermark_ns, commit.watermark_ns)
         self.shards |= commit.shards
         self.behind |= commit.behind
+        for column, names in commit.seen.items():
+            self.seen.setdefault(column, set()).update(names)
 
     def __add__(self, later: Summary) -> Summary:
         """This run and the one after it, into the same place."""
@@ -103,7 +109,21 @@ class Summary:
         both.watermark_ns = self.watermark_ns if later.watermark_ns is None else later.watermark_ns
         both.shards = {**self.shards, **later.shards}
         both.behind = {**self.behind, **later.behind}
+        both.expected = {**self.expected, **later.expected}
+        for each in (self, later):
+            for column, names in each.seen.items():
+                both.seen.setdefault(column, set()).update(names)
         return both
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for every value that a setting names and the data never had.
+
+        >>> summary = Summary("out", shards={0: {"rows_in": 1}}, seen={"topic": {"lidar"}},
+        ...                   expected={"topic": ("lidr",)})
+        >>> summary.warnings()
+        ["topic 'lidr' was never seen; seen: lidar"]
+        """
+        return never_seen(self.expected, self.seen) if self.rows_in else []
 
     # -- metrics ----------------------------------------------------------------------------------
 
@@ -243,5 +263,6 @@ class Summary:
                 "furthest_behind": [one._asdict() for one in self.furthest_behind()],
             },
             "rows_per_second": round(self.rows_per_second),
+            "warnings": self.warnings(),
             "metrics": self.metrics(),
         }

@@ -169,8 +169,8 @@ class Dataflow:
             F.sum(metrics["state_bytes"]).alias("state_bytes"),
             F.max("watermark_ns").alias("watermark_ns"),
         ]
-        stages = {stage.name: stage for stage in self.stages}
-        for name, stage in stages.items():
+        chain = Chain(self.stages)
+        for name, stage in zip(chain.labels, chain.stages, strict=True):
             for metric in stage.metrics(stage.open()):
                 add = F.max if metric in HIGHEST else F.min if metric in LOWEST else F.sum
                 levels.append(add(metrics[f"{name}.{metric}"]).alias(f"{name}.{metric}"))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -116,6 +117,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     table.add_row("rows per second", f"{summary.rows_per_second:,.0f}")
     table.add_row("micro-batches", f"{summary.batches}")
     console.print(table)
+    for warning in summary.warnings():
+        console.print(f"[bold yellow]{escape(warning)}[/]", soft_wrap=True, highlight=False)
     for stage in summary.held_by:
         console.print(
             f"{stage} holds rows: {RELEASE.get(stage, 'an end releases it')}",

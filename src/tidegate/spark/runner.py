@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from tidegate.core.chain import Chain
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
@@ -150,7 +151,7 @@ def run_frames(
     - `expected`: input rows, if known; they make the bar a percentage.
     - `until`: asked ten times a second; True stops a stream between two micro-batches.
     """
-    summary = Summary(path)
+    summary = Summary(path, expected=Chain(pipeline.stages).expected_names())
     began = time.perf_counter()
     with progress_bar(console, expected) as bar:
 

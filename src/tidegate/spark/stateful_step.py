@@ -6,6 +6,7 @@ In batch the same shard function runs without state and ends with a flush.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.output.commit import BEHIND
+from tidegate.output.commit import BEHIND, SEEN
 from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
@@ -170,6 +171,8 @@ def packed_rows(
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
     metrics |= {f"{BEHIND}{key}": mark for key, mark in furthest_behind(flow).items()}
+    for column, names in flow.seen_names().items():
+        metrics |= {SEEN + json.dumps([column, name]): 1 for name in names}
     yield {
         "shard": shard, "kind": metric, "rows": 0,
         "watermark_ns": max(watermark, default=None), "metrics": metrics, "blob": None,

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
 from tidegate.pipeline.definition import SINK_FORMATS, SinkDefinition, StreamDefinition
-from tidegate.pipeline.formats import sink_options
+from tidegate.pipeline.formats import register_format, sink_options
 
 __all__ = [
     "SINKS",
@@ -107,6 +107,7 @@ def register_sink(name: str, make: SinkFactory, *, replace: bool = False) -> Non
     if name in SINKS and not replace:
         raise ConfigError("name", name, "is taken; give replace=True to replace it")
     SINKS[name] = make
+    register_format("sink", name, replace=True)
     if name not in SINK_FORMATS:
         SINK_FORMATS.append(name)
 

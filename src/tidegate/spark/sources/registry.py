@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.formats import register_format
 
 __all__ = [
     "SOURCES",
@@ -131,6 +132,7 @@ def register_source(name: str, source: Source | type[DataSource], *, replace: bo
     if name in SOURCES and not replace:
         raise ConfigError("name", name, "is taken; give replace=True to replace it")
     SOURCES[name] = source if isinstance(source, Source) else PythonSource(source)
+    register_format("source", name, replace=True)
 
 
 def source_of(format: str) -> Source:
