@@ -139,7 +139,7 @@ def test_hostile_stamps_are_error_rows_and_counted(spark: SparkSession) -> None:
             if "can never read" not in str(error):
                 raise
             decoder = Decoder((TimeColumn("stamp", time_type),))
-            assert [len(decoder.decode(b)[0]) for b in rows.toArrow().to_batches()] == [0], name
+            assert not any(len(decoder.decode(b)[0]) for b in rows.toArrow().to_batches()), name
             continue
         expected = in_process(pipeline, [rows.toArrow()])
         table = pipeline.outcomes.where("blob is not null").collect()
