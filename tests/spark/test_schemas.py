@@ -136,7 +136,7 @@ def test_hostile_stamps_are_error_rows_and_counted(spark: SparkSession) -> None:
         try:
             pipeline = declared.event_time(time_type, "100000 d")
         except ConfigError as error:  # only where every row would have been an error
-            if "can never read" not in str(error):
+            if "and eventtime type" not in str(error):
                 raise
             decoder = Decoder((TimeColumn("stamp", time_type),))
             assert not any(len(decoder.decode(b)[0]) for b in rows.toArrow().to_batches()), name

@@ -43,9 +43,11 @@ def test_processing_time_is_the_clock(df: Any) -> None:
 
 def test_a_column_that_its_type_can_never_read(df: Any) -> None:
     made = frames(df, time="stamp")
-    with pytest.raises(ConfigError, match="column stamp is int64, which the time type timestamp"):
+    with pytest.raises(
+        ConfigError, match="column `stamp` is int64, and eventtime type `timestamp` reads"
+    ):
         made.event_time()
-    with pytest.raises(ConfigError, match=r"types that can: .*unixtimestamp_ns"):
+    with pytest.raises(ConfigError, match=r"for int64 use one of .*unixtimestamp_ns"):
         made.event_time("iso8601")
     made.event_time("unixtimestamp_ms")
     frames(df, time="car").event_time("iso8601")  # text: only data can tell

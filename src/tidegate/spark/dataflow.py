@@ -293,7 +293,11 @@ class Dataflow:
         read = Chain(self.stages).input_columns()
         if read is None or self.more:
             return self
-        times = {time.message or time.column for time in self.decoder.times}
+        times = {
+            time.message or (column if (column := time.column) in self.df.columns
+                             else column.partition(".")[0])
+            for time in self.decoder.times
+        }  # fmt: skip
         wanted = {*read, *self.keys, *self.arrival, *times, self.file}
         kept = [name for name in self.df.columns if name in wanted]
         if len({name.lower() for name in kept}) < len(kept):

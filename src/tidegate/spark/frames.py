@@ -37,7 +37,6 @@ from tidegate.eventtime import (
     ProcessTimeWatermark,
     TimeColumn,
 )
-from tidegate.eventtime.readable import check_readable
 from tidegate.output.commit import Commit
 from tidegate.spark.dataflow import Dataflow, check_names_of
 from tidegate.spark.pack import arrow_schema
@@ -98,7 +97,7 @@ def frames(
             if name is not None and name not in df.columns:
                 raise ConfigError(field_name, name, f"must be a column{_suggest(name, df.columns)}")
     if time is not None:
-        _time_column(df, time, "timestamp")
+        _check_time_column(df, time)
     if shards is not None:
         int_in("shards", shards, 1, MOST_SHARDS)
     if forget is not None:
@@ -128,6 +127,8 @@ class Frames(Dataflow):
         *,
         late: Literal["side_output", "drop"] = "side_output",
         watermark_per: Literal["collection", "tuple"] = "tuple",
+        zone: str | None = None,
+        format: str | None = None,
         **options: Any,
     ) -> Frames:
         """Put rows in order of their event time, within a tolerance.
@@ -140,6 +141,8 @@ class Frames(Dataflow):
         - `watermark_per`: `tuple` judges lateness row by row, because how rows fall into
           micro-batches must not change results; `collection` is offered for comparison: in a
           backfill a whole shard would be one collection and nothing would ever be late.
+        - `zone`: the IANA zone of times without one; default UTC, never the session's. `format`: the
+          layout of text for the type `date_time`.
         - `options`: further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
           `idle_timeout`, ...).
 
@@ -148,8 +151,8 @@ class Frames(Dataflow):
         if self.time is None:
             raise ConfigError("time", None, "must name the event-time column: frames(df, time=...)")
         stage = EventtimeWatermark(late_tolerance, late, watermark_per, **options)
-        decoder = Decoder((_time_column(self.df, self.time, type),), self.types)
-        _check_readable(self.df, decoder)
+        decoder = Decoder((TimeColumn(self.time, type, zone=zone, format=format),), self.types)
+        decoder.check_schema(arrow_schema(self.df))
         return replace(self, decoder=decoder, stages=(*self.stages, stage))
 
     def process_time(self, interval: Duration = "1 s") -> Frames:
@@ -362,25 +365,15 @@ def _suggest(name: str, columns: Sequence[str]) -> str:
     return f": {', '.join(columns)}{meant}"
 
 
-def _time_column(df: DataFrame, name: str, type: str) -> TimeColumn:
-    """The declaration of a time column, or of a field of a struct."""
+def _check_time_column(df: DataFrame, name: str) -> None:
+    """Raise ConfigError unless `name` is a column, or the path of a field of a struct."""
     if name in df.columns:
-        return TimeColumn(name, type)
-    struct, _, inner = name.partition(".")
-    schema = arrow_schema(df)
-    if struct in schema.names and pa.types.is_struct(schema.field(struct).type):
-        fields = [one.name for one in schema.field(struct).type]
-        if inner in fields:
-            return TimeColumn(inner, type, struct)
-        paths = [f"{struct}.{one}" for one in fields]
-        raise ConfigError("time", name, f"must be a column{_suggest(name, paths)}")
-    raise ConfigError("time", name, f"must be a column{_suggest(name, df.columns)}")
-
-
-def _check_readable(df: DataFrame, decoder: Decoder) -> None:
-    """Raise ConfigError if the type of the time column can never be read by its time type."""
-    time = decoder.times[0]
-    kind = arrow_schema(df).field(time.message or time.column).type
-    if time.message is not None:
-        kind = kind.field(time.column).type
-    check_readable(decoder.types, time.type, kind, time.path)
+        return
+    kind: pa.DataType = pa.struct(list(arrow_schema(df)))
+    above = ""
+    for part in name.split("."):
+        known = [one.name for one in kind] if pa.types.is_struct(kind) else []
+        if part not in known:
+            paths = [f"{above}{one}" for one in known] or list(df.columns)
+            raise ConfigError("time", name, f"must be a column{_suggest(name, paths)}")
+        kind, above = kind.field(part).type, f"{above}{part}."
