@@ -59,7 +59,7 @@ Stages = Callable[[dict[str, str]], tuple[Operator, ...]]
 STAGES: dict[str, Stages] = {
     "order": lambda names: (),
     "synchronize": lambda names: (
-        Synchronize(("a", "b"), 10, topic=names["topic"], keys=(names["key"],)),
+        Synchronize(("a", "b"), queue_size=10, topic=names["topic"], keys=(names["key"],)),
     ),
     "batch": lambda names: (Batch(100, topic=names["topic"], gated=True, keys=(names["key"],)),),
     "window": lambda names: (Window(Tumbling(100), keys=(names["key"],), in_order=True),),

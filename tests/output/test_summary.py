@@ -22,7 +22,7 @@ from tidegate.windows import Tumbling, Window
 STAGES: dict[str, tuple[Operator, ...]] = {
     "order": (),
     "twice": (EventtimeWatermark(7, watermark_per="tuple"),),
-    "sets": (Synchronize(("a", "b"), 3, topic="topic", keys=("key",)),),
+    "sets": (Synchronize(("a", "b"), queue_size=3, topic="topic", keys=("key",)),),
     "windows": (Window(Tumbling(10), keys=("key",), in_order=True),),
 }
 

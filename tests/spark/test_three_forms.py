@@ -42,7 +42,9 @@ def in_process(table: pa.Table) -> dict[str, list[Any]]:
     flow = Flow(
         [
             EventtimeWatermark("200 ms", watermark_per="tuple", max_future_skew="1 h"),
-            Synchronize(TOPICS, 10, topic="topic", keys=("vehicle",), max_interval="50 ms"),
+            Synchronize(
+                TOPICS, queue_size=10, topic="topic", keys=("vehicle",), max_interval="50 ms"
+            ),
         ],
         key="vehicle",
         decoder=Decoder((TimeColumn("stamp", "unixtimestamp_ns"),)),
@@ -84,7 +86,7 @@ def test_three_forms_are_one_definition(spark: SparkSession, tmp_path: Path) -> 
             key="vehicle", topic="topic", time="stamp", arrival="log_time",
         )
         .event_time("unixtimestamp_ns", late_tolerance="200 ms", max_future_skew="1 h")
-        .synchronize(["camera", "lidar", "imu"], max_interval="50 ms")
+        .synchronize(["camera", "lidar", "imu"], queue_size=10, max_interval="50 ms")
     )  # fmt: skip
     aligned.write(str(tmp_path / "frames"))
     text = YAML.format(recording=tmp_path / "recording")

@@ -141,7 +141,8 @@ class Frames(Dataflow):
         - `watermark_per`: `tuple` judges lateness row by row, because how rows fall into
           micro-batches must not change results; `collection` is offered for comparison: in a
           backfill a whole shard would be one collection and nothing would ever be late.
-        - `zone`: the IANA zone of times without one; default UTC, never the session's. `format`: the
+        - `zone`: the IANA zone of times without one; default UTC, never the session's.
+        - `format`: the
           layout of text for the type `date_time`.
         - `options`: further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
           `idle_timeout`, ...).
