@@ -142,8 +142,7 @@ class Frames(Dataflow):
           micro-batches must not change results; `collection` is offered for comparison: in a
           backfill a whole shard would be one collection and nothing would ever be late.
         - `zone`: the IANA zone of times without one; default UTC, never the session's.
-        - `format`: the
-          layout of text for the type `date_time`.
+        - `format`: the layout of text for the type `date_time`, as in `datetime.strptime`.
         - `options`: further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
           `idle_timeout`, ...).
 

@@ -121,7 +121,7 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(f"[bold yellow]{escape(warning)}[/]", soft_wrap=True, highlight=False)
     for stage in summary.held_by:
         console.print(
-            f"{stage} holds rows: {RELEASE.get(stage, 'an end releases it')}",
+            f"{stage} holds rows: {_release(stage)}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip
     if summary.held_by:
@@ -129,3 +129,9 @@ def print_summary(summary: Summary, console: Console) -> None:
     console.print(
         f"tables ({', '.join(sorted(summary.rows))}) are in [bold]{summary.out}[/]", soft_wrap=True
     )
+
+
+def _release(label: str) -> str:
+    """How a stage lets go of what it holds; the second window is called `window_2`."""
+    name = label.rstrip("0123456789").removesuffix("_")
+    return RELEASE.get(label) or RELEASE.get(name, "an end releases it")
