@@ -398,6 +398,19 @@ class Admission:
         both = chains.owned().source.plus(DeltaRows(take(self.source.rows, new)))
         return both, np.arange(both.size)
 
+    def only_appended(self, chains: Chains) -> Bools | None:
+        """Which pending deltas are new, if these are the chains of the offer with new deltas behind
+        the old ones of each vector; None if anything else happened to their order."""
+        if chains.index is self._index_before:
+            return np.zeros(len(chains.index), np.bool_)
+        if chains.source is not self.source:
+            return None
+        new = chains.index >= self._lead
+        if not np.array_equal(chains.index[~new], self._index_joint):
+            return None
+        squeezed_in = new[:-1] & ~new[1:] & (chains.vec[1:] == chains.vec[:-1])
+        return None if squeezed_in.any() else new
+
     def keep_only(self, which: Int64s) -> None:
         """Go on with these vectors, renumbered: the others have no open candidate left."""
         new = np.full(len(self._vector_names), -1, np.int64)
@@ -441,14 +454,19 @@ class Admission:
         """Why these were not admitted, in words."""
         parents = self.source.rows.column("parent").take(pa.array(self._index_of(candidates)))
         row = candidates if self._order is None else self._order[candidates]
-        return [
-            Verdict(verdict).sentence(
-                where=where, dims=self.dims, parent=parent, limit=self.limits.max_waiting
-            )
-            for verdict, where, parent in zip(
-                self.verdict[candidates].tolist(),
-                self._where[row].tolist(),
-                parents.to_pylist(),
-                strict=True,
-            )
-        ]
+        found = zip(
+            self.verdict[candidates].tolist(),
+            self._where[row].tolist(),
+            parents.to_pylist(),
+            strict=True,
+        )
+        sentences: dict[tuple[int, int, str], str] = {}  # thousands are often the same
+        out = []
+        for reason in found:
+            if reason not in sentences:
+                verdict, where, parent = reason
+                sentences[reason] = Verdict(verdict).sentence(
+                    where=where, dims=self.dims, parent=parent, limit=self.limits.max_waiting
+                )
+            out.append(sentences[reason])
+        return out

@@ -151,10 +151,14 @@ class DeltaRows:
     Everything is read at most once, when first asked for.
     """
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, rows: pa.RecordBatch, usable_for: int | None = None) -> None:
+        """`usable_for` says that all rows passed the check for so many dimensions before."""
         self.rows = rows
         self.size: int = rows.num_rows
         self._verdicts: dict[int, tuple[Int8s, Int64s, bool]] = {}
+        if usable_for is not None:
+            nothing_wrong = np.zeros(self.size, np.int8), np.zeros(self.size, np.int64), True
+            self._verdicts[usable_for] = nothing_wrong
 
     @classmethod
     def none(cls) -> DeltaRows:
@@ -1045,9 +1049,12 @@ def chains_from_tables(
     index: Int64s,
     vec: Int64s,
     lane: Int32s | None = None,
+    *,
+    checked: bool = False,
 ) -> Chains:
     """The reverse of `checkpoint_table`. The rows `index` of `pending` must be by vector and in
-    chain order; `vec` is the row in `checkpoints` of the vector of each."""
+    chain order; `vec` is the row in `checkpoints` of the vector of each. `checked` says that they
+    can all be applied."""
     vector = checkpoints.column("vector")
     dims, n = vector.type.list_size, checkpoints.num_rows
     lists = checkpoints.column("covered")
@@ -1065,7 +1072,7 @@ def chains_from_tables(
         folded_ns=checkpoints.column("time_ns").to_numpy(),
         sealed_ns=checkpoints.column("sealed_ns").to_numpy(),
         sealed_key=checkpoints.column("sealed_key"),
-        source=DeltaRows(pending),
+        source=DeltaRows(pending, dims if checked else None),
         index=index,
         vec=vec,
         folded_ids=FoldedIds(lists.flatten(), None, np.repeat(np.arange(n), sizes), times),

@@ -211,6 +211,26 @@ class Delivery(NamedTuple):
     lane: Int32s
 
 
+class TakenOut(NamedTuple):
+    """How vectors were taken out of the state tables."""
+
+    table: pa.RecordBatch
+    pending: Table
+    at: Int64s
+    """The row of each vector in `table`; -1: it is new."""
+    wanted: Bools
+    """Which rows of `pending` are theirs."""
+
+    def rest(self) -> tuple[Table, Table]:
+        """The tables without these vectors."""
+        mine = np.zeros(self.table.num_rows, np.bool_)
+        mine[self.at[self.at >= 0]] = True
+        pending = self.pending
+        return _without(self.table, mine), None if pending is None else _without(
+            pending, self.wanted
+        )
+
+
 class WorkingSet:
     """Some vectors of a stage: their chains, and when each is next compacted and delivered."""
 
@@ -235,17 +255,20 @@ class WorkingSet:
         """The chain length at which each vector is next compacted."""
         self.undelivered_ns = np.full(n, MAX_NS, np.int64)
         """Wall time of the first delta that is not delivered yet; MAX_NS if there is none."""
-        self.rest: tuple[Table, Table] = table, pending
-        """The state tables without these vectors."""
+        self.taken: TakenOut | None = None
+        """Where the vectors came from; None if the state had none."""
         if n and table is not None and table.num_rows:
             if forget_ids:
                 table = _without_folded_ids(table)
-            self.chains, at, self.rest = _take_out(dims, table, pending, named)
-            found = np.flatnonzero(at >= 0)
-            self.next_length[found] = table.column(NEXT).to_numpy()[at[found]]
-            self.undelivered_ns[found] = table.column(UNDELIVERED).to_numpy()[at[found]]
+            self.chains, self.taken = _take_out(dims, table, pending, named)
+            found = np.flatnonzero(self.taken.at >= 0)
+            rows = self.taken.at[found]
+            self.next_length[found] = table.column(NEXT).to_numpy()[rows]
+            self.undelivered_ns[found] = table.column(UNDELIVERED).to_numpy()[rows]
         else:
             self.chains = Chains.empty(dims, named.ids, named.lane)
+        self.compacted = False
+        """Whether a compaction was tried on any of them."""
         self.counts = {
             name: np.zeros(n, np.int64) for name in ("compactions", "merged", "bytes_saved")
         }
@@ -277,31 +300,20 @@ class WorkingSet:
         )
         return cls(compactor, dims, state, named, forget_ids=forget_ids)
 
-    def put_back(self, state: State) -> None:
-        """Write the vectors into the state. Ones that hold nothing are not kept."""
-        chains = self.chains
-        kept = np.flatnonzero(chains.has_checkpoint | (chains.pending > 0))
-        if len(kept) < len(chains.ids):
-            chains = chains.take(kept)
-        work: list[Callable[[], Any]] = [
-            lambda: checkpoint_table(chains),
-            chains.rows_in_memory_order,
-        ]
-        table, (rows, vec) = _side_by_side(work, len(chains.index))
-        chosen = pa.array(kept)
-        beside: dict[str, Any] = {
-            name: self.keys.column(name).take(chosen) for name in self.keys.schema.names
-        }
-        beside |= {
-            NEXT: self.next_length[kept],
-            UNDELIVERED: self.undelivered_ns[kept],
-            LANE: chains.lane.astype(np.int32),
-        }
-        pending = with_columns(rows, {LANE: chains.lane[vec].astype(np.int32)})
-        table = concat([self.rest[0], with_columns(table, beside)])
-        assert table is not None
-        state.tables["chains"] = table
-        state.tables["pending"] = concat([self.rest[1], pending])
+    def put_back(self, state: State, admission: Admission | None = None) -> None:
+        """Write the vectors into the state. Ones that hold nothing are not kept.
+
+        With the admission that was worked off: if all that happened is that deltas joined behind
+        the ones a vector had, they are appended to the tables. Otherwise the vectors are cut out of
+        the tables and written anew, which copies everything twice.
+        """
+        new = None
+        if admission is not None and self.taken is not None and not self.compacted:
+            new = admission.only_appended(self.chains)
+        if new is not None:
+            table = self._append(state, new)
+        else:
+            table = self._rewrite(state)
         arrays, lane = state.arrays, self.chains.lane
         for name, counts in self.counts.items():
             np.add.at(arrays[name], lane, counts)
@@ -313,6 +325,51 @@ class WorkingSet:
             np.minimum.at(due, table.column(LANE).to_numpy()[open_], since[open_] + threshold)
             lanes = np.unique(lane)
             arrays["due_ns"][lanes] = due[lanes]
+
+    def _rewrite(self, state: State) -> pa.RecordBatch:
+        chains = self.chains
+        kept = np.flatnonzero(chains.has_checkpoint | (chains.pending > 0))
+        if len(kept) < len(chains.ids):
+            chains = chains.take(kept)
+        work: list[Callable[[], Any]] = [
+            lambda: self._chain_rows(chains, kept),
+            chains.rows_in_memory_order,
+        ]
+        table, (rows, vec) = _side_by_side(work, len(chains.index))
+        rest: tuple[Table, Table] = (None, None) if self.taken is None else self.taken.rest()
+        pending = with_columns(rows, {LANE: chains.lane[vec].astype(np.int32)})
+        state.tables["chains"] = table = concat([rest[0], table])
+        state.tables["pending"] = concat([rest[1], pending])
+        return table
+
+    def _append(self, state: State, new: Bools) -> pa.RecordBatch:
+        """Append the new pending deltas, and the vectors that are new."""
+        chains, taken = self.chains, self.taken
+        assert taken is not None
+        table, found = taken.table, np.flatnonzero(taken.at >= 0)
+        undelivered = table.column(UNDELIVERED).to_numpy().copy()
+        undelivered[taken.at[found]] = self.undelivered_ns[found]
+        at = table.schema.get_field_index(UNDELIVERED)
+        table = table.set_column(at, UNDELIVERED, pa.array(undelivered))
+        fresh = np.flatnonzero((taken.at < 0) & (chains.pending > 0))
+        if len(fresh):
+            table = concat([table, self._chain_rows(chains.take(fresh), fresh)])
+        state.tables["chains"] = table
+        if new.any():
+            rows = take(chains.source.rows, chains.index[new])
+            lane = chains.lane[chains.vec[new]].astype(np.int32)
+            state.tables["pending"] = concat([taken.pending, with_columns(rows, {LANE: lane})])
+        return table
+
+    def _chain_rows(self, chains: Chains, own: Int64s) -> pa.RecordBatch:
+        """Rows of the table `chains` for these chains, which are the vectors `own` of this set."""
+        beside: dict[str, Any] = self._key_columns(own)
+        beside |= {
+            NEXT: self.next_length[own],
+            UNDELIVERED: self.undelivered_ns[own],
+            LANE: chains.lane.astype(np.int32),
+        }
+        return with_columns(checkpoint_table(chains), beside)
 
     # -- work -------------------------------------------------------------------------------------
 
@@ -352,6 +409,7 @@ class WorkingSet:
         self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: Admission
     ) -> tuple[Chains, list[Delivery]]:
         """Compact the chains `full` (of `chains`, which are the vectors `active`)."""
+        self.compacted = True
         compactor = self.compactor
         part = chains.take(full) if len(full) < len(chains.ids) else chains
         forced = part.pending >= compactor.max_chain_length
@@ -461,19 +519,15 @@ class WorkingSet:
 
 def _take_out(
     dims: int, table: pa.RecordBatch, pending: Table, named: VectorNames
-) -> tuple[Chains, Int64s, tuple[Table, Table]]:
-    """Split the state into the chains of the named vectors (in that order, new ones empty) and the
-    tables of the rest. Returns the row of each in the table, too (-1: it is new)."""
+) -> tuple[Chains, TakenOut]:
+    """The chains of the named vectors (in that order, new ones empty), and where they came from."""
     ids, lane = named.ids, named.lane
     at = find_vectors(table.column("vector_id"), table.column(LANE).to_numpy(), ids, lane)
     found = np.flatnonzero(at >= 0)
-    mine = np.zeros(table.num_rows, np.bool_)
-    mine[at[found]] = True
-    chosen = table.select(checkpoint_schema(dims).names)
-    if not (len(found) == len(at) == len(mine) and (at == np.arange(len(at))).all()):
-        chosen = chosen.take(pa.array(at[found]))
-    rows, rest_pending = pa.RecordBatch.from_pylist([], schema=DELTAS), pending
+    chosen = take(table.select(checkpoint_schema(dims).names), at[found])
+    rows = pa.RecordBatch.from_pylist([], schema=DELTAS)
     index = vec = np.empty(0, np.int64)
+    wanted = np.zeros(0, np.bool_)
     if pending is not None and pending.num_rows:
         owner = find_vectors(
             ids.take(pa.array(found)),
@@ -488,12 +542,10 @@ def _take_out(
         # Those of a vector are in chain order; the vectors themselves may be mixed.
         owner.setflags(write=False)
         index, vec = _group_by_vector(owner, len(found))
-        rest_pending = _without(pending, wanted)
-    old = chains_from_tables(chosen, rows, index, vec, lane[found])
+    old = chains_from_tables(chosen, rows, index, vec, lane[found], checked=True)
     new = np.flatnonzero(at < 0)
     fresh = Chains.empty(dims, ids.take(pa.array(new)), lane[new])
-    chains = join_chains([(found, old), (new, fresh)])
-    return chains, at, (_without(table, mine), rest_pending)
+    return join_chains([(found, old), (new, fresh)]), TakenOut(table, pending, at, wanted)
 
 
 def _without(table: pa.RecordBatch, mine: Bools) -> pa.RecordBatch:
@@ -726,7 +778,7 @@ class Compact(Operator):
         working_set = WorkingSet(self.compactor, self.dims, state, named)
         admission = Admission(working_set.chains, deltas, vec, self.limits, given.order)
         out = working_set.admit(admission, collection.wall_ns)
-        working_set.put_back(state)
+        working_set.put_back(state, admission)
         waits = admission.waiting()
         if len(waits) or state.tables["waiting"] is not None:
             rows = take(given.rows, given.index_of(waits)) if len(waits) else None
