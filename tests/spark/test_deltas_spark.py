@@ -180,3 +180,58 @@ def test_the_stage_in_batch_and_streaming(spark: SparkSession, tmp_path: Path) -
                 expected.upsert(outcome.table())
     assert vectors_of(store) == vectors_of(expected)
     assert vectors_of(store)
+
+
+def test_the_batch_job_and_the_streaming_stage_agree_on_one_recording(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The same deltas through a stream of micro-batches, and appended to a table that a Spark job
+    compacts: the same vectors, bit for bit, the same tombstones, the same versions."""
+    from tidegate.deltas import FullMerge
+    from tidegate.spark import frames
+    from tidegate.spark.compaction import compact_table
+    from tidegate.spark.query import start
+
+    last = [VectorDelta(f"z{n}", f"v{900 + n}", Offset(1.0), 10**9) for n in range(3)]
+    deltas = [*some_deltas(), *last]  # the last ones let time pass for the others
+    rows = rows_from(deltas)
+    shard = pa.array([int(d.vector_id[1:]) % 3 for d in deltas])
+    source = tmp_path / "deltas"
+    source.mkdir()
+    table = DeltaTable.create(tmp_path / "table", DIMS, buckets=3)
+    size = -(-len(deltas) // 5)
+    for n in range(5):
+        part = rows.slice(n * size, size)
+        table.append(part, batch=str(n))
+        named = pa.Table.from_batches([part]).rename_columns(
+            [name if name != "time_ns" else "stamp" for name in part.schema.names]
+        )
+        named = named.append_column("shard", shard.slice(n * size, size))
+        pq.write_table(named, source / f"{n}.parquet")
+        compact_table(table.root, Compactor(FullMerge(), delta_threshold=1), spark=spark)
+    schema = spark.read.parquet(str(source)).schema
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", "1")
+    pipeline = (
+        frames(stream.parquet(str(source)), key="shard", time="stamp", arrival="stamp")
+        .event_time("unixtimestamp_ns")
+        .compact(DIMS, strategy="full_merge", delta_threshold=1, time_threshold=None)
+    )
+    out = tmp_path / "out"
+    assert start(pipeline, str(out)).awaitTermination(200)
+    streamed: dict[str, tuple[int, bool, list[float] | None]] = {}
+    for file in sorted((out / "data").rglob("*.parquet")):
+        for row in pq.read_table(file, partitioning=None).to_pylist():
+            said = row["delta_count"], row["deleted"], row["vector"]
+            if row["vector_id"] not in streamed or streamed[row["vector_id"]] < said:
+                streamed[row["vector_id"]] = said
+    stored = {
+        row["vector_id"]: (
+            row["delta_count"], row["deleted"], None if row["deleted"] else row["vector"],
+        )
+        for part in table.vectors() for row in part.to_pylist()
+    }  # fmt: skip
+    for name in [f"v{900 + n}" for n in range(3)]:
+        stored.pop(name)
+        streamed.pop(name, None)
+    assert len(stored) > 5
+    assert streamed == stored
