@@ -172,7 +172,7 @@ def test_the_stage_in_batch_and_streaming(spark: SparkSession, tmp_path: Path) -
     store = VectorTable.create(tmp_path / "vectors", DIMS)
     for file in sorted((out / "data").rglob("*.parquet")):
         store.upsert(pq.read_table(file, partitioning=None))
-    flow = Flow(batch.stages, keys=("shard",), decoder=batch.decoder)
+    flow = Flow(batch.stages, key=("shard",), decoder=batch.decoder)
     expected = VectorTable.create(tmp_path / "expected", DIMS)
     for piece in rows.to_batches():
         for outcome in flow.process(piece):

@@ -267,7 +267,7 @@ class Admission:
         )
         self._vector_names = np.arange(len(chains.ids))
         # Deltas that are in the chains already come first in the joint source.
-        self._index_before = chains.index
+        self._index_before, self._vec_before = chains.index, chains.vec
         if 2 * len(chains.index) < chains.source.size:
             chains = chains.owned()  # most of their source is none of theirs
         self._index_joint = chains.index
@@ -398,18 +398,23 @@ class Admission:
         both = chains.owned().source.plus(DeltaRows(take(self.source.rows, new)))
         return both, np.arange(both.size)
 
-    def only_appended(self, chains: Chains) -> Bools | None:
-        """Which pending deltas are new, if these are the chains of the offer with new deltas behind
-        the old ones of each vector; None if anything else happened to their order."""
+    def new_behind_old(self, chains: Chains, changed: Bools) -> Bools | None:
+        """Which pending deltas of these chains joined since the offer was made.
+
+        `changed` marks vectors whose deltas were folded or merged; vectors for which a new delta
+        stands before an old one are marked, too (in place). None if the chains no longer name the
+        deltas by the joint source.
+        """
         if chains.index is self._index_before:
             return np.zeros(len(chains.index), np.bool_)
         if chains.source is not self.source:
             return None
         new = chains.index >= self._lead
-        if not np.array_equal(chains.index[~new], self._index_joint):
-            return None
-        squeezed_in = new[:-1] & ~new[1:] & (chains.vec[1:] == chains.vec[:-1])
-        return None if squeezed_in.any() else new
+        before_old = np.flatnonzero(new[:-1] & ~new[1:] & (chains.vec[1:] == chains.vec[:-1]))
+        changed[chains.vec[before_old]] = True
+        mine = chains.index[~new & ~changed[chains.vec]]
+        same = np.array_equal(mine, self._index_joint[~changed[self._vec_before]])
+        return new if same else None
 
     def keep_only(self, which: Int64s) -> None:
         """Go on with these vectors, renumbered: the others have no open candidate left."""

@@ -973,12 +973,17 @@ class Chains:
         source = DeltaRows(self.rows)
         return replace(self, source=source, index=np.arange(source.size), folded_ids=folded_ids)
 
-    def rows_in_memory_order(self) -> tuple[pa.RecordBatch, Int64s]:
-        """The pending rows and the vector of each. Those of a vector are in chain order; otherwise
-        in the order of the source, from which they are copied several times as fast."""
-        if self._owns_source:
-            return self.source.rows, self.vec
-        index, vec = in_memory_order(self.index, self.vec, self.source.size)
+    def rows_in_memory_order(self, which: Int64s) -> tuple[pa.RecordBatch, Int64s]:
+        """These pending rows (ascending) and the vector of each. Those of a vector are in chain
+        order; otherwise in the order of the source, from which they are copied several times as
+        fast."""
+        index, vec = self.index, self.vec
+        if len(which) < len(index):
+            index, vec = index[which], vec[which]
+            _readonly(index, vec)
+        elif self._owns_source:
+            return self.source.rows, vec
+        index, vec = in_memory_order(index, vec, self.source.size)
         return take(self.source.rows, index), vec
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -70,6 +71,10 @@ __all__ = ["Compact"]
 Bools = NDArray[np.bool_]
 Table = Any
 """A `pa.RecordBatch`, or None where there is none yet."""
+
+FEW_ROWS = 2000
+"""Up to this many rows are cut out of a table as gaps between slices, which are joined in one go;
+beyond, as many slices would cost more than taking the other rows by index."""
 
 COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
 
@@ -212,23 +217,16 @@ class Delivery(NamedTuple):
 
 
 class TakenOut(NamedTuple):
-    """How vectors were taken out of the state tables."""
+    """Where in the state tables the vectors of a working set came from."""
 
     table: pa.RecordBatch
     pending: Table
     at: Int64s
     """The row of each vector in `table`; -1: it is new."""
-    wanted: Bools
-    """Which rows of `pending` are theirs."""
-
-    def rest(self) -> tuple[Table, Table]:
-        """The tables without these vectors."""
-        mine = np.zeros(self.table.num_rows, np.bool_)
-        mine[self.at[self.at >= 0]] = True
-        pending = self.pending
-        return _without(self.table, mine), None if pending is None else _without(
-            pending, self.wanted
-        )
+    pending_rows: Int64s
+    """The rows of `pending` that are theirs."""
+    pending_vec: Int64s
+    """The vector of each of those."""
 
 
 class WorkingSet:
@@ -267,8 +265,8 @@ class WorkingSet:
             self.undelivered_ns[found] = table.column(UNDELIVERED).to_numpy()[rows]
         else:
             self.chains = Chains.empty(dims, named.ids, named.lane)
-        self.compacted = False
-        """Whether a compaction was tried on any of them."""
+        self.compacted = np.zeros(n, np.bool_)
+        """Vectors on which a compaction was tried."""
         self.counts = {
             name: np.zeros(n, np.int64) for name in ("compactions", "merged", "bytes_saved")
         }
@@ -303,18 +301,42 @@ class WorkingSet:
     def put_back(self, state: State, admission: Admission | None = None) -> None:
         """Write the vectors into the state. Ones that hold nothing are not kept.
 
-        With the admission that was worked off: if all that happened is that deltas joined behind
-        the ones a vector had, they are appended to the tables. Otherwise the vectors are cut out of
-        the tables and written anew, which copies everything twice.
+        With the admission that was worked off, vectors to which nothing happened but that deltas
+        joined behind the ones they had stay where they are in the tables, and only those deltas are
+        appended. The others are cut out and written anew.
         """
-        new = None
-        if admission is not None and self.taken is not None and not self.compacted:
-            new = admission.only_appended(self.chains)
-        if new is not None:
-            table = self._append(state, new)
-        else:
-            table = self._rewrite(state)
-        arrays, lane = state.arrays, self.chains.lane
+        chains, taken, own = self.chains, self.taken, np.arange(len(self.chains.ids))
+        if not len(own):
+            return
+        changed, new = self.compacted, None
+        if admission is not None and taken is not None:
+            new = admission.new_behind_old(chains, changed)
+        if new is None:
+            changed, new = np.ones(len(own), np.bool_), np.ones(len(chains.vec), np.bool_)
+        at = np.full(len(own), -1, np.int64) if taken is None else taken.at
+        written = (changed | (at < 0)) & (chains.has_checkpoint | (chains.pending > 0))
+        rows = np.flatnonzero(new | changed[chains.vec])
+        work: list[Callable[[], Any]] = [
+            lambda: self._chain_rows(np.flatnonzero(written)),
+            lambda: chains.rows_in_memory_order(rows),
+        ]
+        table, (pending, vec) = _side_by_side(work, len(rows))
+        tables, pendings = (
+            [table],
+            [with_columns(pending, {LANE: chains.lane[vec].astype(np.int32)})],
+        )
+        if taken is not None:
+            stays = np.flatnonzero((at >= 0) & ~changed)
+            old = self._with_undelivered(taken.table, at[stays], stays)
+            tables = [*_without(old, at[(at >= 0) & changed]), table]
+            if taken.pending is not None:
+                gone = taken.pending_rows[changed[taken.pending_vec]]
+                pendings = [*_without(taken.pending, gone), *pendings]
+        table = concat(tables)
+        assert table is not None
+        state.tables["chains"] = table
+        state.tables["pending"] = concat(pendings)
+        arrays, lane = state.arrays, chains.lane
         for name, counts in self.counts.items():
             np.add.at(arrays[name], lane, counts)
         threshold = self.compactor.time_threshold_ns
@@ -326,43 +348,18 @@ class WorkingSet:
             lanes = np.unique(lane)
             arrays["due_ns"][lanes] = due[lanes]
 
-    def _rewrite(self, state: State) -> pa.RecordBatch:
-        chains = self.chains
-        kept = np.flatnonzero(chains.has_checkpoint | (chains.pending > 0))
-        if len(kept) < len(chains.ids):
-            chains = chains.take(kept)
-        work: list[Callable[[], Any]] = [
-            lambda: self._chain_rows(chains, kept),
-            chains.rows_in_memory_order,
-        ]
-        table, (rows, vec) = _side_by_side(work, len(chains.index))
-        rest: tuple[Table, Table] = (None, None) if self.taken is None else self.taken.rest()
-        pending = with_columns(rows, {LANE: chains.lane[vec].astype(np.int32)})
-        state.tables["chains"] = table = concat([rest[0], table])
-        state.tables["pending"] = concat([rest[1], pending])
-        return table
-
-    def _append(self, state: State, new: Bools) -> pa.RecordBatch:
-        """Append the new pending deltas, and the vectors that are new."""
-        chains, taken = self.chains, self.taken
-        assert taken is not None
-        table, found = taken.table, np.flatnonzero(taken.at >= 0)
+    def _with_undelivered(self, table: pa.RecordBatch, rows: Int64s, own: Int64s) -> pa.RecordBatch:
+        """The table of chains with the new wall times of vectors that stay in it."""
+        if not len(rows):
+            return table
         undelivered = table.column(UNDELIVERED).to_numpy().copy()
-        undelivered[taken.at[found]] = self.undelivered_ns[found]
+        undelivered[rows] = self.undelivered_ns[own]
         at = table.schema.get_field_index(UNDELIVERED)
-        table = table.set_column(at, UNDELIVERED, pa.array(undelivered))
-        fresh = np.flatnonzero((taken.at < 0) & (chains.pending > 0))
-        if len(fresh):
-            table = concat([table, self._chain_rows(chains.take(fresh), fresh)])
-        state.tables["chains"] = table
-        if new.any():
-            rows = take(chains.source.rows, chains.index[new])
-            lane = chains.lane[chains.vec[new]].astype(np.int32)
-            state.tables["pending"] = concat([taken.pending, with_columns(rows, {LANE: lane})])
-        return table
+        return table.set_column(at, table.schema.field(at), pa.array(undelivered))
 
-    def _chain_rows(self, chains: Chains, own: Int64s) -> pa.RecordBatch:
-        """Rows of the table `chains` for these chains, which are the vectors `own` of this set."""
+    def _chain_rows(self, own: Int64s) -> pa.RecordBatch:
+        """Rows of the table `chains` for these vectors."""
+        chains = self.chains if len(own) == len(self.chains.ids) else self.chains.take(own)
         beside: dict[str, Any] = self._key_columns(own)
         beside |= {
             NEXT: self.next_length[own],
@@ -409,7 +406,7 @@ class WorkingSet:
         self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: Admission
     ) -> tuple[Chains, list[Delivery]]:
         """Compact the chains `full` (of `chains`, which are the vectors `active`)."""
-        self.compacted = True
+        self.compacted[active[full]] = True
         compactor = self.compactor
         part = chains.take(full) if len(full) < len(chains.ids) else chains
         forced = part.pending >= compactor.max_chain_length
@@ -527,7 +524,7 @@ def _take_out(
     chosen = take(table.select(checkpoint_schema(dims).names), at[found])
     rows = pa.RecordBatch.from_pylist([], schema=DELTAS)
     index = vec = np.empty(0, np.int64)
-    wanted = np.zeros(0, np.bool_)
+    pending_rows = pending_vec = np.empty(0, np.int64)
     if pending is not None and pending.num_rows:
         owner = find_vectors(
             ids.take(pa.array(found)),
@@ -535,22 +532,33 @@ def _take_out(
             pending.column("vector_id"),
             pending.column(LANE).to_numpy(),
         )
-        wanted = owner >= 0
-        rows = pending.select(DELTAS.names)
-        if not wanted.all():
-            rows, owner = take(rows, np.flatnonzero(wanted)), owner[wanted]
+        pending_rows = np.flatnonzero(owner >= 0)
+        rows, owner = take(pending.select(DELTAS.names), pending_rows), owner[pending_rows]
+        pending_vec = found[owner]
         # Those of a vector are in chain order; the vectors themselves may be mixed.
         owner.setflags(write=False)
         index, vec = _group_by_vector(owner, len(found))
     old = chains_from_tables(chosen, rows, index, vec, lane[found], checked=True)
     new = np.flatnonzero(at < 0)
     fresh = Chains.empty(dims, ids.take(pa.array(new)), lane[new])
-    return join_chains([(found, old), (new, fresh)]), TakenOut(table, pending, at, wanted)
+    return join_chains([(found, old), (new, fresh)]), TakenOut(
+        table, pending, at, pending_rows, pending_vec
+    )
 
 
-def _without(table: pa.RecordBatch, mine: Bools) -> pa.RecordBatch:
-    """The table without these rows."""
-    return table.slice(0, 0) if mine.all() else take(table, np.flatnonzero(~mine))
+def _without(table: pa.RecordBatch, rows: Int64s) -> list[pa.RecordBatch]:
+    """The table without these rows, in parts."""
+    if not len(rows):
+        return [table]
+    if len(rows) == table.num_rows:
+        return []
+    if len(rows) > FEW_ROWS:
+        stays = np.ones(table.num_rows, np.bool_)
+        stays[rows] = False
+        return [take(table, np.flatnonzero(stays))]
+    edges = [-1, *np.sort(rows).tolist(), table.num_rows]
+    parts = (table.slice(a + 1, b - a - 1) for a, b in pairwise(edges) if b - a > 1)
+    return list(parts)
 
 
 def _without_folded_ids(table: pa.RecordBatch) -> pa.RecordBatch:
