@@ -60,10 +60,12 @@ class SimpleBatcher:
 
     @property
     def batch_length_ns(self) -> int:
+        """The length of the window that stands now."""
         return self._length
 
     @property
     def window_ns(self) -> tuple[int, int] | None:
+        """Start and end of the window, or None before the first message."""
         return None if self._start is None else (self._start, self._start + self._length)
 
     @property

@@ -44,7 +44,7 @@ from tidegate.batching.layout import (
     state_columns,
     stream_records,
 )
-from tidegate.batching.report import MAX_CLOCKS, Decision
+from tidegate.batching.report import MAX_CLOCKS, BatchDecision
 from tidegate.core.arrow import concat, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
 from tidegate.core.numba import as_readonly
@@ -56,7 +56,7 @@ __all__ = [
     "HeldRows",
     "HeldTable",
     "change_length",
-    "compile_kernels",
+    "compile_batching",
     "held_table",
     "kernel_call",
     "live_tables",
@@ -115,7 +115,7 @@ def change_length(state: State, lanes: Int64s, length_ns: int, time_ns: int | No
     return int(schedule_length(records, np.asarray(lanes, np.int64), at, int(length_ns)))
 
 
-def compile_kernels() -> None:
+def compile_batching() -> None:
     """Compile every kernel of batching, or load it from numba's cache: there is one signature each,
     whatever the settings."""
     state = State(Layout(state_columns(1)))
@@ -151,7 +151,7 @@ class HeldRows:
         """The records of all rows that have a number, whether they still wait or not."""
         return self._rows[: self.used]
 
-    def add_and_run(self, state: State, call: KernelCall) -> Decision:
+    def add_and_run(self, state: State, call: KernelCall) -> BatchDecision:
         """Add the rows of the call; every batch that they imply, one row at a time."""
         base = self._grow(state, len(call.time_ns))
         buffers = OutputBuffers(state, self.rows, self._lists, call)
@@ -162,7 +162,7 @@ class HeldRows:
                 return buffers.decision()
             buffers.grow()
 
-    def add_as_one_call(self, state: State, call: KernelCall) -> Decision:
+    def add_as_one_call(self, state: State, call: KernelCall) -> BatchDecision:
         """Add the rows of the call and look at them together: at most one batch."""
         base = self._grow(state, len(call.time_ns))
         buffers = OutputBuffers(state, self.rows, self._lists, call)
@@ -171,7 +171,7 @@ class HeldRows:
 
     def settle(
         self, state: State, call: KernelCall, lanes: Int64s, *, everything: bool
-    ) -> Decision:
+    ) -> BatchDecision:
         """What is due in these lanes now, or everything they hold."""
         self._grow(state, 0)
         buffers = OutputBuffers(state, self.rows, self._lists, call)
@@ -182,7 +182,7 @@ class HeldRows:
                 return buffers.decision()
             buffers.grow()
 
-    def change_windows(self, state: State, call: KernelCall, lanes: Int64s) -> Decision:
+    def change_windows(self, state: State, call: KernelCall, lanes: Int64s) -> BatchDecision:
         """Apply new lengths to windows that are open; what is due then."""
         self._grow(state, 0)
         buffers = OutputBuffers(state, self.rows, self._lists, call)
@@ -261,14 +261,14 @@ class OutputBuffers:
     def grow(self) -> None:
         """Double the buffers for batches and parts, keeping what is written."""
         a = self.arrays
-        self.arrays = a._replace(batches=_doubled(a.batches), parts=_doubled(a.parts))
+        self.arrays = a._replace(batches=_twice_as_long(a.batches), parts=_twice_as_long(a.parts))
 
-    def decision(self) -> Decision:
+    def decision(self) -> BatchDecision:
         """What was written."""
         a = self.arrays
         counts = a.counts[0]
         rows = slice(0, counts.rows)
-        return Decision(
+        return BatchDecision(
             order=a.numbers[rows],
             slot=a.out_slot[rows],
             late=a.out_late[rows],
@@ -287,7 +287,7 @@ def _lists(lanes: int) -> Records:
     return lists
 
 
-def _doubled(array: NDArray[Any]) -> NDArray[Any]:
+def _twice_as_long(array: NDArray[Any]) -> NDArray[Any]:
     out = np.empty(2 * len(array), array.dtype)
     out[: len(array)] = array
     return out

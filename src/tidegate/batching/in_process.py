@@ -38,7 +38,7 @@ from tidegate.batching.message import (
     message_of_json,
     message_to_json,
 )
-from tidegate.batching.report import REASONS, Decision, why_not_gating
+from tidegate.batching.report import REASONS, BatchDecision, why_not_gating
 from tidegate.batching.settings import (
     MAX_ROWS,
     MAX_STREAMS,
@@ -341,7 +341,7 @@ class RateAwareBatcher:
         messages = self._messages
         self._messages = [messages[i] for i in self._held.compact().tolist()]
 
-    def _take(self, decision: Decision) -> list[MessageBatch]:
+    def _take(self, decision: BatchDecision) -> list[MessageBatch]:
         """Batches from row numbers."""
         if not len(decision.batches):
             return []
@@ -361,7 +361,7 @@ class RateAwareBatcher:
                 moved_ns=int(batch["moved"]),
                 complete=bool(batch["complete"]),
                 _report=partial(
-                    _reports,
+                    _stream_reports,
                     self._names.by_digest,
                     decision.parts[batch["part"] : batch["part"] + batch["parts"]],
                 ),
@@ -370,7 +370,7 @@ class RateAwareBatcher:
         ]
 
 
-def _reports(names: dict[int, str], parts: Records) -> dict[str, StreamReport]:
+def _stream_reports(names: dict[int, str], parts: Records) -> dict[str, StreamReport]:
     out = {}
     for part in parts:
         has_grid = part["expected"] >= 0

@@ -63,9 +63,9 @@ from tidegate.batching.layout import (
     NO_SLOT,
     REACH_NS,
     UNTIMED,
+    CloseReason,
     Gate,
     Place,
-    Reason,
 )
 from tidegate.batching.period import observe
 from tidegate.batching.report import report
@@ -114,7 +114,7 @@ def run(a, call, base, first, again):
         if lane.open == 0 and not has_room(a, call):
             return i, False
         idle = call.wall - lane.arrived_at >= call.idle and lane.open != 0 and lane.rows > 0
-        if idle and not drain(a, call, n, np.int64(Reason.IDLE.value)):
+        if idle and not drain(a, call, n, np.int64(CloseReason.IDLE.value)):
             return i, False
         lane.arrived_at = call.wall
         row = base + i
@@ -122,7 +122,7 @@ def run(a, call, base, first, again):
         s = find_stream(call.digests[code], n, lane, streams, a.find)
         # A stream without a record rides along: it is never gated, so any record will do.
         stream = streams[n, max(s, 0)]
-        admit(rows, row, call.time_ns[i], lane, n, stream, s, call.gated[code])
+        admit_row(rows, row, call.time_ns[i], lane, n, stream, s, call.gated[code])
         if s >= 0 and stream.seen == 0:
             note_name(stream, a.named, counts, i)
         if lane.open == 0:
@@ -159,7 +159,7 @@ def run_call(a, call, base):
         code = call.code[i]
         s = find_stream(call.digests[code], np.int64(0), lane, a.streams, a.find)
         stream = a.streams[0, max(s, 0)]
-        admit(rows, row, call.time_ns[i], lane, np.int64(0), stream, s, call.gated[code])
+        admit_row(rows, row, call.time_ns[i], lane, np.int64(0), stream, s, call.gated[code])
         if s >= 0 and stream.seen == 0:
             note_name(stream, a.named, a.counts[0], i)
         if lane.open == 0:
@@ -191,7 +191,7 @@ def settle_lanes(a, call, which, first, everything):
             continue
         idle = call.wall - a.lanes[n].arrived_at >= call.idle
         if everything or idle:
-            reason = Reason.FLUSH.value if everything else Reason.IDLE.value
+            reason = CloseReason.FLUSH.value if everything else CloseReason.IDLE.value
             done = drain(a, call, n, np.int64(reason))
         else:
             done = settle(a, call, n)
@@ -263,7 +263,7 @@ def earliest_times(rows, reach):
 
 
 @lean_inner
-def admit(rows, row, t, lane, n, stream, s, gated):
+def admit_row(rows, row, t, lane, n, stream, s, gated):
     """Write a new row down. `s` is the number of its stream, -1 for none."""
     record = rows[row]
     record.stamp = t
@@ -495,14 +495,14 @@ def count_in(stream, t, start):
 
 @lean_inline
 def due(lane):
-    """The Reason for which the window is complete, or -1."""
+    """The CloseReason for which the window is complete, or -1."""
     timed_out = lane.timeout != NEVER and lane.hwm >= lane.start + lane.timeout
     gated = lane.gating > 0 and lane.waiting == 0
     if not (timed_out or gated):
         return np.int64(-1)
     if lane.move != 0:
         return lane.move
-    return np.int64(Reason.GATE.value) if gated else np.int64(Reason.TIMEOUT.value)
+    return np.int64(CloseReason.GATE.value) if gated else np.int64(CloseReason.TIMEOUT.value)
 
 
 @lean_inline
@@ -539,7 +539,7 @@ def settle(a, call, n):
             if not moved and replace_window(a, call, n, True):
                 moved = True
                 continue
-            reason = np.int64(Reason.LIMIT.value) if lane.move == 0 else lane.move
+            reason = np.int64(CloseReason.LIMIT.value) if lane.move == 0 else lane.move
         if reason < 0:
             return True
         close(a, call, n, reason)
@@ -682,10 +682,10 @@ def move_window(a, call, n, start, stalled):
     lane = a.lanes[n]
     lane.moved += start - lane.start
     if stalled:
-        lane.move = Reason.STALL.value
+        lane.move = CloseReason.STALL.value
         empty_heap(a, n, a.counts[0].rows)
     else:
-        lane.move = max(lane.move, Reason.GAP.value)
+        lane.move = max(lane.move, CloseReason.GAP.value)
     route_again(a, call, n, start, stalled)
 
 
@@ -751,7 +751,9 @@ def route_overflow(a, row, n, at):
 def begin(a, call, n):
     """Everything there is becomes one batch, and the window opens at its anchor."""
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
-    reason = np.int64(Reason.FIRST.value) if lane.open == 0 else np.int64(Reason.GAP.value)
+    reason = (
+        np.int64(CloseReason.FIRST.value) if lane.open == 0 else np.int64(CloseReason.GAP.value)
+    )
     first = a.counts[0].rows
     empty_heap(a, n, first)
     last = first
@@ -777,7 +779,7 @@ def begin(a, call, n):
             last_seen = stream.last
             refresh(stream, anchor, lane.length, last_seen, last_seen, a.scratch, call.any_rate)
     start = plausible_start(rows, numbers, first, last, anchor, lane.length)
-    write_batch(a, call, n, last, start, anchor, reason, np.int64(0))
+    write_down(a, call, n, last, start, anchor, reason, np.int64(0))
     lane.open = 1
     lane.before = UNTIMED
     lane.hwm = anchor
@@ -834,7 +836,7 @@ def close(a, call, n, reason):
             apply_changes(lane, end, True)
     else:
         sort_rows(rows, numbers, first, last, a.spare, True)
-    write_batch(a, call, n, last, start, end, reason, complete)
+    write_down(a, call, n, last, start, end, reason, complete)
     if call.correct_skew:
         correct_clocks(a, n)
     look_at_all = lane.length != length  # what is far ahead is measured in lengths
@@ -943,7 +945,7 @@ def observe_held(a, call, n):
 
 
 @lean_inner
-def write_batch(a, call, n, last, start, end, reason, complete):
+def write_down(a, call, n, last, start, end, reason, complete):
     """Write the batch of the sorted rows from `counts.rows` to `last` down, with its report."""
     lane, counts = a.lanes[n], a.counts[0]
     first = counts.rows

@@ -39,11 +39,11 @@ __all__ = [
     "STREAM",
     "TALLY",
     "UNTIMED",
+    "CloseReason",
     "Gate",
     "KernelArrays",
     "KernelCall",
     "Place",
-    "Reason",
     "Records",
     "check_state_values",
     "lane_records",
@@ -83,7 +83,7 @@ UNTIMED = -NEVER
 """The effective time of a new length that has none: it applies at the next close."""
 
 
-class Reason(IntEnum):
+class CloseReason(IntEnum):
     """Why a batch closed. The names in lower case are what users see in `batch_reason`."""
 
     FIRST = 0
@@ -135,17 +135,17 @@ class Place(IntEnum):
     """Behind the end of the window, without a grid."""
 
 
-def _record(*fields: tuple[Any, ...]) -> np.dtype[Any]:
+def _record_type(*fields: tuple[Any, ...]) -> np.dtype[Any]:
     """A record type whose elements have attributes, in kernels and (np.record) in plain Python."""
     return np.dtype((np.record, np.dtype(list(fields), align=True)))
 
 
-def _words(*names: str) -> list[tuple[str, Any]]:
+def _int64_fields(*names: str) -> list[tuple[str, Any]]:
     return [(name, np.int64) for name in names]
 
 
 # fmt: off
-LANE = _record(*_words(
+LANE = _record_type(*_int64_fields(
     "open",          # 1 once the first batch has left and a window stands
     "start",         # the window is [start, start + length)
     "length",
@@ -166,7 +166,7 @@ LANE = _record(*_words(
     "far",           # the same for rows of gating streams in another epoch
     "far_min",
     "far_max",
-    "moved",         # how far recovery moved this window (ns), and the Reason of the move or 0
+    "moved",         # how far recovery moved this window (ns), and the CloseReason of the move or 0
     "move",
     "rows",          # rows that wait
     "arrived_at",    # wall time of the last row
@@ -174,7 +174,7 @@ LANE = _record(*_words(
 ), ("change_at", np.int64, (MAX_CHANGES,)), ("change_length", np.int64, (MAX_CHANGES,)))
 """One key."""
 
-STREAM = _record(*_words(
+STREAM = _record_type(*_int64_fields(
     "name",          # 64-bit digest of the name
     "last",          # newest observed time
     "diffs",         # distances in the ring, and where the next one goes
@@ -201,7 +201,7 @@ STREAM = _record(*_words(
 """One stream of a lane, with its smoothed period (`fine`, in ns, rates "any") and the distances
 between its newest messages."""
 
-ROW = _record(
+ROW = _record_type(
     ("time", np.int64),     # the time decisions go by
     ("stamp", np.int64),    # the time it came with
     ("lane", np.int32),
@@ -216,14 +216,14 @@ ROW = _record(
 )
 """One message that waits, or has come with this call."""
 
-LISTS = _record(
+LISTS = _record_type(
     ("head", np.int32, (3,)),   # by Place: first and last row of each list, or -1
     ("tail", np.int32, (3,)),
     ("heap", np.int32),         # root of the heap of far overflow, or -1
 )
 """The lists of one lane."""
 
-BATCH = _record(*_words(
+BATCH = _record_type(*_int64_fields(
     "lane", "id", "start", "end", "reason",
     "first", "rows",            # its rows in the output: first and count
     "late", "early", "moved", "complete",
@@ -231,7 +231,7 @@ BATCH = _record(*_words(
 ))
 """One batch that leaves."""
 
-PART = _record(*_words(
+PART = _record_type(*_int64_fields(
     "stream", "name", "rows",
     "expected", "missing",      # slots; -1 without a grid
     "late", "early",
@@ -241,13 +241,13 @@ PART = _record(*_words(
 ), ("rate", np.float64), ("jitter", np.float64))
 """What one stream contributed to one batch. NaN: not known."""
 
-TALLY = _record(*_words(
+TALLY = _record_type(*_int64_fields(
     "rows", "late", "early", "slot", "distinct", "on_grid",
     "had_slots", "had_first", "had_period",   # the grid while the window stood; slots -1 for none
 ), ("off_sum", np.float64), ("off_square", np.float64))
 """Sums over the rows of one stream while its batch is written."""
 
-COUNTS = _record(*_words("rows", "batches", "parts", "named"))
+COUNTS = _record_type(*_int64_fields("rows", "batches", "parts", "named"))
 """What a call has written so far."""
 # fmt: on
 
@@ -342,32 +342,33 @@ def check_state_values(state: State, rows: Records) -> None:
     )
     far = REACH_NS + NEVER // 2
     rules = {
-        "number of streams": _within(lanes["streams"], 0, width),
-        "number of changes": _within(lanes["changes"], 0, MAX_CHANGES),
+        "number of streams": _all_between(lanes["streams"], 0, width),
+        "number of changes": _all_between(lanes["changes"], 0, MAX_CHANGES),
         "number of rows": bool((lanes["rows"] >= 0).all()),
-        "batch length": _within(lanes["length"], 0, MAX_LENGTH_NS)
+        "batch length": _all_between(lanes["length"], 0, MAX_LENGTH_NS)
         and bool((lanes["length"][lanes["open"] != 0] > 0).all())
-        and _within(_scheduled(lanes), 1, MAX_LENGTH_NS),
-        "window": _within(lanes["start"], -far, far) and _within(lanes["mark"], -far, far),
-        "recovery": _within(lanes["move"], 0, len(Reason) - 1),
-        "hash table of streams": _within(find, -1, width - 1)
+        and _all_between(_scheduled(lanes), 1, MAX_LENGTH_NS),
+        "window": _all_between(lanes["start"], -far, far)
+        and _all_between(lanes["mark"], -far, far),
+        "recovery": _all_between(lanes["move"], 0, len(CloseReason) - 1),
+        "hash table of streams": _all_between(find, -1, width - 1)
         and bool((known | (find < 0)).all())
         and bool((find < 0).any(axis=1).all()),
-        "ring of distances": _within(streams["diffs"], 0, RING)
-        and _within(streams["head"], 0, RING - 1)
+        "ring of distances": _all_between(streams["diffs"], 0, RING)
+        and _all_between(streams["head"], 0, RING - 1)
         and bool((streams["ring"] >= 0).all()),
-        "grid": _within(streams["period"], 0, NEVER)
-        and _within(streams["origin"], -far, far)
-        and _within(streams["last"], -far, far)
+        "grid": _all_between(streams["period"], 0, NEVER)
+        and _all_between(streams["origin"], -far, far)
+        and _all_between(streams["last"], -far, far)
         and bool(np.isfinite(streams["fine"]).all())
         and bool((streams["fine"][streams["locked"] != 0] >= 1.0).all())
-        and _within(streams["locked"], 0, NEVER),
-        "gate": _within(streams["gate"], 0, len(Gate) - 1),
+        and _all_between(streams["locked"], 0, NEVER),
+        "gate": _all_between(streams["gate"], 0, len(Gate) - 1),
         "rows that wait": len(rows) < 2**31
-        and _within(rows["lane"], 0, len(lanes) - 1)
-        and _within(rows["place"], Place.ACTIVE, Place.HELD)
-        and _within(rows["stream"], -1, width - 1)
-        and _within(rows["time"], -far, far)
+        and _all_between(rows["lane"], 0, len(lanes) - 1)
+        and _all_between(rows["place"], Place.ACTIVE, Place.HELD)
+        and _all_between(rows["stream"], -1, width - 1)
+        and _all_between(rows["time"], -far, far)
         and bool(((rows["gated"] == 0) | (rows["stream"] >= 0)).all()),
     }
     for what, holds in rules.items():
@@ -385,7 +386,7 @@ def check_state_values(state: State, rows: Records) -> None:
         raise StateError("state of batching is corrupt: its counts of rows do not agree")
 
 
-def _within(values: NDArray[Any], low: int, high: int) -> bool:
+def _all_between(values: NDArray[Any], low: int, high: int) -> bool:
     return bool(((values >= low) & (values <= high)).all())
 
 

@@ -88,6 +88,7 @@ class MessageBatch:
     complete: bool = False
     """Whether every gating stream reached its last slot."""
     _report: Callable[[], dict[str, StreamReport]] = field(default=dict, repr=False, compare=False)
+    """Makes `streams` when it is asked for: most callers never do."""
 
     @property
     def streams(self) -> dict[str, StreamReport]:

@@ -10,8 +10,8 @@ Medians, so neither missed pulses nor split messages nor one bad stamp move it. 
 out of order add nothing.
 
 With `rates="any"` the median is only the beginning: from then on a straight line through the pulses
-(time over pulse number) is followed message by message (`follow`). Its slope is the period, as a
-real number; its newest point is the phase. So 29.97 Hz stays 29.97 Hz, and a clock that drifts is
+(time over pulse number) is followed message by message (`follow_phase`). Its slope is the period,
+as a real number; its newest point is the phase. So 29.97 Hz stays 29.97 Hz, and a clock that drifts is
 followed.
 """
 
@@ -50,7 +50,7 @@ def observe(stream, t):
         stream.locked = 0
         return
     if stream.locked > 0:
-        follow(stream, t)
+        follow_phase(stream, t)
     if t > stream.last:
         head = stream.head
         stream.ring[head] = t - stream.last
@@ -115,7 +115,7 @@ def lock(stream, period):
 
 
 @lean_kernel
-def follow(stream, t):
+def follow_phase(stream, t):
     """Correct phase and period by one message: a straight line through all pulses seen so far, with
     the weights of least squares, that slowly forgets what lies more than MEMORY messages back."""
     k = np.rint((t - stream.phase) / stream.fine)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.layout import NO_SLOT, Gate, Place, Reason, Records
+from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Place, Records
 from tidegate.batching.period import median
 from tidegate.core.numba import lean_inline
 from tidegate.core.outcomes import Int32s, Int64s
@@ -29,7 +29,7 @@ __all__ = [
     "DATA_FIELDS",
     "REASONS",
     "SUMMARY_FIELDS",
-    "Decision",
+    "BatchDecision",
     "data_columns",
     "summaries",
     "why_not_gating",
@@ -178,7 +178,7 @@ def _write_unseen(a, call, n):
         part.jitter = np.nan
 
 
-class Decision(NamedTuple):
+class BatchDecision(NamedTuple):
     """What one call decided, row by row and batch by batch."""
 
     order: Int64s
@@ -192,8 +192,8 @@ class Decision(NamedTuple):
     """Rows of the call that brought a name for the first time."""
 
 
-REASONS = tuple(reason.name.lower() for reason in Reason)
-"""What users read for each Reason, by number."""
+REASONS = tuple(reason.name.lower() for reason in CloseReason)
+"""What users read for each CloseReason, by number."""
 
 DATA_FIELDS = (
     pa.field("batch_id", pa.int64()),
@@ -238,34 +238,34 @@ SUMMARY_FIELDS = (
 """One row per batch, behind the carried key columns."""
 
 
-def data_columns(decision: Decision) -> list[pa.Array]:
+def data_columns(decision: BatchDecision) -> list[pa.Array]:
     """The columns of DATA_FIELDS for the rows that leave, in order."""
     batches = decision.batches
     rows = batches["rows"]
     slot = decision.slot
     return [
-        _column(np.repeat(batches["id"], rows)),
-        _column(np.repeat(batches["start"], rows)),
-        _column(np.repeat(batches["end"], rows)),
-        _reasons(batches["reason"], rows),
-        _column(slot, slot == NO_SLOT),
+        _number_column(np.repeat(batches["id"], rows)),
+        _number_column(np.repeat(batches["start"], rows)),
+        _number_column(np.repeat(batches["end"], rows)),
+        _reason_texts(batches["reason"], rows),
+        _number_column(slot, slot == NO_SLOT),
         pa.array(decision.late),
     ]
 
 
-def summaries(decision: Decision, labels: pa.Array) -> list[pa.Array]:
+def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
     """The columns of SUMMARY_FIELDS, one row per batch; `labels` are the streams of the parts."""
     batches = decision.batches
     offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
     return [
-        _column(batches["id"]),
-        _column(batches["start"]),
-        _column(batches["end"]),
-        _reasons(batches["reason"], np.ones(len(batches), np.int64)),
-        _column(batches["rows"]),
-        _column(batches["late"]),
-        _column(batches["early"]),
-        _column(batches["moved"]),
+        _number_column(batches["id"]),
+        _number_column(batches["start"]),
+        _number_column(batches["end"]),
+        _reason_texts(batches["reason"], np.ones(len(batches), np.int64)),
+        _number_column(batches["rows"]),
+        _number_column(batches["late"]),
+        _number_column(batches["early"]),
+        _number_column(batches["moved"]),
         pa.array(batches["complete"] != 0),
         pa.ListArray.from_arrays(
             pa.array(offsets), _streams(decision.parts, labels), type=SUMMARY_FIELDS[-1].type
@@ -273,7 +273,7 @@ def summaries(decision: Decision, labels: pa.Array) -> list[pa.Array]:
     ]
 
 
-def _column(values: NDArray[Any], null: NDArray[np.bool_] | None = None) -> pa.Array:
+def _number_column(values: NDArray[Any], null: NDArray[np.bool_] | None = None) -> pa.Array:
     """Numbers as an Arrow column, without a copy of its own: `pa.array` takes ten times as long for
     a short one, and these columns are as short as a call has batches."""
     values = np.ascontiguousarray(values)
@@ -294,7 +294,7 @@ _TEXT = [text.encode() for text in REASONS]
 _LENGTH = np.array([len(text) for text in _TEXT], np.int64)
 
 
-def _reasons(numbers: Int64s, repeats: Int64s) -> pa.Array:
+def _reason_texts(numbers: Int64s, repeats: Int64s) -> pa.Array:
     """Reasons as text, each as often as `repeats` says. Written run by run: neighbours mostly have
     the same reason."""
     edges = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -312,15 +312,15 @@ def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
     no_grid = parts["expected"] < 0
     columns = [
         labels,
-        _column(parts["rows"]),
-        _column(parts["expected"], no_grid),
-        _column(parts["missing"], no_grid),
-        _column(parts["late"]),
-        _column(parts["early"]),
-        _column(parts["rate"], np.isnan(parts["rate"])),
-        _column(parts["jitter"], np.isnan(parts["jitter"])),
-        _column(parts["skew"], parts["skew_known"] == 0),
-        _column(parts["corrected"]),
+        _number_column(parts["rows"]),
+        _number_column(parts["expected"], no_grid),
+        _number_column(parts["missing"], no_grid),
+        _number_column(parts["late"]),
+        _number_column(parts["early"]),
+        _number_column(parts["rate"], np.isnan(parts["rate"])),
+        _number_column(parts["jitter"], np.isnan(parts["jitter"])),
+        _number_column(parts["skew"], parts["skew_known"] == 0),
+        _number_column(parts["corrected"]),
         _why_not(parts["gate"], parts["rate"]),
     ]
     return pa.StructArray.from_arrays(columns, fields=_STREAM_FIELDS)

@@ -21,7 +21,7 @@ from tidegate.batching.held import (
     LiveTables,
     change_length,
     check_held_table,
-    compile_kernels,
+    compile_batching,
     held_records,
     held_table,
     kernel_call,
@@ -31,8 +31,8 @@ from tidegate.batching.kernel import STALL_LENGTHS
 from tidegate.batching.layout import (
     MAX_CHANGES,
     NEVER,
+    CloseReason,
     KernelCall,
-    Reason,
     check_state_values,
     lane_records,
     state_columns,
@@ -41,7 +41,7 @@ from tidegate.batching.layout import (
 from tidegate.batching.report import (
     DATA_FIELDS,
     SUMMARY_FIELDS,
-    Decision,
+    BatchDecision,
     data_columns,
     summaries,
 )
@@ -197,7 +197,7 @@ or infinite
             raise StateError("state of batching is corrupt: a key column is missing")
 
     def compile(self) -> None:
-        compile_kernels()
+        compile_batching()
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         self._check(rows)
@@ -372,7 +372,7 @@ or infinite
         decision = held_table(state).settle(state, call, lanes, everything=everything)
         return self._let_out(state, decision, wall_ns)
 
-    def _let_out(self, state: State, decision: Decision, wall_ns: int) -> list[Outcome]:
+    def _let_out(self, state: State, decision: BatchDecision, wall_ns: int) -> list[Outcome]:
         """Rows and summaries of the batches that were decided."""
         out: list[Outcome] = []
         batches, held, tables = decision.batches, held_table(state), live_tables(state)
@@ -395,14 +395,16 @@ or infinite
             held.compact()
         return out + self._hand_on(state)
 
-    def _carried(self, state: State, rows: pa.RecordBatch, decision: Decision) -> list[pa.Array]:
+    def _carried(
+        self, state: State, rows: pa.RecordBatch, decision: BatchDecision
+    ) -> list[pa.Array]:
         """The key columns of the summaries: those of the first row of each batch, and for an empty
         batch those of the first row of its lane, which the table `keys` keeps."""
         if not self.keys:
             return []
         batches = decision.batches
         keys = rows.select(list(self.keys))
-        first = np.flatnonzero(batches["reason"] == Reason.FIRST)
+        first = np.flatnonzero(batches["reason"] == CloseReason.FIRST)
         if len(first):
             lanes = pa.array(batches["lane"][first].astype(np.int32))
             new = take(keys, batches["first"][first]).append_column(LANE, lanes)
