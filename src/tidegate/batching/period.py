@@ -11,8 +11,8 @@ out of order add nothing.
 
 With `rates="any"` the median is only the beginning: from then on a straight line through the pulses
 (time over pulse number) is followed message by message (`follow_phase`). Its slope is the period,
-as a real number; its newest point is the phase. So 29.97 Hz stays 29.97 Hz, and a clock that drifts is
-followed.
+as a real number; its newest point is the phase. So 29.97 Hz stays 29.97 Hz, and a clock that
+drifts is followed.
 """
 
 from __future__ import annotations
