@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tidegate.core.columns import LANE
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, End, Outcome
-from tidegate.core.state import LANE
 from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark, TimeColumn
 

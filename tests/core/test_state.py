@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.state import LANE, Column, Layout, State, as_text, concat
+from tidegate.core.arrow import as_text, concat
+from tidegate.core.columns import LANE
+from tidegate.core.state import Column, Layout, State
 
 LAYOUT = Layout(
     {"count": Column(np.int64), "newest": Column(np.int64, (2,), -1)}, tables=("held", "more")

@@ -332,6 +332,3 @@ def compile_kernels() -> None:
     for kind in (pa.float32(), pa.float64()):
         lists = pa.array([[1.0], [2.0]], pa.list_(kind))
         take(pa.record_batch({"v": lists}), np.array([1, 0]))
-
-
-joint_codes, column_codes = factorize, factorize_column  # old names, until no room uses them

@@ -102,6 +102,3 @@ def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
     *columns, time_ns, lane = each(keep, work) if len(kept) >= MANY else map(keep, work)
     made = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
     return Collection(made, time_ns, lane, collection.wall_ns)
-
-
-Picked, take_rows = LazyRows, take  # old names, until no room uses them

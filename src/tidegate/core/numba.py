@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["as_readonly", "frozen", "kernel", "lean_inline", "lean_inner", "lean_kernel"]
+__all__ = ["as_readonly", "kernel", "lean_inline", "lean_inner", "lean_kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,6 +93,3 @@ def as_readonly(array: NDArray[Any]) -> NDArray[Any]:
     view = (array if array.flags.c_contiguous else np.ascontiguousarray(array)).view()
     view.flags.writeable = False
     return view
-
-
-frozen = as_readonly  # the old name, until no room uses it

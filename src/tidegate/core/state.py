@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.arrow import as_text, concat
+from tidegate.core.arrow import concat
 from tidegate.core.columns import LANE
 from tidegate.core.numba import kernel
 from tidegate.errors import StateError
 
-__all__ = ["LANE", "Column", "Layout", "State", "as_text", "concat", "require_int64"]
+__all__ = ["Column", "Layout", "State", "require_int64"]
 
 
 @dataclass(frozen=True)
