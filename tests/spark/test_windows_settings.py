@@ -36,11 +36,6 @@ from tidegate.windows import (
 )
 
 
-def longest(values: pa.Array) -> int:
-    """A function of the user's that takes texts only."""
-    return max(len(text) for text in values.to_pylist())
-
-
 CASES: dict[str, dict[str, Any]] = {
     "rows": {
         "window": Tumbling("500 ms"), "deduplicate_by": "topic", "stats": True,
@@ -51,7 +46,10 @@ CASES: dict[str, dict[str, Any]] = {
         "aggregates": {
             "n": "count", "first": ("first", "topic"), "least": ("min", "topic"),
             "kinds": ("count_distinct", "topic"),
-            "longest": Aggregate(longest, "topic", type=pa.int64()),
+            # A function of the user's that takes texts only.
+            "longest": Aggregate(
+                lambda v: max(len(text) for text in v.to_pylist()), "topic", type=pa.int64()
+            ),
         },
     },
     "reemit": {
