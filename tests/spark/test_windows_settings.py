@@ -35,7 +35,6 @@ from tidegate.windows import (
     Window,
 )
 
-
 CASES: dict[str, dict[str, Any]] = {
     "rows": {
         "window": Tumbling("500 ms"), "deduplicate_by": "topic", "stats": True,

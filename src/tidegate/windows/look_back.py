@@ -142,7 +142,7 @@ class RowWindows:
         else:
             due = due[np.lexsort((serial[due], lane[due]))]
         by = np.lexsort((serial, time, lane))
-        # Lanes apart by rank: a range of one lane never reaches into the next.
+        # LaneState apart by rank: a range of one lane never reaches into the next.
         low, high = time[due] - self.back, time[due] + self.ahead
         first = _rank(lane[by], time[by], lane[due], low, right=False)
         last = _rank(lane[by], time[by], lane[due], high, right=True)

@@ -72,10 +72,18 @@ class Memory:
     """
 
     budget: int = 100 * MB
+    """Bytes in all, at least 1. 100 MB is what one stage of a worker can usually spare."""
     high_water: float = 0.8
+    """Above this part a row is admitted with a warning level; above 0, at most `emergency`."""
     emergency: float = 0.95
+    """Above this part open windows are flushed, then the policy decides; at most 1. The rest is
+    room for the row that is being admitted."""
     policy: MemoryPolicy | str = MemoryPolicy.FLUSH
+    """What happens when flushing did not make room; see `MemoryPolicy`. By name or value."""
     components: Mapping[str, int] | None = None
+    """Bytes of single components, which are limits of their own: `ingestion` (buffered rows, 50
+    MB), `rate` (1 MB), `compaction` (20 MB), `window_metadata` (open windows and accumulators, 5
+    MB). Those left out keep these values, or the whole budget where that is smaller."""
 
     def __post_init__(self) -> None:
         _bytes("budget", self.budget)
@@ -115,7 +123,11 @@ class Memory:
         }
 
     def part(self, name: str) -> int:
-        """The budget of one component."""
+        """The budget of one component.
+
+        Args:
+            name: which.
+        """
         assert self.components is not None
         return self.components[name]
 
@@ -154,11 +166,19 @@ class MemoryGuard:
     """Holds bytes of a tracker until released; releasing twice is harmless."""
 
     def __init__(self, tracker: MemoryTracker, size: int, component: str) -> None:
+        """Made by `MemoryTracker.allocate`.
+
+        Args:
+            tracker: whose bytes they are.
+            size: how many.
+            component: of which component.
+        """
         self._tracker = tracker
         self.size = size
         self.component = component
 
     def release(self) -> None:
+        """Give the bytes back."""
         size, self.size = self.size, 0
         self._tracker._give_back(size, self.component)
 
@@ -183,6 +203,11 @@ class MemoryTracker:
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
+        """Start with nothing in use.
+
+        Args:
+            memory: budget and marks; 100 MB by default.
+        """
         self.memory = memory or Memory()
         self._freed = threading.Condition()
         self._used = dict.fromkeys(COMPONENTS, 0)
@@ -203,7 +228,12 @@ class MemoryTracker:
     def allocate(
         self, size: int, component: str = "ingestion"
     ) -> tuple[Admission, MemoryGuard | None]:
-        """A guard over `size` bytes, or none and why not."""
+        """A guard over `size` bytes, or none and why not.
+
+        Args:
+            size: bytes.
+            component: whose budget they count against.
+        """
         with self._freed:
             verdict = self._judge(size, component)
             if verdict in (Admission.EMERGENCY, Admission.TOO_LARGE):
@@ -212,14 +242,25 @@ class MemoryTracker:
             return verdict, MemoryGuard(self, size, component)
 
     def wait(self, size: int, component: str = "ingestion", timeout: float | None = None) -> bool:
-        """Block until `size` bytes could be had (policy `block`); false when time is up."""
+        """Block until `size` bytes could be had; false when time is up.
+
+        Args:
+            size: bytes.
+            component: whose budget they would count against.
+            timeout: seconds; None: for ever.
+        """
         with self._freed:
             return self._freed.wait_for(
                 lambda: self._judge(size, component) is not Admission.EMERGENCY, timeout
             )
 
     def hold(self, component: str, size: int) -> None:
-        """Set what a component holds in all; waiting callers look again."""
+        """Set what a component holds in all; waiting callers look again.
+
+        Args:
+            component: which.
+            size: bytes.
+        """
         with self._freed:
             self._used[component] = size
             self._freed.notify_all()

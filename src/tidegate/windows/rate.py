@@ -19,7 +19,7 @@ from tidegate.core.checks import duration, int_in
 from tidegate.core.numba import lean_kernel
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import UNSET, Duration
-from tidegate.windows.kernels.layout import Int, Lanes
+from tidegate.windows.kernels.layout import Int, LaneState
 
 __all__ = ["RateMonitor", "fitting_duration"]
 
@@ -99,7 +99,7 @@ def adapted(current: float, wanted: float) -> Any:
 
 
 @lean_kernel
-def recent_rate(lanes: Lanes, lane: Int, t: Int, opened: bool, target: Int) -> Any:
+def recent_rate(lanes: LaneState, lane: Int, t: Int, opened: bool, target: Int) -> Any:
     """Rows per second over the open window and the one before it, row at t included: a horizon that
     shrinks and grows with the windows themselves. Once the open window has half of its target it
     speaks for itself, so a jump is seen within the window in which it happens."""

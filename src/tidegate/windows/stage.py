@@ -13,8 +13,8 @@ itself says that nothing before t is missing and closes what ends there, so the 
 emissions is a function of the rows alone. A late row brings the watermark it was late for and is
 judged by that one, so that what `NextWindow` and `Reemit` make of it is a function of the rows too.
 
-How a call runs. Every transition opens a `Decision` on the state: the open panes as arrays, with
-room for new ones. A kernel decides (`kernels/`): which rows join which pane, which panes fire,
+How a call runs. Every transition opens a `WindowDecision` on the state: the open panes as arrays,
+with room for new ones. A kernel decides (`kernels/`): which rows join which pane, which panes fire,
 which are closed for good. Then the decision is applied: accumulators or rows move, fired panes
 become output, what lives on becomes the state again. Nothing in this file looks at a single row.
 """
@@ -59,7 +59,7 @@ from tidegate.windows.kernels.layout import (
     STACK,
     Call,
     Family,
-    Lanes,
+    LaneState,
     LateRows,
     Panes,
     Reason,
@@ -160,7 +160,7 @@ class Given(NamedTuple):
 
 
 @dataclass
-class Decision:
+class WindowDecision:
     """The arrays of one kernel call, and what it decided."""
 
     call: Call
@@ -184,7 +184,7 @@ class Decision:
     alive: NDArray[np.bool_] = field(default_factory=lambda: _NO_FLAGS)
     """Panes that stay in the state."""
 
-    def trimmed(self) -> Decision:
+    def trimmed(self) -> WindowDecision:
         """Cut the lists to what the kernel has written."""
         n, s = int(self.call.totals.panes[0]), int(self.call.totals.steps[0])
         panes = Panes(*(column[:n] for column in self.call.panes))
@@ -478,9 +478,9 @@ class Window(Operator):
             "counters": Column(np.int64, (len(COUNTERS),), merge="sum"),
         }
         if self.program.rate is not None:
-            arrays |= {name: Column(np.int64) for name in Lanes._fields[2:5]}
+            arrays |= {name: Column(np.int64) for name in LaneState._fields[2:5]}
         if self.window.family is Family.ADAPTIVE:
-            arrays |= {name: Column(np.int64) for name in Lanes._fields[5:9]}
+            arrays |= {name: Column(np.int64) for name in LaneState._fields[5:9]}
             arrays["duration"] = Column(np.float64)
         return Layout(arrays, ("open", "slots", "rows", "sent"))
 
@@ -585,7 +585,7 @@ class Window(Operator):
         tables = (state.tables[name] for name in ("open", "slots"))
         out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
         if "duration" in state.arrays:
-            rates = [state.arrays[name] for name in Lanes._fields[5:]]
+            rates = [state.arrays[name] for name in LaneState._fields[5:]]
             out["rate_bytes"] = sum(array.nbytes for array in rates)
             known = state.arrays["duration"][state.arrays["duration"] > 0]
             out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
@@ -698,7 +698,7 @@ class Window(Operator):
         rows: Rows,
         verdicts: Verdicts,
         first: int,
-    ) -> tuple[Decision, int]:
+    ) -> tuple[WindowDecision, int]:
         """Let the kernel of this kind of window decide rows from `first` on."""
         n, lanes = len(rows.time) - first, kernel_lanes(state)
         if self.accepts_any_order and not plan.buffered and not plan.sized:
@@ -976,7 +976,7 @@ class Window(Operator):
         self,
         state: State,
         plan: Plan,
-        decision: Decision,
+        decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None = None,
     ) -> list[Outcome]:
@@ -1014,7 +1014,7 @@ class Window(Operator):
             return []
         return [Collection(made.rows, np.ascontiguousarray(made.time), lanes, wall_ns)]
 
-    def _save(self, state: State, plan: Plan, decision: Decision) -> None:
+    def _save(self, state: State, plan: Plan, decision: WindowDecision) -> None:
         """Write the panes that live on back to the state."""
         which = np.flatnonzero(decision.alive)
         if len(which) == 0:
@@ -1061,7 +1061,7 @@ class Window(Operator):
         self,
         state: State,
         plan: Plan,
-        decision: Decision,
+        decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None,
     ) -> tuple[Emits | None, Emitted | None]:
@@ -1117,7 +1117,7 @@ class Window(Operator):
         self,
         state: State,
         plan: Plan,
-        decision: Decision,
+        decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None,
     ) -> tuple[Emits | None, Emitted | None]:
@@ -1180,7 +1180,7 @@ class Window(Operator):
         return codes[n:], codes[:n]
 
     def _partition_columns(
-        self, state: State, rows: pa.RecordBatch, decision: Decision
+        self, state: State, rows: pa.RecordBatch, decision: WindowDecision
     ) -> dict[str, pa.Array]:
         """The partition values of every pane: of the table it came from, or of its first row."""
         steps = decision.call.steps
@@ -1264,17 +1264,17 @@ class Window(Operator):
 # -- the state as kernels see it ------------------------------------------------------------------
 
 
-def kernel_lanes(state: State) -> Lanes:
+def kernel_lanes(state: State) -> LaneState:
     """The arrays of the state that kernels read and write."""
     arrays = state.arrays
     none = np.zeros(0, np.int64)
-    found: list[NDArray[Any]] = [arrays.get(name, none) for name in Lanes._fields[:-1]]
-    return Lanes._make([*found, arrays.get("duration", np.zeros(0))])
+    found: list[NDArray[Any]] = [arrays.get(name, none) for name in LaneState._fields[:-1]]
+    return LaneState._make([*found, arrays.get("duration", np.zeros(0))])
 
 
 def open_decision(
     state: State, settings: Settings, rows: int = 0, copies: int = 1, parts: Int64s | None = None
-) -> Decision:
+) -> WindowDecision:
     """The open panes of the state as arrays, with room for what `rows` rows may open.
 
     Args:
@@ -1324,7 +1324,7 @@ def open_decision(
             order = np.argsort(panes.start[:n], kind="stable")
         keys = panes.start if settings.family == Family.ALIGNED else panes.part
         link_panes(panes, order, call.head, call.table, keys, not session)
-    return Decision(call, settings, n)
+    return WindowDecision(call, settings, n)
 
 
 def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:
@@ -1342,7 +1342,11 @@ def _late_rows(rows: Collection, behind: Int64s) -> Late:
 
 
 def _by_group(
-    plan: Plan, held: pa.RecordBatch | None, at: Int64s, decision: Decision, given: Given | None
+    plan: Plan,
+    held: pa.RecordBatch | None,
+    at: Int64s,
+    decision: WindowDecision,
+    given: Given | None,
 ) -> tuple[Slots, Steps | RowSlots, int]:
     """All slots (those of the state first), the moves on slots, and how many groups there may be.
 
@@ -1372,7 +1376,7 @@ def _by_group(
     return slots, steps, total
 
 
-def _rows_of_fired(decision: Decision, owner: Int64s) -> tuple[Int64s, Int64s]:
+def _rows_of_fired(decision: WindowDecision, owner: Int64s) -> tuple[Int64s, Int64s]:
     """The rows of every fired pane: its own, or where panes accumulate all up to it.
 
     Args:
@@ -1406,7 +1410,7 @@ def _with_serial(rows: pa.RecordBatch, serial: Int64s) -> pa.RecordBatch:
     return rows.set_column(at, SERIAL, pa.array(np.ascontiguousarray(serial)))
 
 
-def _follow_merges(state: State, decision: Decision) -> None:
+def _follow_merges(state: State, decision: WindowDecision) -> None:
     """What was emitted of a session that became part of another is that one's to take back."""
     sent = state.tables["sent"]
     if sent is None:
@@ -1418,7 +1422,7 @@ def _follow_merges(state: State, decision: Decision) -> None:
     state.tables["sent"] = _with_serial(sent, serial)
 
 
-def _forget_sent(state: State, decision: Decision) -> None:
+def _forget_sent(state: State, decision: WindowDecision) -> None:
     """Emissions of windows closed for good can no longer be taken back."""
     sent = state.tables["sent"]
     if sent is None:

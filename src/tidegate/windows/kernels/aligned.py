@@ -28,7 +28,7 @@ from tidegate.windows.kernels.firing import admit, pass_time, try_fire
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
-    Lanes,
+    LaneState,
     LateRows,
     Programs,
     Rows,
@@ -117,7 +117,7 @@ def assign_aligned(
     rows: Rows,
     settings: Settings,
     programs: Programs,
-    lanes: Lanes,
+    lanes: LaneState,
     call: Call,
     verdicts: Verdicts,
 ) -> Int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidegate.core.numba import lean_kernel
 from tidegate.core.outcomes import Int64s
-from tidegate.windows.kernels.layout import Call, Int, Lanes, Panes, Settings, Step
+from tidegate.windows.kernels.layout import Call, Int, LaneState, Panes, Settings, Step
 
 
 @lean_kernel
@@ -75,7 +75,7 @@ def link_panes(
 
 @lean_kernel
 def open_pane(
-    call: Call, lanes: Lanes, lane: Int, start: Int, end: Int, t: Int, wall: Int, part: Int
+    call: Call, lanes: LaneState, lane: Int, start: Int, end: Int, t: Int, wall: Int, part: Int
 ) -> Int:
     """Open a window of the lane, still without rows, at the head of the lane's chain."""
     panes = call.panes
@@ -180,7 +180,7 @@ def add_row(call: Call, e: Int, i: Int, t: Int, size: Int, held: Int) -> None:
 
 
 @lean_kernel
-def rate_changed(lanes: Lanes, lane: Int, t: Int, period: Int, change: Int) -> bool:
+def rate_changed(lanes: LaneState, lane: Int, t: Int, period: Int, change: Int) -> bool:
     """Count the row into its period. True for the first row after a period that differs from the
     one before it by more than `change` millionths."""
     number = t // period

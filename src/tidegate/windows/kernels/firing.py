@@ -11,7 +11,7 @@ from tidegate.windows.kernels.layout import (
     Family,
     Flags,
     Int,
-    Lanes,
+    LaneState,
     Op,
     Panes,
     Program,
@@ -130,7 +130,7 @@ def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> Non
 
 @lean_kernel
 def pass_time(
-    call: Call, settings: Settings, lanes: Lanes, rows: Rows, i: Int, lane: Int, t: Int
+    call: Call, settings: Settings, lanes: LaneState, rows: Rows, i: Int, lane: Int, t: Int
 ) -> Int:
     """Move the lane's watermark as far as row i itself says, closing what that completes.
 

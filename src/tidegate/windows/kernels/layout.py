@@ -15,7 +15,7 @@ Everything a kernel reads or writes comes in a few named tuples:
     Rows        the collection: lane, time, size of every row, and what conditions said of it
     Settings    the configuration of the stage as whole numbers, and the wall time of the call
     Programs    the compiled triggers
-    Lanes       the state per lane: watermark, next serial number, rates
+    LaneState       the state per lane: watermark, next serial number, rates
     Call        the panes, and the lists the kernel writes
     Verdicts    what became of each row
 
@@ -223,7 +223,7 @@ class Rows(NamedTuple):
     """State windows: the conditions. Empty for others."""
 
 
-class Lanes(NamedTuple):
+class LaneState(NamedTuple):
     """State per lane. Arrays a stage has no use for are empty."""
 
     watermark: Int64s

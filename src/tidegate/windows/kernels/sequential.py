@@ -18,7 +18,7 @@ from tidegate.windows.kernels.layout import (
     Call,
     Family,
     Int,
-    Lanes,
+    LaneState,
     LateRows,
     Programs,
     Reason,
@@ -37,7 +37,7 @@ def assign_sequential(
     rows: Rows,
     settings: Settings,
     programs: Programs,
-    lanes: Lanes,
+    lanes: LaneState,
     call: Call,
     verdicts: Verdicts,
 ) -> Int:
