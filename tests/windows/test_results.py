@@ -342,3 +342,29 @@ def test_a_row_larger_than_the_budget_has_a_reason_of_its_own() -> None:
     out = stage.process(state, collection([1, 2], v=["x" * 50, "x" * 500]))
     assert [o.reason.to_pylist() for o in out if isinstance(o, Dropped)] == [["too_large"]]
     assert len(data(stage.flush(state))) == 1
+
+
+def test_groups_when_early_panes_took_every_row() -> None:
+    stage = Window(Tumbling(10), AfterCount(2), aggregates={"n": "count"}, group_by=("g",))
+    stage.compile()
+    state = stage.open()
+    out = stage.process(state, collection([1, 2], g=["a", "b"]))
+    out += stage.advance(state, Watermark.at(9))
+    out += stage.process(state, collection([11, 12], g=["a", "b"]))
+    out += stage.flush(state)
+    assert [(r["g"], r["n"]) for r in data(out)] == [("a", 1), ("b", 1)] * 2
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        Window(kind, aggregates=aggregates, group_by=group_by, **more)
+        for kind in (Tumbling(10), Sliding(20, 5), Session(4), CountWindow(3), Adaptive(),
+                     LookBack(5), StateWindow(lambda rows: 1 / 0, True, ("p",)))
+        for aggregates, group_by in (((), ()), ({"n": "count"}, ("city",)),
+                                     ({"q": ("stddev", "speed")}, ()))
+        for more in ({}, {"deduplicate_by": "id", "stats": True, "affected": "who"})
+    ],
+)  # fmt: skip
+def test_compiling_touches_nothing_of_the_users(stage: Window) -> None:
+    stage.compile()

@@ -1357,6 +1357,8 @@ def _by_group(
         decision: of the kernel.
         given: the rows.
     """
+    if held is None and given is None:  # early panes have taken every row
+        return no_slots(), decision.call.steps, 1
     columns = []
     for name in plan.group_by:
         parts = [] if held is None else [held.column(f"first:{name}")]
