@@ -35,7 +35,7 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 docs: $(VENV)/.docs ## the site, in build/site, with pictures drawn from what the operators do now
-	$(BIN)/python docs/scenarios --to docs/pictures
+	$(BIN)/python docs/scenarios --to docs/pictures --rules docs/explain
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP) ## measure beside peers and limits (an hour; ARGS=--resume goes on, ARGS=keys-100 is one piece)

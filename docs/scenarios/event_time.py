@@ -33,6 +33,7 @@ def run(
     facts: dict[str, Any] = {"in order": "", "late": {}, "errors": [], "watermarks": []}
     picture.facts = facts
     mark = UNSET
+    kinds: dict[str, str] = {}
     for n, given in enumerate(times_ms):
         value = str(given * MS) if isinstance(given, int) else given
         rows = {"id": [names[n]], "t": pa.array([value], pa.string())}
@@ -40,17 +41,19 @@ def run(
             rows["source"] = [sources[n]]
         wall = walls[n] * MS if walls else n
         out = [*flow.wake(wall), *flow.process(pa.record_batch(rows), wall_ns=wall)]
-        kind = _note(picture, n, out)
+        kinds |= _note(picture, n, out)
+        marks = [int(o.time_ns.max()) for o in out if isinstance(o, Watermark)]
+        mark = max([mark, *marks])
+        facts["watermarks"].append(None if mark == UNSET else round(mark / MS))
+        if mark != UNSET:
+            picture.stair(n, mark)
+    kinds |= _note(picture, len(times_ms), flow.end())
+    for n, given in enumerate(times_ms):
+        kind = kinds.get(names[n], "in order")
         at = given * MS if isinstance(given, int) else 0
         shape = {"late": "diamond", "error": "cross"}.get(kind, "dot")
         colour = {"late": "late", "error": "error"}.get(kind, "data")
         picture.dot(n, at, colour, shape, f"{names[n]} at {given} ms: {kind}")
-        marks = [int(o.time_ns.max()) for o in out if isinstance(o, Watermark)]
-        mark = max([mark, *marks])
-        facts["watermarks"].append(None if mark == UNSET else mark // MS)
-        if mark != UNSET:
-            picture.stair(n, mark)
-    _note(picture, len(times_ms), flow.end())
     picture.explain_used({
         ("data", "dot"): "row at its event time", ("late", "diamond"): "late",
         ("error", "cross"): "error", ("mark", "line"): "watermark after each arrival",
@@ -58,27 +61,31 @@ def run(
     return picture
 
 
-def _note(picture: Picture, lane: int, out: list[Any]) -> str:
-    """Say beside a line what left, and what became of the row that came."""
+def _note(picture: Picture, lane: int, out: list[Any]) -> dict[str, str]:
+    """Write beside a line what left with that arrival; return the rows that are late or errors.
+
+    A row ahead of its source is held until the next rows confirm or refute it, so an error may be
+    reported beside a later line than that of its row."""
     facts: dict[str, Any] = picture.facts
-    kind = "in order"
+    kinds: dict[str, str] = {}
     for outcome in out:
         if isinstance(outcome, Collection) and len(outcome):
             names = " ".join(outcome.rows.column("id").to_pylist())
             facts["in order"] = (facts["in order"] + " " + names).strip()
             picture.note(lane, picture.end_ns, f"leaves: {names}")
         elif isinstance(outcome, Late):
-            kind = "late"
             (name,) = outcome.rows.column("id").to_pylist()
-            late = int(outcome.lateness_ns[0]) // MS
+            late = round(int(outcome.lateness_ns[0]) / MS)
+            kinds[name] = "late"
             facts["late"][name] = late
-            picture.note(lane, picture.end_ns, f"late by {late} ms")
+            picture.note(lane, picture.end_ns, f"{name} is late by {late} ms")
         elif isinstance(outcome, StreamError):
-            kind = "error"
+            (name,) = outcome.rows.column("id").to_pylist()
             reason = outcome.reason.to_pylist()[0]
+            kinds[name] = "error"
             facts["errors"].append(reason)
-            picture.note(lane, picture.end_ns, "error: " + reason[:48])
-    return kind
+            picture.note(lane, picture.end_ns, f"{name} is an error: {reason[:44]}")
+    return kinds
 
 
 def stage(tolerance: int, **more: Any) -> EventtimeWatermark:
@@ -108,14 +115,16 @@ def equality() -> Picture:
 
 @scenario("event-time", "No tolerance")
 def none() -> Picture:
-    """With a tolerance of zero every row that is behind a newer one is late."""
+    """With a tolerance of zero every row that is older than the newest is late; a row with the
+    same time as the newest is on time."""
     return run([10, 30, 20, 40, 35, 60], stage(0), end_ms=80)
 
 
 @scenario("event-time", "A clock that jumps ahead")
 def jump() -> Picture:
-    """A row further ahead than maxFutureSkew is reported and does not move time; without this
-    guard one wrong clock makes every other row late."""
+    """A row further ahead than maxFutureSkew is held until the rows after it confirm or refute it.
+    Refuted, it is reported and does not move time; without this guard one wrong clock makes every
+    other row late."""
     return run([10, 30, 86_400_000, 20, 50, 40], stage(25, max_future_skew="1 s"), end_ms=80)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -11,7 +12,7 @@ from pathlib import Path
 from tidegate.errors import ConfigError
 from tidegate.report.picture import Picture
 
-__all__ = ["FAMILIES", "Scenario", "all_scenarios", "scenario", "write_scenarios"]
+__all__ = ["FAMILIES", "Scenario", "all_scenarios", "refresh_rules", "scenario", "write_scenarios"]
 
 FAMILIES = {
     "event-time": "Event time",
@@ -58,6 +59,26 @@ def all_scenarios() -> list[Scenario]:
         import_module(f"scenarios.{name}")
     order = list(FAMILIES)
     return sorted(_SCENARIOS, key=lambda s: order.index(s.family))
+
+
+def refresh_rules(folder: Path) -> list[str]:
+    """Write the rule of every scenario into the pages that show its picture.
+
+    In a page, the paragraph above `![...](../pictures/SLUG.svg)` is the rule of that scenario.
+    Returns the slugs of scenarios that no page shows."""
+    missing = []
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*.md"))}
+    for s in all_scenarios():
+        shown = re.compile(rf"\n\n[^\n]+\n\n(!\[[^\]]*\]\([^)]*/{s.slug}\.svg\))")
+        found = False
+        for page, text in pages.items():
+            pages[page], times = shown.subn(lambda m: f"\n\n{s.rule}\n\n{m[1]}", text)  # noqa: B023
+            found = found or times > 0
+        if not found:
+            missing.append(s.slug)
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
+    return missing
 
 
 def write_scenarios(to: Path, only: str | None = None) -> list[Path]:

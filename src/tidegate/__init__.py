@@ -198,9 +198,9 @@ def _in_notebook() -> None:
     """Inside IPython, show results as pictures. IPython is not imported if it is not running."""
     started = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if started is not None:
-        from tidegate.report import register_displays
+        from tidegate.report import load_ipython_extension
 
-        register_displays(started)
+        load_ipython_extension(started)
 
 
 _in_notebook()

@@ -163,6 +163,7 @@ def run(
     from tidegate.spark.runner import run_definition
 
     definition = PipelineDefinition.load(pipeline)
+    live = None
     if serve is not None:
         from tidegate.pipeline.formats import sink_path
         from tidegate.report.serve import LiveServer
@@ -175,6 +176,8 @@ def run(
         summary = run_watched(pipeline, master=master, out=out, console=errors)
     else:
         summary = run_definition(definition, master=master, out=out, console=errors)
+    if live is not None:
+        live.finish()
     if as_json:
         print(json.dumps(summary.to_json(), indent=2))
     else:
@@ -252,6 +255,7 @@ def view(
     if as_json:
         print(json.dumps(made, indent=2))
         return
+    console.print(made["headline"], markup=False, highlight=False, soft_wrap=True)
     sample = "" if made["messages"] == made["of"] else f" (a sample of {made['of']:,})"
     console.print(
         f"wrote [bold]{made['page']}[/] ({made['bytes'] / 1e6:.1f} MB): "

@@ -68,6 +68,9 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self._ask(f"{domain}.enable")
+        self.resize(width, height)
+
+    def resize(self, width: int, height: int) -> None:
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=False)  # fmt: skip
 
@@ -80,6 +83,11 @@ class Browser:
     def visit(self, url: str, wait: float = 60) -> None:
         self._ask("Page.navigate", url=url)
         self.until("window.tidegate !== undefined", wait)
+
+    def leave(self) -> None:
+        self._ask("Page.navigate", url="about:blank")
+        self.until("location.href === 'about:blank'")
+        self.problems.clear()
 
     def until(self, condition: str, wait: float = 20) -> None:
         end = time.monotonic() + wait

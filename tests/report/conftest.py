@@ -23,12 +23,19 @@ from browser import Browser, chromium  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def one_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if chromium() is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium, or set CHROMIUM")
     made = Browser(tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Iterator[Browser]:
+    """The browser, which leaves its page after the test: a live page would go on asking."""
+    yield one_browser
+    one_browser.leave()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -55,8 +56,6 @@ def test_every_page_of_the_site_is_linked_and_its_pictures_are_there() -> None:
 
 
 def _links(text: str) -> list[str]:
-    import re
-
     found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
     return [target for target in found if "://" not in target]
 
@@ -71,3 +70,22 @@ def test_the_pictures_of_the_site_are_what_the_operators_do_now() -> None:
         if (pictures / f"{s.slug}.svg").read_text() != s.draw().svg()
     ]
     assert stale == [], "run: python docs/scenarios --to docs/pictures"
+
+
+def test_the_rules_in_the_pages_are_those_of_the_scenarios(tmp_path: Path) -> None:
+    from scenarios import refresh_rules
+
+    pages = {page.name: page.read_text() for page in (HOME / "docs" / "explain").glob("*.md")}
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text)
+    assert refresh_rules(tmp_path) == []  # every scenario is shown
+    stale = [name for name, text in pages.items() if (tmp_path / name).read_text() != text]
+    assert stale == [], "run: python docs/scenarios --to docs/pictures --rules docs/explain"
+
+
+def test_the_code_of_the_start_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (HOME / "docs" / "start.md").read_text(), re.S)
+    messages = [(topic, n * 10**8 + shift) for n in range(5)
+                for topic, shift in (("camera", 0), ("lidar", 4 * 10**6))]  # fmt: skip
+    exec(code, {"messages": messages})
+    assert "4000000" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from tidegate.output.reader import open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.health import health_of
 from tidegate.report.page import write_page
-from tidegate.report.rows import gather
+from tidegate.report.rows import gather_messages
 from tidegate.testing.fleet import fleet
 
 VECTORS, DELTAS = 20, 4000
@@ -28,7 +28,7 @@ VECTORS, DELTAS = 20, 4000
 
 def health(out: Path) -> dict[str, Any]:
     run = open_run(str(out))
-    return health_of(run, gather(run, Roles()))
+    return health_of(run, gather_messages(run, Roles()))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidegate as tg
+from tidegate.align import Align
+from tidegate.align.recorded import align_recording
 from tidegate.core.outcomes import Outcome, Side
 from tidegate.deltas import Add, Compactor, FullMerge
 from tidegate.errors import ConfigError
@@ -198,6 +200,8 @@ def one_of_each() -> list[Any]:
         *batcher.process(pulses),
         *tg.Windows(Everything(), trigger=one_row).push({"v": 1}, time_ns=1),
         Compactor(FullMerge()).compact(chain),
+        align_recording(Align({"imu": "latest"}, reference="camera", keys=("vehicle",)),
+                        fleet(1, 2, seed=1), time="stamp", type="unixtimestamp_ns"),
     ]  # fmt: skip
 
 

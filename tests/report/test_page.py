@@ -19,7 +19,7 @@ from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.reader import open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.page import write_page
-from tidegate.report.rows import gather
+from tidegate.report.rows import gather_messages
 from tidegate.sync.stage import Synchronize
 from tidegate.testing.fleet import facts, fleet
 from tidegate.windows.kinds import Tumbling
@@ -45,7 +45,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_message_of_the_recording_is_in_the_page_once(plain: Path) -> None:
     known = facts(fleet(2, 20, seed=5, late_share=0.01))
-    messages = gather(open_run(str(plain)), Roles())
+    messages = gather_messages(open_run(str(plain)), Roles())
     by_kind = np.bincount(messages.kind, minlength=4).tolist()
     assert by_kind == [known.in_order, known.late, 0, known.unreadable + known.skewed]
     assert messages.keys == sorted(known.by_vehicle)
@@ -69,7 +69,7 @@ def test_the_page_opens_from_a_file_and_paints_without_a_complaint(
 
 
 def test_the_columns_reach_the_browser_exactly(plain: Path, browser: Browser) -> None:
-    messages = gather(open_run(str(plain)), Roles())
+    messages = gather_messages(open_run(str(plain)), Roles())
     browser.open(plain / "page.html")
     origin = int(browser.evaluate("tidegate.run.origin_ns"))
     for number in (0, len(messages) // 2, len(messages) - 1):
@@ -111,6 +111,7 @@ def test_a_click_says_where_a_message_went_and_why(
 
 def test_wheel_and_drag_move_the_view(plain: Path, browser: Browser) -> None:
     browser.open(plain / "page.html")
+    browser.evaluate("document.getElementById('fit').click()")
     before = browser.evaluate("[tidegate.timeline.a, tidegate.timeline.b]")
     browser.wheel(700, 300, -600)
     browser.until(f"tidegate.timeline.b - tidegate.timeline.a < {before[1] - before[0]}")
@@ -170,6 +171,146 @@ def test_a_click_on_a_set_a_batch_or_a_window_shows_what_it_holds(
     assert browser.problems == []
 
 
+def test_the_page_opens_where_something_happens_and_says_what(
+    plain: Path, browser: Browser
+) -> None:
+    browser.open(plain / "page.html")
+    seen = browser.evaluate(
+        """(() => { const { run, timeline } = tidegate; const topics = run.topics.length;
+          const inside = (i) => run.c.time[i] >= timeline.a && run.c.time[i] <= timeline.b
+            && Math.floor(run.c.stream[i] / topics) === timeline.key;
+          const kinds = [0, 0, 0, 0];
+          for (let i = 0; i < run.n; i++) if (inside(i)) kinds[run.c.kind[i]]++;
+          return { kinds, share: (timeline.b - timeline.a) / (run.fit[1] - run.fit[0]) }; })()"""
+    )
+    assert seen["share"] < 0.2
+    assert seen["kinds"][0] > 20  # with what is in order around it
+    assert seen["kinds"][1] + seen["kinds"][3] > 0
+    words = browser.evaluate("document.getElementById('headline').innerText")
+    assert "a year ahead" in words
+    assert "late by up to" in words
+
+
+def test_a_late_mark_wins_a_click_over_data_beside_it(plain: Path, browser: Browser) -> None:
+    browser.open(plain / "page.html")
+    found = browser.evaluate(
+        """(() => { const { run, timeline } = tidegate; const { c } = run;
+          const late = c.kind.findIndex((k) => k === 1);
+          timeline.show(Math.floor(c.stream[late] / run.topics.length));
+          const [from, to] = run.range(c.stream[late], 0);
+          const data = bisect(c.time, c.time[late], from, to);
+          const gap = Math.abs(c.time[data] - c.time[late]);
+          const pixels = timeline.w - timeline.gutter; // the two are five pixels apart
+          timeline.a = c.time[late] - gap * pixels / 10; timeline.b = timeline.a + gap * pixels / 5;
+          timeline.draw();
+          const row = timeline.rows.find((r) => r.stream === c.stream[late]);
+          const picked = timeline.nearest(row, timeline.x(c.time[data]), timeline.floor(row));
+          const apart = Math.abs(timeline.x(c.time[data]) - timeline.x(c.time[late]));
+          return [c.kind[picked.message], apart]; })()"""
+    )
+    assert found[0] == 1
+    assert found[1] == pytest.approx(5, abs=0.5)
+
+
+def test_numbers_are_plotted_and_reach_the_browser(plain: Path, browser: Browser) -> None:
+    messages = gather_messages(open_run(str(plain)), Roles())
+    assert messages.value_names == ["value"] * len(messages.topics)
+    browser.open(plain / "page.html")
+    for number in (0, len(messages) // 2):
+        seen = browser.evaluate(f"tidegate.run.c.value[{number}]")
+        assert seen == pytest.approx(float(messages.value[number]))
+    assert browser.evaluate("tidegate.timeline.rows.every((r) => tidegate.timeline.hasValues(r))")
+
+
+def test_lanes_fill_the_height(plain: Path, browser: Browser) -> None:
+    browser.open(plain / "page.html")
+    height, used = browser.evaluate(
+        "[document.getElementById('scroller').clientHeight, tidegate.timeline.height]"
+    )
+    assert height - 10 <= used <= height
+
+
+def test_long_names_are_cut_in_the_middle(plain: Path, browser: Browser) -> None:
+    browser.open(plain / "page.html")
+    cut = browser.evaluate(
+        """fitted(document.getElementById('lanes').getContext('2d'),
+        '/robot/sensors/front/left/camera/image_raw/compressed', 100)"""
+    )
+    assert cut.startswith("/robot")
+    assert cut.endswith("sed")
+    assert "…" in cut
+
+
+def test_a_narrow_screen_shows_the_lanes_without_scrolling_sideways(
+    plain: Path, browser: Browser, screenshots: Path
+) -> None:
+    browser.resize(390, 800)
+    try:
+        browser.problems.clear()
+        browser.open(plain / "page.html")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        assert browser.evaluate("document.getElementById('scroller').clientHeight") >= 250
+        assert browser.evaluate(PAINTED) > 2_000
+        browser.screenshot(screenshots / "narrow.png")
+        browser.evaluate("document.getElementById('tab-health').click()")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        assert browser.problems == []
+    finally:
+        browser.resize(1440, 860)
+
+
+CONTRAST = """(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (e) => { for (; e; e = e.parentElement) {
+    const c = parse(getComputedStyle(e).backgroundColor);
+    if (c.length === 3 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const poor = [];
+  while (walk.nextNode()) {
+    const home = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !home.checkVisibility()) continue;
+    if (["SCRIPT", "STYLE"].includes(home.tagName)) continue;
+    const pair = [light(parse(getComputedStyle(home).color)), light(behind(home))].sort();
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < 4.5) poor.push([walk.currentNode.textContent.trim(), +ratio.toFixed(2)]);
+  }
+  return poor; })()"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_has_enough_contrast(plain: Path, browser: Browser, theme: str) -> None:
+    browser.open(plain / "page.html", f"#theme={theme}")
+    browser.evaluate("tidegate.timeline.select({ message: tidegate.run.c.kind.indexOf(1) })")
+    assert browser.evaluate(CONTRAST) == []
+    browser.evaluate("document.getElementById('tab-health').click()")
+    assert browser.evaluate(CONTRAST) == []
+
+
+def test_everything_can_be_reached_by_keyboard_and_has_a_name(
+    plain: Path, browser: Browser
+) -> None:
+    browser.open(plain / "page.html")
+    nameless = browser.evaluate(
+        """[...document.querySelectorAll('button, input, canvas, li')].filter((e) =>
+          !(e.getAttribute('aria-label') || e.textContent.trim() || e.title)).length"""
+    )
+    assert nameless == 0
+    before = browser.evaluate("tidegate.timeline.a")
+    browser.evaluate(
+        """(() => { const lanes = document.getElementById('lanes'); lanes.focus();
+          lanes.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowRight' })); })()"""
+    )
+    assert browser.evaluate("tidegate.timeline.a") > before
+    browser.evaluate(
+        """(() => { const item = document.querySelectorAll('#keylist li')[2]; item.focus();
+          item.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter' })); })()"""
+    )
+    assert browser.evaluate("tidegate.timeline.key") == 1
+
+
 @pytest.mark.slow
 def test_a_million_messages_stay_small_and_quick(tmp_path: Path, browser: Browser) -> None:
     recording = fleet(10, 690, seed=3, payload_bytes=0)
@@ -198,8 +339,8 @@ def test_more_messages_than_the_limit_are_thinned_and_the_page_says_so(
 ) -> None:
     made = write_page(str(plain), str(tmp_path / "page.html"), Roles(), limit=500)
     assert 400 < made["messages"] <= 500 < made["of"]
-    whole = gather(open_run(str(plain)), Roles())
-    thinned = gather(open_run(str(plain)), Roles(), 2000)
+    whole = gather_messages(open_run(str(plain)), Roles())
+    thinned = gather_messages(open_run(str(plain)), Roles(), 2000)
     for kind in (1, 3):  # what one looks for is not thinned away
         assert np.count_nonzero(thinned.kind == kind) == np.count_nonzero(whole.kind == kind)
     browser.open(tmp_path / "page.html")
@@ -225,7 +366,7 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, plain: Path) 
     with pytest.raises(ConfigError, match="holds no run"):
         open_run(str(tmp_path))
     with pytest.raises(ConfigError, match="topic: got 'nope', is not a column"):
-        gather(open_run(str(plain)), Roles(topic="nope"))
+        gather_messages(open_run(str(plain)), Roles(topic="nope"))
     (tmp_path / "_commits").mkdir()
     (tmp_path / "_commits" / "00000000.json").write_text("{}")
     with pytest.raises(StateError, match="corrupt or newer than this version: it lacks batch"):
@@ -234,11 +375,11 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, plain: Path) 
 
 def test_rows_that_were_not_committed_are_not_shown(tmp_path: Path) -> None:
     store(tmp_path, [in_order()], fleet(1, 5, seed=2))
-    whole = len(gather(open_run(str(tmp_path)), Roles()))
+    whole = len(gather_messages(open_run(str(tmp_path)), Roles()))
     last = tmp_path / "_commits" / "00000003.json"
     rows = sum(json.loads(last.read_text())["rows"].values())
     last.unlink()
-    assert len(gather(open_run(str(tmp_path)), Roles())) == whole - rows
+    assert len(gather_messages(open_run(str(tmp_path)), Roles())) == whole - rows
 
 
 def test_the_vendored_library_is_the_one_that_is_locked() -> None:

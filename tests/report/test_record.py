@@ -14,7 +14,7 @@ from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.profile.roles import Roles
-from tidegate.report.rows import gather
+from tidegate.report.rows import gather_messages
 from tidegate.testing.fleet import fleet
 
 STREAM = {
@@ -46,18 +46,18 @@ def out(tmp_path: Path) -> Path:
 def test_the_roles_are_those_of_the_run(out: Path) -> None:
     # a file beside it says something else: it may have been edited since
     (out.parent / "pipeline.yaml").write_text("streams: {cars: {key: about}}")
-    guessed = gather(open_run(str(out)), Roles())
+    guessed = gather_messages(open_run(str(out)), Roles())
     assert guessed.roles.key == ("about",)
     write_down(out, STREAM)
-    known = gather(open_run(str(out)), Roles())
+    known = gather_messages(open_run(str(out)), Roles())
     assert known.roles == Roles(("which",), "about", "time_ns", "heard")
     assert known.keys == ["car-00000", "car-00001"]
-    assert gather(open_run(str(out)), Roles(key=("about",))).roles.key == ("about",)
+    assert gather_messages(open_run(str(out)), Roles(key=("about",))).roles.key == ("about",)
 
 
 def test_a_run_that_has_no_key_is_not_given_one(out: Path) -> None:
     write_down(out, {name: value for name, value in STREAM.items() if name != "key"})
-    assert gather(open_run(str(out)), Roles()).keys == [""]
+    assert gather_messages(open_run(str(out)), Roles()).keys == [""]
 
 
 def test_secrets_are_not_written_down(out: Path) -> None:
@@ -78,4 +78,4 @@ def test_a_broken_or_newer_record_is_told(out: Path, text: str, words: str) -> N
     write_down(out, STREAM)
     (out / RECORD).write_text(text)
     with pytest.raises(StateError, match=words):
-        gather(open_run(str(out)), Roles())
+        gather_messages(open_run(str(out)), Roles())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import struct
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +19,8 @@ from runs import store
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.reader import open_run
+from tidegate.profile.roles import Roles
+from tidegate.report.rows import gather_messages
 from tidegate.report.serve import LiveServer, metrics_text
 from tidegate.testing.fleet import facts, fleet
 
@@ -50,10 +55,10 @@ def get(url: str, host: str | None = None) -> tuple[int, str]:
 def test_a_run_without_a_commit_is_waited_for(growing: tuple[LiveServer, Path, Path]) -> None:
     live, whole, out = growing
     assert "Waiting for the first commit" in get(live.url)[1]
-    assert json.loads(get(live.url + "state")[1]) == {"commits": 0}
+    assert json.loads(get(live.url + "state")[1]) == {"commits": 0, "ended": False}
     assert "tidegate_commits_total 0" in get(live.url + "metrics")[1]
     commit(whole, out, 0)
-    assert json.loads(get(live.url + "state")[1]) == {"commits": 1}
+    assert json.loads(get(live.url + "state")[1]) == {"commits": 1, "ended": False}
     assert "Waiting" not in get(live.url)[1]
 
 
@@ -93,11 +98,72 @@ def test_the_page_follows_the_run(growing: tuple[LiveServer, Path, Path], browse
     browser.problems.clear()
     browser.visit(live.url)
     first = browser.evaluate("tidegate.run.n")
-    browser.evaluate("tidegate.timeline.show(1)")
+    view = browser.evaluate(
+        "window.stayed = true; tidegate.timeline.show(1); tidegate.timeline.zoom(0.5);"
+        "[tidegate.timeline.a, tidegate.timeline.b]"
+    )
     commit(whole, out, 1)
-    browser.until(f"window.tidegate && tidegate.run.n > {first}", 30)
-    browser.until("tidegate.timeline.key === 1", 5)  # what was looked at is still shown
+    browser.until(f"tidegate.run.n > {first}", 30)
+    assert browser.evaluate("window.stayed")  # in place: it was not loaded again
+    assert browser.evaluate("tidegate.timeline.key") == 1  # what was in view still is
+    assert browser.evaluate("[tidegate.timeline.a, tidegate.timeline.b]") == view
+    assert "live, 2 commits" in browser.evaluate("document.getElementById('live').innerText")
     assert browser.problems == []
+
+
+def test_the_page_stays_when_the_run_ends(
+    growing: tuple[LiveServer, Path, Path], browser: Browser, screenshots: Path
+) -> None:
+    live, whole, out = growing
+    commit(whole, out, 0)
+    browser.problems.clear()
+    browser.visit(live.url)
+    browser.until("document.getElementById('live').innerText.includes('live')")
+    live.state()  # a page asked just now
+    for number in (1, 2, 3):
+        commit(whole, out, number)
+    live.finish()
+    browser.until("document.getElementById('live').className === 'ended'", 10)
+    words = browser.evaluate("document.getElementById('live').innerText")
+    assert "ended after 4 commits" in words  # the last one was still taken up
+    browser.screenshot(screenshots / "live-ended.png")
+    assert browser.evaluate("tidegate.run.n") == len(gather_messages(open_run(str(out)), Roles()))
+    browser.evaluate("tidegate.timeline.fit(); tidegate.timeline.draw()")
+    assert browser.problems == []
+
+
+def test_a_page_whose_server_is_gone_says_so_and_stays(
+    growing: tuple[LiveServer, Path, Path], browser: Browser
+) -> None:
+    live, whole, out = growing
+    commit(whole, out, 0)
+    browser.visit(live.url)
+    live.close()
+    browser.until("document.getElementById('live').className === 'ended'", 10)
+    assert "server is gone" in browser.evaluate("document.getElementById('live').innerText")
+    assert browser.evaluate("tidegate.run.n") > 0
+
+
+def test_a_browser_that_leaves_is_not_reported(
+    growing: tuple[LiveServer, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    live, whole, out = growing
+    for number in range(4):
+        commit(whole, out, number)
+    port = int(live.url.rsplit(":", 1)[1].rstrip("/"))
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert get(live.url + "state")[0] == 200
+    time.sleep(0.5)
+    assert capsys.readouterr().err == ""
+
+
+def test_finishing_without_a_reader_does_not_wait(growing: tuple[LiveServer, Path, Path]) -> None:
+    began = time.monotonic()
+    growing[0].finish()
+    assert time.monotonic() - began < 2
 
 
 def test_a_live_page_reads_no_more_of_a_long_run_than_of_a_short_one(

@@ -150,6 +150,35 @@ def _check_fields(said: dict[str, Any]) -> None:
     for what, names in (("lacks", missing), ("has unknown", unknown), ("has malformed", wrong)):
         if names:
             raise ValueError(f"it {what} {', '.join(names)}")
+    if not _are_counts(said["rows"]) or not 0 <= said["batch"] <= _INT64:
+        raise ValueError("its counts are not whole numbers")
+    if not all(map(_are_metrics, said["shards"].values())):
+        raise ValueError("the metrics of a shard are not whole numbers")
+    strange = [file for file in said["files"] if not _is_inside(file)]
+    if strange:
+        raise ValueError(f"it names a file that is not under the output: {str(strange[0])[:80]!r}")
+
+
+_INT64 = 2**63 - 1
+
+
+def _are_counts(rows: dict[str, Any]) -> bool:
+    return all(type(count) is int and 0 <= count <= _INT64 for count in rows.values())
+
+
+def _are_metrics(metrics: Any) -> bool:
+    return isinstance(metrics, dict) and all(
+        type(value) is int and -_INT64 - 1 <= value <= _INT64 for value in metrics.values()
+    )
+
+
+def _is_inside(file: Any) -> bool:
+    """Is this KIND/NAME, below the output? A record from a stranger must not make us read
+    `../../etc/passwd`."""
+    if not isinstance(file, str) or "\\" in file or "\0" in file:
+        return False
+    parts = file.split("/")
+    return len(parts) > 1 and not any(part in ("", ".", "..") for part in parts)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DISPLAYED", "register_displays"]
+__all__ = ["DISPLAYED", "load_ipython_extension"]
 
 DISPLAYED = {
     "tidegate.core.outcomes": (
         "Collection", "Dropped", "Late", "Side", "StreamError", "Watermark",
     ),
+    "tidegate.align.recorded": ("Aligned",),
     "tidegate.sync.results": ("SyncResult", "SyncSet"),
     "tidegate.batching.message": ("MessageBatch",),
     "tidegate.windows.results": ("WindowOutput",),
@@ -35,10 +36,11 @@ DISPLAYED = {
 nothing: tests/report/test_notebook.py imports every entry and displays one of each."""
 
 
-def register_displays(ipython: Any) -> None:
+def load_ipython_extension(ipython: Any) -> None:
     """Tell IPython to show results of Tidegate by `tidegate.report.notebook.show`.
 
-    `import tidegate` calls this in a notebook. It registers names only: neither numpy nor any
+    `import tidegate` calls this in a notebook; `%load_ext tidegate.report` does the same. It
+    registers names only: neither numpy nor any
     module of `DISPLAYED` is imported before a result of that class is shown.
     """
     html = ipython.display_formatter.formatters["text/html"]

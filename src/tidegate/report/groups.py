@@ -1,4 +1,9 @@
-"""Sets, batches and windows of a run, and the messages that sets are made of."""
+"""Sets, batches and windows of a run, and which messages they hold.
+
+A table of sets has one row per set with a struct per topic: its members become messages here. A
+table of batches or windows has one row per message that names its group: the distinct groups are
+found from those columns. Aggregated windows have one row per emission and no messages.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,9 @@ from tidegate.core.outcomes import Int64s
 from tidegate.output.reader import StoredRun
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE, arrival_of, flat, integers, nanoseconds, text_of
+from tidegate.report.values import Float32s, numeric_columns, values_by_topic
 
-__all__ = ["Groups", "Part", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]
+__all__ = ["Groups", "MessagePart", "batches_of", "evenly", "sets_of", "topics_of", "windows_of"]
 
 _WINDOW_COLUMNS = ("window_id", "window_start_ns", "window_end_ns", "pane", "revision", "trigger",
                    "retraction", "time_ns", MICRO_BATCH)  # fmt: skip
@@ -24,7 +30,17 @@ _WINDOW_COLUMNS = ("window_id", "window_start_ns", "window_end_ns", "pane", "rev
 
 @dataclass
 class Groups:
-    """Sets, batches or windows: each with its key, its span and further columns by name."""
+    """Sets, batches or windows.
+
+    Attributes
+    ----------
+    what : "set", "batch" or "window".
+    key : index of its key, per group; filled in by `rows.gather_messages`.
+    start_ns, end_ns : first and last member of a set; the span of a batch or window.
+    columns : further columns by name, for example `reason` of batches or `spread_ns` of sets.
+    topics : the topics of sets, in the order of their columns.
+    members : for sets, the message (index into `RunMessages`) of every topic; -1 if missing.
+    """
 
     what: str
     key: Int64s
@@ -33,12 +49,13 @@ class Groups:
     columns: dict[str, Any] = field(default_factory=dict)
     topics: list[str] = field(default_factory=list)
     members: NDArray[np.int32] | None = None
-    """Sets: the message of every topic (row of `Messages`), -1 where it is missing."""
 
 
 @dataclass
-class Part:
-    """Messages of one table, or of one topic of a table of sets."""
+class MessagePart:
+    """Messages of one table, or of one topic of a table of sets, before they are joined.
+
+    Columns that a table does not have are None. `kind` is an index into `rows.KINDS`."""
 
     kind: int
     key: pa.Array
@@ -50,25 +67,28 @@ class Part:
     group: Int64s | None = None
     slot: Int64s | None = None
     reason: pa.Array | None = None
+    value: Float32s | None = None
+    value_names: dict[str, str] = field(default_factory=dict)
+    """The column that `value` holds, by topic."""
     most: int | None = None
-    """More rows than this are thinned."""
+    """Most rows to keep; None keeps all."""
 
 
 def evenly(rows: int, most: int) -> Int64s:
-    """At most so many row numbers, evenly spread."""
+    """Return at most `most` row indices, evenly spread over `rows` rows."""
     if rows <= most:
         return np.arange(rows)
     return np.arange(max(most, 1), dtype=np.int64) * rows // max(most, 1)
 
 
 def topics_of(table: pa.Table) -> list[str]:
-    """The struct columns of a table of sets: one per topic."""
+    """Return the topics of a table of sets: its struct columns that hold a time."""
     structs = [f for f in table.schema if pa.types.is_struct(f.type)]
     return [f.name for f in structs if f.type.get_field_index("time_ns") >= 0]
 
 
-def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part]]:
-    """Sets, and their members as messages of their topics."""
+def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[MessagePart]]:
+    """Return the sets of a table, at most `most`, and their members as messages per topic."""
     table = table.take(pa.array(evenly(table.num_rows, most)))
     topics = topics_of(table)
     key = text_of(table, roles.key)
@@ -84,9 +104,12 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part
         arrival = np.full(len(time_ns), NONE, np.int64)
         if roles.arrival and struct.type.get_field_index(roles.arrival) >= 0:
             arrival = arrival_of(pc.struct_field(struct, roles.arrival), time_ns)
+        names = numeric_columns(struct.type, (*roles.key, roles.topic, roles.arrival, "time_ns"))
+        columns = {name: pc.struct_field(struct, name) for name in names}
+        value, value_names = values_by_topic(columns, pa.array([topic] * len(struct), pa.string()))
         at = np.flatnonzero(there)
         parts.append(
-            Part(
+            MessagePart(
                 kind=0,
                 key=key.take(pa.array(at)),
                 topic=pa.array([topic] * len(at), pa.string()),
@@ -94,6 +117,8 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part
                 arrival_ns=arrival[at],
                 micro=micro[at],
                 group=number[at],
+                value=value[at],
+                value_names=value_names,
             )
         )
     present = times != NONE
@@ -109,7 +134,7 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Part
 
 
 def _first_of(labels: list[pa.Array]) -> tuple[Int64s, Int64s]:
-    """The rows where each distinct combination first stands, and per row which one it is."""
+    """Return the first row of each distinct combination, and the combination of each row."""
     codes = np.zeros(len(labels[0]), np.int64)
     for label in labels:
         encoded = flat(label).dictionary_encode()
@@ -121,6 +146,7 @@ def _first_of(labels: list[pa.Array]) -> tuple[Int64s, Int64s]:
 
 
 def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
+    """Return the batches of a table of messages, with their reports if the run wrote any."""
     key = text_of(table, roles.key)
     first, inverse = _first_of([key, flat(table["batch_id"])])
     heads = table.take(pa.array(first))
@@ -133,13 +159,15 @@ def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
     if "batch_reason" in heads.column_names:
         columns["reason"] = flat(heads["batch_reason"]).cast(pa.string()).to_pylist()
     if "batch" in run.kinds:
-        columns["report"] = _reports(run, roles, columns)
+        columns["report"] = _batch_reports(run, roles, columns)
     return Groups("batch", np.empty(0, np.int64), integers(heads, "batch_start_ns", NONE),
                   integers(heads, "batch_end_ns", NONE), columns)  # fmt: skip
 
 
-def _reports(run: StoredRun, roles: Roles, columns: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    """The batch's own table, per stream: expected, missing, rate and so on, for whoever asks."""
+def _batch_reports(
+    run: StoredRun, roles: Roles, columns: dict[str, Any]
+) -> list[list[dict[str, Any]]]:
+    """Return the rows of the side table `batch` for every batch: expected, missing, rate, ..."""
     side = run.table("batch", run.schema("batch").names)
     if "batch_id" not in side.column_names:
         return [[] for _ in columns["id"]]
@@ -158,7 +186,7 @@ def _reports(run: StoredRun, roles: Roles, columns: dict[str, Any]) -> list[list
 
 
 def windows_of(table: pa.Table, roles: Roles) -> Groups:
-    """One entry per emission (pane and revision) of a window."""
+    """Return one group per emission of a window: per pane, revision and retraction."""
     key = text_of(table, roles.key)
     labels = [key, *(flat(table[n]) for n in ("window_start_ns", "window_end_ns"))]
     labels += [

@@ -1,4 +1,8 @@
-"""How the streams and the run fared, in numbers small enough to lie in the page as JSON."""
+"""How the streams and the run fared: delays, rates, lags and state, as numbers for the page.
+
+Everything is small enough to be embedded as JSON: histograms with a fixed number of bins, curves
+with `BUCKETS` points, one record per micro-batch. Times are in ns unless a name says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,21 @@ from tidegate.core.outcomes import Int64s
 from tidegate.output.reader import StoredRun
 from tidegate.profile.statistics import Spread, histogram, topic_statistics
 from tidegate.report.columns import NONE, integers
-from tidegate.report.rows import KINDS, Messages
+from tidegate.report.rows import KINDS, RunMessages
 
 __all__ = ["commit_levels", "health_of"]
 
 BUCKETS = 240
-"""Points of a rate curve: more than a chart has pixels to tell apart, few enough to be small."""
+"""Points of a rate curve. Fewer hide short gaps; a chart has no pixels for more."""
 
 
-def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
-    """Delays, rates, jitter, the watermark's lag, decision delay and state, ready to be drawn."""
+def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
+    """Return everything the health tab draws, as plain values; None for what the run cannot say.
+
+    `streams`: statistics per topic. `delay`: arrival less event time. `lateness`: of late rows.
+    `rate`: messages per second and key over time. `commits`: levels per micro-batch. `decision`:
+    how long after its end a set, batch or window was decided. `waiting`: how long rows in order
+    were held. `compaction`: chains before and after."""
     counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
     stream = messages.key * max(len(messages.topics), 1) + messages.topic
     looks = topic_statistics(
@@ -33,17 +42,17 @@ def health_of(run: StoredRun, messages: Messages) -> dict[str, Any]:
         "rate": _rates(messages, counted),
         "commits": commit_levels(run),
         "decision": _decision(messages),
-        "waiting": _waiting(messages),
+        "waiting": _holding(messages),
         "compaction": _compaction(run),
     }
 
 
-def _of_kind(messages: Messages, kind: str) -> Any:
+def _of_kind(messages: RunMessages, kind: str) -> Any:
     return messages.kind == KINDS.index(kind)
 
 
-def _delay(messages: Messages) -> dict[str, Any] | None:
-    """Arrival less event time, of data and late rows on the same scale."""
+def _delay(messages: RunMessages) -> dict[str, Any] | None:
+    """Return histograms of arrival less event time, of all kinds on the same scale."""
     known = (messages.arrival_ns != NONE) & (messages.time_ns != NONE)
     known &= ~_of_kind(messages, "error")
     if not known.any():
@@ -58,7 +67,7 @@ def _delay(messages: Messages) -> dict[str, Any] | None:
     return out
 
 
-def _lateness(messages: Messages) -> dict[str, Any] | None:
+def _lateness(messages: RunMessages) -> dict[str, Any] | None:
     late = messages.lateness_ns[_of_kind(messages, "late")]
     if len(late) == 0:
         return None
@@ -66,7 +75,7 @@ def _lateness(messages: Messages) -> dict[str, Any] | None:
     return {"edges_ns": edges, "late": counts, "quantiles": Spread.of(late).__dict__}
 
 
-def _rates(messages: Messages, counted: Any) -> dict[str, Any] | None:
+def _rates(messages: RunMessages, counted: Any) -> dict[str, Any] | None:
     times = messages.time_ns[counted]
     if len(times) == 0:
         return None
@@ -87,21 +96,23 @@ def _rates(messages: Messages, counted: Any) -> dict[str, Any] | None:
 
 
 def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
-    """Per micro-batch: where time stands, how far the newest row is ahead of it, what is held."""
+    """Return the watermark, its lag, the rows held and the state after every micro-batch."""
     out = []
     standing: dict[int, dict[str, int]] = {}
     for commit in run.all_commits:
-        # a shard that got no rows does not report; it still stands where it stood
+        # a shard without rows in this batch does not report: its last report still holds
         standing |= commit.shards
         marks = [m for m in map(_watermark, standing.values()) if m is not None]
-        newest = [n for n in (_named(m, "max_timestamp_seen") for m in standing.values()) if n]
+        newest = [
+            n for n in (_stage_metric(m, "max_timestamp_seen") for m in standing.values()) if n
+        ]
         out.append(
             {
                 "batch": commit.batch,
                 "watermark_ns": None if not marks else str(max(marks)),
                 "slowest_ns": None if not marks else str(min(marks)),
                 "lag_ns": max(newest) - min(marks) if marks and newest else None,
-                "held": sum(_named(m, "rows_held") or 0 for m in standing.values()),
+                "held": sum(_stage_metric(m, "rows_held") or 0 for m in standing.values()),
                 "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
                 "rows": commit.rows,
                 "chains": _chain_levels(list(standing.values())),
@@ -111,22 +122,22 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _watermark(metrics: dict[str, int]) -> int | None:
-    found = _named(metrics, "current_watermark")
+    found = _stage_metric(metrics, "current_watermark")
     return found if found is not None and found > NONE + 1 else None
 
 
-def _named(metrics: dict[str, int], name: str) -> int | None:
-    """A stage's metric, whichever stage it is."""
+def _stage_metric(metrics: dict[str, int], name: str) -> int | None:
+    """Return the greatest value of a metric over all stages that have it."""
     found = [value for key, value in metrics.items() if key.rsplit(".", 1)[-1] == name]
     real = [value for value in found if value != NONE]
     return max(real) if real else None
 
 
-def _decision(messages: Messages) -> dict[str, Any] | None:
-    """How long after its end a group was decided; for sets also how wide they are.
+def _decision(messages: RunMessages) -> dict[str, Any] | None:
+    """Return how long after its end a group was decided; for sets also how wide they are.
 
-    A set says itself which message decided it. A batch or a window does not: what is known is by
-    which micro-batch it was delivered, and the newest arrival in that.
+    A set names the message that decided it. A batch or a window does not: what is known is the
+    micro-batch that delivered it, and the newest arrival in that micro-batch.
     """
     groups = messages.groups
     if groups is None or len(groups.end_ns) == 0:
@@ -146,9 +157,10 @@ def _decision(messages: Messages) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _delivery(messages: Messages) -> dict[str, Any] | None:
-    """From the end of a batch or window to the newest arrival of the micro-batch that brought it,
-    of those whose end that arrival had passed: the last ones are brought by the end of the run."""
+def _delivery(messages: RunMessages) -> dict[str, Any] | None:
+    """Return the time from the end of a batch or window to the newest arrival of its micro-batch.
+
+    Groups that end after that arrival were delivered by the end of the run, and are left out."""
     own = _of_kind(messages, "data") & (messages.arrival_ns != NONE)
     own &= (messages.group >= 0) & (messages.micro >= 0)
     if messages.groups is None or not own.any():
@@ -164,15 +176,15 @@ def _delivery(messages: Messages) -> dict[str, Any] | None:
     return {"what": messages.groups.what, **found}
 
 
-def _newest_arrival(messages: Messages, own: Any) -> Int64s:
-    """By micro-batch."""
+def _newest_arrival(messages: RunMessages, own: Any) -> Int64s:
+    """Return the newest arrival of every micro-batch, by its number."""
     newest = np.full(int(messages.micro[own].max()) + 1, NONE, np.int64)
     np.maximum.at(newest, messages.micro[own], messages.arrival_ns[own])
     return newest
 
 
-def _waiting(messages: Messages) -> dict[str, Any] | None:
-    """How long rows in order were kept: from their arrival to the newest arrival of the
+def _holding(messages: RunMessages) -> dict[str, Any] | None:
+    """Return how long rows in order were held: from their arrival to the newest arrival of the
     micro-batch that delivered them."""
     own = _of_kind(messages, "data") & (messages.arrival_ns != NONE) & (messages.micro >= 0)
     if not own.any():
@@ -187,7 +199,7 @@ _STAGE = "compact."
 
 
 def _chain_levels(metrics: list[dict[str, int]]) -> dict[str, float] | None:
-    """Over all shards that have a compact stage: chains, the deltas in them, their mean length."""
+    """Return chains, their deltas and mean length over all shards; None without a compact stage."""
     own = [shard for shard in metrics if f"{_STAGE}chains_held" in shard]
     if not own:
         return None
@@ -200,7 +212,7 @@ def _chain_levels(metrics: list[dict[str, int]]) -> dict[str, float] | None:
 
 
 def _compaction(run: StoredRun) -> dict[str, Any] | None:
-    """Chains before and after each compaction, from the table of them; None if there is none."""
+    """Return the length and bytes of chains before and after compaction; None without any."""
     if "compactions" not in run.kinds:
         return None
     names = ("deltas_before", "deltas_after", "bytes_before", "bytes_after")

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.align.recorded import Aligned
 from tidegate.batching.message import MessageBatch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, StreamError, Watermark
@@ -31,14 +32,13 @@ from tidegate.errors import ConfigError
 from tidegate.output.reader import open_run
 from tidegate.profile.inspect import Profile
 from tidegate.profile.roles import TOPIC_NAMES, Roles
-from tidegate.report import register_displays
 from tidegate.report.columns import NONE
 from tidegate.report.picture import Picture
-from tidegate.report.rows import KINDS, gather
+from tidegate.report.rows import KINDS, gather_messages
 from tidegate.sync.results import SyncResult, SyncSet
 from tidegate.windows.results import WindowOutput
 
-__all__ = ["Shown", "load_ipython_extension", "plan_html", "show"]
+__all__ = ["Shown", "plan_html", "show"]
 
 MESSAGES = 2_000
 """Messages read for the picture of a stored run; `tidegate view` shows all of them."""
@@ -101,19 +101,16 @@ def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
         return _show_run(str(value))
     if isinstance(value, Profile):
         return _show_profile(value)
+    if isinstance(value, Aligned):
+        return _show_aligned(value)
     drawing = _Drawing(topics=tuple(topics))
     drawing.add(value)
     return drawing.shown()
 
 
-def load_ipython_extension(ipython: Any) -> None:
-    """Support `%load_ext tidegate.report.notebook`; `import tidegate` does the same."""
-    register_displays(ipython)
-
-
 def _show_run(path: str) -> Shown:
     run = open_run(path)
-    messages = gather(run, Roles(), MESSAGES)
+    messages = gather_messages(run, Roles(), MESSAGES)
     drawing = _Drawing()
     for kind in run.kinds:
         drawing.count(kind, run.rows(kind))
@@ -124,6 +121,23 @@ def _show_run(path: str) -> Shown:
                      if time != NONE and KINDS[kind] != "error"]  # fmt: skip
     drawing.messages = messages.total
     return drawing.shown()
+
+
+def _show_aligned(aligned: Aligned) -> Shown:
+    """What became of a recording: counts, and per topic how far values are from their rows."""
+    tables = {"rows": aligned.data, "dropped": aligned.dropped, "errors": aligned.errors}
+    counts = {name: table.num_rows for name, table in tables.items() if table.num_rows}
+    offsets = aligned.offsets.slice(0, LANES).to_pylist()
+    rows = [[_cell(name, cell) for name, cell in row.items()] for row in offsets]
+    return Shown(
+        counts, _boxed([_counted(counts), _html_table(aligned.offsets.column_names, rows)])
+    )
+
+
+def _cell(name: str, value: Any) -> str:
+    if name.endswith("_ns") and isinstance(value, int):
+        return format_duration(value)
+    return "–" if value is None else str(value)
 
 
 def _show_profile(profile: Profile) -> Shown:
@@ -138,7 +152,7 @@ def _show_profile(profile: Profile) -> Shown:
         for s in profile.streams
     ]  # fmt: skip
     parts = [_counted(counts), _declared(roles),
-             _table(("topic", "rows", "rate", "period", "gaps"), rows)]  # fmt: skip
+             _html_table(("topic", "rows", "rate", "period", "gaps"), rows)]  # fmt: skip
     if profile.late_tolerance_ns is not None:
         tolerance = format_duration(profile.late_tolerance_ns)
         parts.append(f"<p>suggested late tolerance: <b>{tolerance}</b></p>")
@@ -359,7 +373,7 @@ def plan_html(
     )
     tables = [(kind, ", ".join(f"{f.name}: {f.type}" for f in s)) for kind, s in schemas.items()]
     return _boxed([
-        _declared(head), f"<ol>{steps}</ol>", _table(("table", "columns"), tables),
+        _declared(head), f"<ol>{steps}</ol>", _html_table(("table", "columns"), tables),
         "<p><small>a plan: nothing has been computed</small></p>",
     ])  # fmt: skip
 
@@ -390,7 +404,7 @@ def _declared(facts: Mapping[str, str]) -> str:
     return f"<p>{' · '.join(texts)}</p>"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     left = "style='text-align:left'"
     names = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
     lines = "".join(

@@ -3,11 +3,16 @@
 Columns travel as base64 of zlib over byte planes: all lowest bytes first, then the next, because
 neighbours in time differ in few bytes and equal bytes in a row cost nothing. A million messages
 then take about 10 MB, exact to the nanosecond.
+
+What comes from a run is data, never markup: it is embedded as JSON in which no `<` occurs, the
+scripts only make text nodes of it, and a content security policy lets the browser run the scripts
+of this file by their hashes and nothing else.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import json
 import zlib
@@ -22,28 +27,56 @@ from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE
 from tidegate.report.groups import Groups
+from tidegate.report.headline import headline, opening
 from tidegate.report.health import health_of
-from tidegate.report.rows import KINDS, Messages, gather
+from tidegate.report.picture import css
+from tidegate.report.rows import KINDS, RunMessages, gather_messages
 
-__all__ = ["DEFAULT_LIMIT", "page_of", "write_page"]
+__all__ = ["DEFAULT_LIMIT", "data_text", "page_text", "write_page"]
 
 DEFAULT_LIMIT = 1_000_000
-"""Messages in a page: more make a file that browsers open slowly."""
+"""Messages in a page. Below, a page of a long run shows less than it could; above, browsers take
+seconds to open the file."""
 
 SCRIPTS = (
-    "data.js", "text.js", "lanes.js", "groups.js", "timeline.js", "details.js", "health.js",
-    "page.js",
+    "dom.js", "data.js", "text.js", "lanes.js", "values.js", "groups.js", "timeline.js",
+    "details.js", "health.js", "live.js", "page.js",
 )  # fmt: skip
+"""The scripts of the page, in the order in which they use each other."""
 
 FIT_SHARE = (0.0005, 0.9995)
-"""The page opens on the span that holds this share: one wrong clock must not hide all others."""
+"""Quantiles of event time between which the whole run is shown: one wrong clock must not squeeze
+all other messages into a pixel."""
 
 
 def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
-    """Make the page of the run under `out`; says how large it is and what it shows."""
+    """Write the page of a run to a file.
+
+    Parameters
+    ----------
+    out:
+        The output path of the run, or a folder with `results` in it as the demo leaves it.
+    to:
+        The HTML file to write; an existing file is replaced.
+    roles:
+        Which columns are key, topic and arrival; those left unset are what the run declares.
+    limit:
+        Most messages in the page. Above it, rows in order are thinned evenly, late rows and errors
+        last, and the page says so.
+
+    Returns
+    -------
+    What the page shows: `page` (its path), `bytes`, `messages`, `of` (messages there are), `keys`,
+    `topics`, `headline` (the sentence on top).
+
+    Raises
+    ------
+    ConfigError if `out` holds no run or a role names no column; StateError if a commit or a table
+    is damaged.
+    """
     run = open_run(out)
-    messages = gather(run, roles, limit)
-    text = page_of(run, messages)
+    messages = gather_messages(run, roles, limit)
+    text = page_text(run, messages)
     with open(to, "w", encoding="utf-8") as file:
         file.write(text)
     return {
@@ -53,52 +86,96 @@ def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -
         "of": messages.total,
         "keys": len(messages.keys),
         "topics": messages.topics,
+        "headline": headline(messages, run.counts),
     }
 
 
-def page_of(run: StoredRun, messages: Messages) -> str:
-    """The page as text."""
-    origin = int(messages.time_ns[messages.time_ns != NONE].min(initial=2**62))
-    if messages.groups is not None and len(messages.groups.start_ns):
-        origin = min(origin, int(messages.groups.start_ns.min()))
-    if origin == 2**62:
-        origin = 0
-    facts = {
+def page_text(run: StoredRun, messages: RunMessages, *, live: bool = False) -> str:
+    """Return the page as HTML. A live page asks its server for new commits."""
+    facts, columns = _facts(run, messages, live), _packed_columns(messages, _origin(messages))
+    style = f":root{{{css(False)}}}:root[data-theme=dark]{{{css(True)}}}"
+    style += _vendored("uPlot.min.css") + _asset("page.css")
+    library = _vendored("uPlot.iife.min.js")
+    script = '"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS)
+    return _fill_template(
+        _asset("page.html"),
+        {
+            "policy": _policy([library, script], style, live),
+            "title": html.escape(run.path),
+            "style": style,
+            "facts": _embedded(facts),
+            "columns": _embedded(columns),
+            "licence": html.escape(_vendored("LICENSE")),
+            "library": library,
+            "script": script,
+        },
+    )
+
+
+def data_text(run: StoredRun, messages: RunMessages) -> str:
+    """Return what a live page draws from, as JSON: the same that a page is written with."""
+    facts, columns = _facts(run, messages, True), _packed_columns(messages, _origin(messages))
+    return json.dumps({"facts": facts, "columns": columns}, separators=(",", ":"), default=str)
+
+
+def _policy(scripts: list[str], style: str, live: bool) -> str:
+    """Return a content security policy that admits exactly these scripts and this style."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return "; ".join([
+        "default-src 'none'", f"script-src {' '.join(map(hashed, scripts))}",
+        f"style-src {hashed(style)}", "img-src data:",
+        f"connect-src {chr(39)}{'self' if live else 'none'}{chr(39)}", "base-uri 'none'",
+        "form-action 'none'",
+    ])  # fmt: skip
+
+
+def _fill_template(template: str, values: dict[str, str]) -> str:
+    """Return the template with `{{name}}` replaced, once: values may hold braces themselves."""
+    first, *rest = template.split("{{")
+    out = [first]
+    for part in rest:
+        name, text = part.split("}}", 1)
+        out += [values[name], text]
+    return "".join(out)
+
+
+def _origin(messages: RunMessages) -> int:
+    """Return the time that the columns count from: the earliest of all messages and groups."""
+    times = messages.time_ns[messages.time_ns != NONE]
+    starts = np.empty(0, np.int64) if messages.groups is None else messages.groups.start_ns
+    return min((int(found.min()) for found in (times, starts) if len(found)), default=0)
+
+
+def _facts(run: StoredRun, messages: RunMessages, live: bool) -> dict[str, Any]:
+    origin = _origin(messages)
+    low, high = _fit(messages, origin)
+    first = opening(messages, (low + origin, high + origin))
+    return {
         "title": run.path,
+        "headline": headline(messages, run.counts),
         "origin_ns": str(origin),
-        "fit": _fit(messages, origin),
+        "fit": [low, high],
+        "opening": {"key": first.key, "view": [first.start_ns - origin, first.end_ns - origin]},
         "keys": messages.keys,
         "topics": messages.topics,
+        "values": messages.value_names if any(messages.value_names) else None,
         "kinds": KINDS,
         "reasons": messages.reasons,
         "counts": run.counts,
         "since": run.commits[0].batch if run.earlier else None,
+        "live": {"commits": len(run.all_commits)} if live else None,
         "shown": len(messages),
         "total": messages.total,
         "roles": {**messages.roles.__dict__},
         "groups": _group_facts(messages.groups),
         "health": health_of(run, messages),
     }
-    columns = _columns(messages, origin)
-    text = _asset("page.html")
-    fill = {
-        "title": html.escape(run.path),
-        "style": _vendored("uPlot.min.css") + _asset("page.css"),
-        "facts": _embedded(facts),
-        "columns": _embedded(columns),
-        "licence": html.escape(_vendored("LICENSE")),
-        "library": _vendored("uPlot.iife.min.js"),
-        "script": "\n".join(_asset(name) for name in SCRIPTS),
-    }
-    parts = text.split("{{")
-    out = [parts[0]]
-    for part in parts[1:]:
-        name, rest = part.split("}}", 1)
-        out += [fill[name], rest]
-    return "".join(out)
 
 
-def _fit(messages: Messages, origin: int) -> list[int]:
+def _fit(messages: RunMessages, origin: int) -> list[int]:
     times = messages.time_ns[messages.time_ns != NONE]
     if messages.groups is not None and len(times) == 0:
         times = np.concatenate([messages.groups.start_ns, messages.groups.end_ns])
@@ -109,7 +186,7 @@ def _fit(messages: Messages, origin: int) -> list[int]:
     return [low - margin, high + margin]
 
 
-def _columns(messages: Messages, origin: int) -> dict[str, Any]:
+def _packed_columns(messages: RunMessages, origin: int) -> dict[str, Any]:
     time = np.where(messages.time_ns == NONE, 0, messages.time_ns - origin)
     known = messages.arrival_ns != NONE
     delay = np.where(known, messages.arrival_ns - origin - time, 0)
@@ -126,6 +203,8 @@ def _columns(messages: Messages, origin: int) -> dict[str, Any]:
         "reason": _planes(messages.reason),
         "slot": _planes(np.where(messages.slot == NONE, -(2**31), messages.slot)),
     }
+    if any(messages.value_names):
+        out["value"] = _planes(messages.value.view(np.uint32).astype(np.int64))
     groups = messages.groups
     if groups is not None:
         out |= {
@@ -154,14 +233,14 @@ def _group_facts(groups: Groups | None) -> dict[str, Any] | None:
 
 
 def _planes(values: Int64s | NDArray[Any]) -> dict[str, Any]:
-    """int64 as byte planes; planes that are all zero or all one do not cost a thing."""
+    """Return int64 values as byte planes; a plane of equal bytes costs next to nothing."""
     raw = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
     packed = zlib.compress(np.ascontiguousarray(raw.T).tobytes(), 6)
     return {"n": len(values), "z": base64.b64encode(packed).decode()}
 
 
 def _embedded(value: Any) -> str:
-    """JSON that may stand inside a script element whatever text it holds."""
+    """Return JSON that can stand inside a script element, whatever text it holds."""
     text = json.dumps(value, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

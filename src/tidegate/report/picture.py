@@ -50,7 +50,7 @@ PALETTE = {
     "line": ("#d9dfe7", "#2b3542"),
     "row": ("#eef1f5", "#1c2530"),
     "data": ("#2f6fb3", "#6aaae8"),
-    "late": ("#b85a00", "#f2a04c"),
+    "late": ("#b05500", "#f2a04c"),
     "dropped": ("#8455c4", "#b996ef"),
     "error": ("#cf2f3f", "#ff6b78"),
     "mark": ("#0d7a67", "#4fd1b5"),

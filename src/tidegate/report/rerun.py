@@ -1,12 +1,12 @@
-"""The tables of a run as a Rerun recording (`.rrd`): series to look at in its viewer.
+"""The tables of a run as a Rerun recording (`.rrd`) for its viewer.
 
     /KEY/TOPIC/COLUMN     numbers as series, text as log lines, at the event time of each row
     /KEY/TOPIC/...        of a set: its members' columns, with the number of the set as a timeline
     /KEY/sets/spread_ms   how wide each set is
     /KEY/late, /dropped, /error    log lines that say why
 
-Timelines are `event_time`, `arrival` where it is known, and `set`. Payloads (bytes, lists) stay
-out: Rerun does not know what is in them. What was left out is said.
+Timelines are `event_time`, `arrival` where it is known, and `set`. Payloads (bytes, lists) are left
+out, because Rerun cannot know what they hold; `Exported.left_out` names them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE, arrival_of, flat, nanoseconds, text_of
 from tidegate.report.groups import topics_of
-from tidegate.report.rows import KINDS, check_roles, roles_in
+from tidegate.report.roles import check_roles, roles_in
+from tidegate.report.rows import KINDS
 
 __all__ = ["Exported", "export_rerun"]
 
-LEVELS = {"late": "WARN", "dropped": "INFO", "error": "ERROR"}
+LOG_LEVELS = {"late": "WARN", "dropped": "INFO", "error": "ERROR"}
 
 
 @dataclass
 class Exported:
-    """How many rows were written, and which columns were not."""
+    """What an export did: rows written, and names of columns and rows that were left out."""
 
     rows: int = 0
     left_out: set[str] = field(default_factory=set)
@@ -45,7 +46,23 @@ class Exported:
 def export_rerun(
     out: str, file: str, *, kinds: Sequence[str] = (), roles: Roles | None = None
 ) -> Exported:
-    """Write committed tables of a run (unset: all that hold messages) to `file`."""
+    """Write committed tables of a run to a Rerun recording.
+
+    Parameters
+    ----------
+    out:
+        The output path of the run.
+    file:
+        The `.rrd` file to write.
+    kinds:
+        Tables to write: data, late, dropped, error. Empty: all that the run has.
+    roles:
+        Columns that are key, topic and arrival; unset: what the run declares.
+
+    Raises
+    ------
+    ConfigError if rerun-sdk is not installed, the run lacks a table, or the file cannot be written.
+    """
     try:
         import rerun
     except ImportError as missing:
@@ -92,7 +109,7 @@ class _Writer:
         else:
             self._log(kind, table, roles)
 
-    # -- what a kind becomes ----------------------------------------------------------------------
+    # -- one method per kind of table -------------------------------------------------------------
 
     def _rows(self, table: pa.Table, roles: Roles) -> None:
         known = self._known(roles)
@@ -125,23 +142,23 @@ class _Writer:
                         self._column([key, topic, name], column, times, places[there[places]])
 
     def _log(self, kind: str, table: pa.Table, roles: Roles) -> None:
-        """Log lines that say of each row why it is not among the data."""
+        """Write one log line per row that says why it is not in the data."""
         times = self._times(table, roles)
         keys = text_of(table, roles.key)
         topics = text_of(table, (roles.topic,) if roles.topic else ()).to_pylist()
-        why = _reasons(kind, table)
+        why = _log_reasons(kind, table)
         lines = [f"{topic}: {text}" if topic else text
                  for topic, text in zip(topics, why, strict=True)]  # fmt: skip
         for (key, _), places in _groups(keys):
 
             def make(rows: NDArray[Any]) -> Any:
-                levels = [LEVELS[kind]] * len(rows)
+                levels = [LOG_LEVELS[kind]] * len(rows)
                 return self.rerun.TextLog.columns(text=[lines[n] for n in rows], level=levels)
 
             self._send([key, kind], times, places, make)
 
     def _known(self, roles: Roles) -> set[str | None]:
-        """Columns that are shown already: as path or timeline."""
+        """Return the columns that are in the path or on a timeline already."""
         record = self.run.record()
         of_run = (record.topic, record.time) if record else ("topic", None)
         return {*roles.key, roles.topic, roles.arrival, *of_run, "time_ns", MICRO_BATCH}
@@ -149,7 +166,7 @@ class _Writer:
     # -- columns ----------------------------------------------------------------------------------
 
     def _times(self, table: pa.Table, roles: Roles) -> dict[str, Int64s]:
-        """The timelines of a table's rows: those of which any value is known."""
+        """Return the timelines of a table, without those of which no value is known."""
         none = np.full(table.num_rows, NONE, np.int64)
         own = nanoseconds(table["time_ns"]) if "time_ns" in table.column_names else none
         came = none
@@ -182,7 +199,7 @@ class _Writer:
         places: NDArray[Any],
         make: Callable[[NDArray[Any]], Any],
     ) -> None:
-        """Rows of one entity; a row is on the timelines on which its time is known."""
+        """Write rows of one entity; a row goes on those timelines on which its time is known."""
         entity = self.rerun.new_entity_path([part for part in path if part])
         on = np.zeros(len(places), np.int64)
         for bit, values in enumerate(times.values()):
@@ -201,7 +218,7 @@ class _Writer:
             self.done.left_out.add(f"{'/'.join(path)} (rows that have no time)")
 
 
-def _reasons(kind: str, table: pa.Table) -> list[str]:
+def _log_reasons(kind: str, table: pa.Table) -> list[str]:
     if kind == "late":
         return [f"late by {format_duration(by)}" for by in table["lateness_ns"].to_pylist()]
     if kind == "dropped":
@@ -214,7 +231,7 @@ def _reasons(kind: str, table: pa.Table) -> list[str]:
 def _groups(
     keys: pa.Array, topics: pa.Array | None = None
 ) -> Iterator[tuple[tuple[str, str], NDArray[Any]]]:
-    """The rows of every pair of key and topic."""
+    """Yield the row indices of every pair of key and topic."""
     key = keys.dictionary_encode()
     topic = (pa.array([""] * len(keys)) if topics is None else topics).dictionary_encode()
     code = np.asarray(key.indices, np.int64) * len(topic.dictionary) + np.asarray(topic.indices)

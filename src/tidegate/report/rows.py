@@ -1,13 +1,18 @@
 """Every message of a run with what became of it, as columns sorted for drawing.
 
-Sorted by (stream, kind, time): the messages of one stream and kind are then one stretch in order of
-time, so that the page finds what lies under a pixel by bisection, at any zoom, without levels of
-its own. Sets, batches and windows are tables beside them; a message carries the number of its own.
+The rows are sorted by (key, topic, kind, time). The messages of one stream and kind are then one
+slice in order of time, so that the page finds what is under a pixel by bisection, at any zoom,
+without precomputed levels of detail. Sets, batches and windows are tables beside the messages; a
+message carries the index of its group.
+
+Reading goes in four steps: `gather_messages` reads the tables of the run, `_message_rows` and
+`groups.sets_of` turn each into a `MessagePart` with the same columns, `_thin` leaves rows out where
+there are more than the page can hold, and `_join_parts` numbers the texts and joins the parts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,19 +23,51 @@ from numpy.typing import NDArray
 from tidegate.core.columns import KEY, MICRO_BATCH, OF_ROW
 from tidegate.core.outcomes import Int64s
 from tidegate.output.reader import StoredRun
-from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
+from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE, arrival_of, flat, integers, nanoseconds, text_of
-from tidegate.report.declared_roles import declared_roles
-from tidegate.report.groups import Groups, Part, batches_of, evenly, sets_of, topics_of, windows_of
+from tidegate.report.groups import (
+    Groups,
+    MessagePart,
+    batches_of,
+    evenly,
+    sets_of,
+    topics_of,
+    windows_of,
+)
+from tidegate.report.roles import check_roles, roles_in
+from tidegate.report.values import Float32s, numeric_columns, values_by_topic
 
-__all__ = ["KINDS", "Messages", "check_roles", "gather", "roles_in"]
+__all__ = ["KINDS", "RunMessages", "gather_messages"]
 
 KINDS = ("data", "late", "dropped", "error")
+"""What can become of a message; their order is that of the kind's number in the page."""
+
+OURS = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "error_reason",
+        "batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "late",
+        "spread_ns", "decided_at_ns", "window_id", "window_start_ns", "window_end_ns", "pane",
+        "revision", "trigger", "retraction")  # fmt: skip
+"""Columns that Tidegate adds and the page shows."""
 
 
 @dataclass
-class Messages:
-    """The columns of all messages kept, and the names their numbers stand for."""
+class RunMessages:
+    """The columns of all messages of a page, and the names that their codes stand for.
+
+    Attributes
+    ----------
+    keys, topics, reasons : distinct texts, sorted; `key`, `topic`, `reason` are indices into them.
+    kind : index into `KINDS`.
+    time_ns : event time; where a row has none (an error) its arrival, so that it can be drawn.
+    arrival_ns : `NONE` where it is not known.
+    lateness_ns : 0 unless the row is late.
+    micro : number of the micro-batch that delivered the row; -1 if unknown.
+    group : index into `groups`; -1 if the row is in none.
+    slot : slot in its batch; `NONE` if it has none.
+    value, value_names : a number of the message, and the column it is from, by topic.
+    total : messages there are; more than the length if they were thinned.
+    groups : sets, batches or windows; None if the run has none.
+    roles : the columns that were used as key, topic and arrival.
+    """
 
     keys: list[str]
     topics: list[str]
@@ -45,6 +82,8 @@ class Messages:
     group: Int64s
     slot: Int64s
     reason: Int64s
+    value: Float32s
+    value_names: list[str | None]
     total: int
     groups: Groups | None
     roles: Roles
@@ -53,15 +92,27 @@ class Messages:
         return len(self.time_ns)
 
 
-def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
-    """Everything a run's tables say about its messages, thinned evenly above `limit`."""
+def gather_messages(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> RunMessages:
+    """Read the messages of a run from its tables.
+
+    Parameters
+    ----------
+    run:
+        The stored run; only the commits it lists are read.
+    roles:
+        Columns the user asked for; the rest is declared by the run or guessed.
+    limit:
+        Most messages to return. Above it rows are left out evenly, late rows and errors last.
+
+    Raises ConfigError if a role names a column that no table has.
+    """
     check_roles(run, roles)
-    parts: list[Part] = []
+    parts: list[MessagePart] = []
     groups: Groups | None = None
     seen: dict[str, tuple[pa.Table, Roles]] = {}
     for kind in KINDS:
         if kind in run.kinds:
-            seen[kind] = _read(run, kind, roles)
+            seen[kind] = _read_kind(run, kind, roles)
     total = 0
     budget = _budget({kind: table for kind, (table, _) in seen.items()}, limit)
     for kind, (table, own) in seen.items():
@@ -79,18 +130,20 @@ def gather(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> Messages:
         elif kind == "data" and "batch_id" in table.column_names:
             groups = batches_of(run, table, own)
         total += table.num_rows
-        part = _plain(code, table, own)
+        part = _message_rows(code, table, own)
         if groups is not None and kind == "data" and groups.what in ("batch", "window"):
             part.group = groups.columns.pop(OF_ROW)
         part.most = budget[kind]
         parts.append(part)
     roles_used = seen["data"][1] if "data" in seen else next((r for _, r in seen.values()), roles)
-    return _sorted(parts, groups, total, roles_used)
+    return _join_parts(parts, groups, total, roles_used)
 
 
 def _budget(tables: dict[str, pa.Table], limit: int) -> dict[str, int]:
-    """How many messages of each kind the page may hold. Late rows and errors are few and what one
-    looks for: they are kept first, up to a quarter each; the rest is shared in proportion."""
+    """Return how many messages of each kind the page may hold.
+
+    Late rows and errors are few, and what one looks for: they are kept first, up to a quarter of
+    the limit each. The rest is shared in proportion."""
     rows = {kind: table.num_rows * _messages_per_row(table) for kind, table in tables.items()}
     if sum(rows.values()) <= limit:
         return rows
@@ -107,59 +160,31 @@ def _messages_per_row(table: pa.Table) -> int:
     return len(topics_of(table)) if "spread_ns" in table.column_names else 1
 
 
-def check_roles(run: StoredRun, roles: Roles) -> None:
-    """A column that was asked for must be in some table, or in the members of its sets."""
-    names: dict[str, None] = {}
-    for kind in run.kinds:
-        for f in run.schema(kind):
-            names |= dict.fromkeys([f.name, *_inner(f.type)])
-    roles.check(pa.schema([(name, pa.null()) for name in names]))
-
-
-def _inner(kind: pa.DataType) -> list[str]:
-    return [f.name for f in kind] if pa.types.is_struct(kind) else []
-
-
-def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
-    """The roles of a table's columns: what was asked for, else what the run says, else a guess."""
-    schema = run.schema(kind)
-    named = asked.over(declared_roles(run))
-    there = Roles(
-        tuple(name for name in named.key if name in schema.names),
-        named.topic if named.topic in schema.names else None,
-        None,
-        named.arrival,
-    )
-    guess = guess_roles(run.sample(kind))
-    if run.record() is not None:
-        guess = replace(guess, key=())  # a run that says it has no key has none
-    roles = there.over(guess)
-    if roles.arrival is None:
-        inside = dict.fromkeys(name for f in schema for name in _inner(f.type))
-        roles = replace(roles, arrival=next((n for n in ARRIVAL_NAMES if n in inside), None))
-    return roles
-
-
-def _read(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles]:
+def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles]:
     schema, roles = run.schema(kind), roles_in(run, kind, asked)
-    ours = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "error_reason",
-            "batch_id", "batch_start_ns", "batch_end_ns", "batch_reason", "slot", "late",
-            "spread_ns", "decided_at_ns", "window_id", "window_start_ns", "window_end_ns", "pane",
-            "revision", "trigger", "retraction")  # fmt: skip
+    ours = OURS
     structs = [f.name for f in schema if pa.types.is_struct(f.type)]
     if "window_start_ns" in schema.names and "late" not in schema.names:
-        ours = (*ours, *schema.names)  # aggregated: the page shows what was worked out
+        ours = (*ours, *schema.names)  # aggregated: the page shows every column
     arrival = [roles.arrival] if roles.arrival else []
-    wanted = [*roles.key, *([roles.topic] if roles.topic else []), *arrival, *ours, *structs]
+    values = _value_columns(schema, roles) if kind == "data" else []
+    topic = [roles.topic] if roles.topic else []
+    wanted = [*roles.key, *topic, *arrival, *ours, *structs, *values]
     return run.table(kind, list(dict.fromkeys(wanted))), roles
 
 
-def _plain(code: int, table: pa.Table, roles: Roles) -> Part:
+def _value_columns(schema: pa.Schema, roles: Roles) -> list[str]:
+    taken = (*roles.key, roles.topic, roles.arrival, roles.time, *OURS)
+    return numeric_columns(schema, taken)
+
+
+def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
+    """Return the rows of a table that holds one message per row."""
     rows = table.num_rows
     none = np.full(rows, NONE, np.int64)
     time_ns = nanoseconds(table["time_ns"]) if "time_ns" in table.column_names else none
     has_arrival = roles.arrival and roles.arrival in table.column_names
-    part = Part(
+    part = MessagePart(
         kind=code,
         key=text_of(table, roles.key),
         topic=text_of(table, (roles.topic,) if roles.topic else ()),
@@ -168,6 +193,9 @@ def _plain(code: int, table: pa.Table, roles: Roles) -> Part:
         micro=integers(table, MICRO_BATCH),
         slot=integers(table, "slot", NONE),
     )
+    if KINDS[code] == "data":
+        columns = {name: flat(table[name]) for name in _value_columns(table.schema, roles)}
+        part.value, part.value_names = values_by_topic(columns, part.topic)
     if "lateness_ns" in table.column_names:
         part.lateness_ns = integers(table, "lateness_ns", 0)
     if "error_reason" in table.column_names:
@@ -179,7 +207,10 @@ def _plain(code: int, table: pa.Table, roles: Roles) -> Part:
     return part
 
 
-def _sorted(parts: list[Part], groups: Groups | None, total: int, roles: Roles) -> Messages:
+def _join_parts(
+    parts: list[MessagePart], groups: Groups | None, total: int, roles: Roles
+) -> RunMessages:
+    """Join the parts, number their texts and sort by (key, topic, kind, time)."""
     for part in parts:
         _thin(part)
     texts = [part.key for part in parts] + ([groups.columns.pop(KEY)] if groups else [])
@@ -197,24 +228,33 @@ def _sorted(parts: list[Part], groups: Groups | None, total: int, roles: Roles) 
         arrays = [of(p) if of(p) is not None else np.full(len(p.time_ns), missing) for p in parts]
         return np.concatenate([np.empty(0, np.int64), *arrays]).astype(np.int64)
 
+    names = {topic: name for part in parts for topic, name in part.value_names.items()}
+    value = np.concatenate([np.empty(0, np.float32), *(
+        part.value if part.value is not None else np.full(len(part.time_ns), np.nan, np.float32)
+        for part in parts
+    )])  # fmt: skip
     time_ns, arrival = joined(lambda p: p.time_ns, NONE), joined(lambda p: p.arrival_ns, NONE)
     kind = np.concatenate([np.empty(0), *(np.full(len(p.time_ns), p.kind) for p in parts)])
-    # a row without event time (an error) stands where it arrived
+    # a row without event time (an error) is drawn at its arrival
     placed = np.where(time_ns == NONE, arrival, time_ns)
     key = key_codes[:rows]
     order = np.lexsort((placed, kind, topic_codes, key))
     group = joined(lambda p: p.group, -1)
     if groups is not None and groups.what == "set":
-        groups.members = _members(groups, topics, topic_codes[order], group[order])
-    return Messages(
+        groups.members = _set_members(groups, topics, topic_codes[order], group[order])
+    return RunMessages(
         keys, topics, reasons, key[order], topic_codes[order], kind[order].astype(np.uint8),
         placed[order], arrival[order], joined(lambda p: p.lateness_ns, 0)[order],
         joined(lambda p: p.micro, -1)[order], group[order], joined(lambda p: p.slot, NONE)[order],
-        reason_codes[order], total, groups, roles,
+        reason_codes[order], value[order], [names.get(topic) for topic in topics], total, groups,
+        roles,
     )  # fmt: skip
 
 
-def _members(groups: Groups, names: list[str], topic: Int64s, group: Int64s) -> NDArray[np.int32]:
+def _set_members(
+    groups: Groups, names: list[str], topic: Int64s, group: Int64s
+) -> NDArray[np.int32]:
+    """Return the message of every set and topic, -1 where the set has none."""
     members = np.full((len(groups.start_ns), len(groups.topics)), -1, np.int32)
     column = np.array(
         [groups.topics.index(n) if n in groups.topics else -1 for n in names], np.int64
@@ -224,11 +264,12 @@ def _members(groups: Groups, names: list[str], topic: Int64s, group: Int64s) -> 
     return members
 
 
-def _thin(part: Part) -> None:
+def _thin(part: MessagePart) -> None:
+    """Leave out rows evenly if there are more than `part.most`."""
     if part.most is None or len(part.time_ns) <= part.most:
         return
     at = evenly(len(part.time_ns), part.most)
-    for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot"):
+    for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot", "value"):
         values = getattr(part, name)
         setattr(part, name, None if values is None else values[at])
     for name in ("key", "topic", "reason"):
@@ -237,7 +278,7 @@ def _thin(part: Part) -> None:
 
 
 def _encode(texts: list[pa.Array], first: str | None = None) -> tuple[list[str], Int64s]:
-    """Distinct texts in order, and the number of each row's own."""
+    """Return the distinct texts, sorted but for `first`, and the index of the text of each row."""
     if not texts:
         return ([] if first is None else [first]), np.empty(0, np.int64)
     whole = pa.concat_arrays([t.cast(pa.string()) for t in texts])

@@ -4,15 +4,21 @@ Everything comes from what the run has committed: the server reads files and is 
 pipeline, so the worst it can do to a run is to use a core for the moment a page is made. Pages hold
 a bounded sample and are made again only when there is a new commit.
 
-    /          the page; it looks for new commits by itself
-    /state     how many commits there are, as JSON
+    /          the page; it asks for new commits and takes them up in place
+    /state     how many commits there are and whether the run has ended, as JSON
+    /data      what the page draws from, as JSON
     /metrics   the run in numbers, as Prometheus reads them
+
+An open page survives the run: `finish` tells it that there will be no more commits, and if the
+server is gone without a word the page says so and stays as it is.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,8 +26,8 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.health import commit_levels
-from tidegate.report.page import page_of
-from tidegate.report.rows import gather
+from tidegate.report.page import data_text, page_text
+from tidegate.report.rows import gather_messages
 
 __all__ = ["LiveServer", "metrics_text"]
 
@@ -30,109 +36,132 @@ LIVE_LIMIT = 200_000
 every few seconds, however long the run has been going on."""
 
 LEVELS = ("current_watermark", "max_timestamp_seen", "max_lateness")
-"""Metrics of a stage that are levels: over shards their greatest counts, not their sum."""
+"""Metrics of a stage that are levels: over shards, the greatest is taken instead of the sum."""
 
-_WAITING = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2">
-<title>Tidegate</title><link rel="icon" href="data:,"><body style="font:16px system-ui;margin:3em">
-Waiting for the first commit of the run."""
+_WAITING = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta http-equiv="refresh" content="2"><title>Tidegate</title><link rel="icon" href="data:,">
+<p>Waiting for the first commit of the run."""
 
-_FOLLOW = """<script>(() => {
-  const commits = %d;
-  setInterval(async () => {
-    try {
-      const state = await (await fetch("state")).json();
-      if (state.commits === commits || !window.tidegate) return;
-      const { a, b, key, run } = tidegate.timeline;
-      const whole = a === run.fit[0] && b === run.fit[1];
-      const view = whole ? { key } : { key, origin: run.origin_ns, a, b };
-      sessionStorage.setItem("tidegate", JSON.stringify(view));
-      location.reload();
-    } catch { /* the run has ended: the page stays as it is */ }
-  }, 2000);
-  const kept = JSON.parse(sessionStorage.getItem("tidegate") || "null");
-  const restore = setInterval(() => {
-    if (!window.tidegate) return;
-    clearInterval(restore);
-    if (!kept) return;
-    const { timeline } = tidegate;
-    if (kept.key < timeline.run.keys.length) timeline.show(kept.key);
-    if (kept.origin !== undefined) {
-      const shift = Number(BigInt(kept.origin) - BigInt(timeline.run.origin_ns));
-      timeline.a = kept.a + shift;
-      timeline.b = kept.b + shift;
-    }
-    timeline.request();
-  }, 50);
-})()</script>
-</body>"""
+FOLLOWING_S = 5.0
+"""A page that asked within this many seconds is still open: it asks every two."""
 
 
 class LiveServer:
-    """Serves the run under `out` on 127.0.0.1; port 0 takes a free one."""
+    """Serves the page and the metrics of a run on 127.0.0.1 while the run goes on.
+
+    Parameters
+    ----------
+    out:
+        The output path of the run; there need not be a commit yet.
+    port:
+        The port; 0 takes a free one. A port that cannot be opened is a ConfigError.
+    roles:
+        Which columns are key, topic and arrival; unset: what the run declares.
+    """
 
     def __init__(self, out: str, port: int = 0, roles: Roles | None = None) -> None:
         self.out = out
         self.roles = roles or Roles()
-        self._page: tuple[int, bytes] | None = None
+        self._made: tuple[int, bytes, bytes] | None = None
         self._lock = threading.Lock()
+        self._asked_at = float("-inf")
+        self._ended = False
+        self._told_end = threading.Event()
         try:
-            self._http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self._http = _Server(("127.0.0.1", port), _handler(self))
         except OSError as error:
             raise ConfigError("serve", port, f"cannot be opened: {error.strerror}") from error
-        self._http.daemon_threads = True
 
     @property
     def url(self) -> str:
+        """The address of the page."""
         return f"http://127.0.0.1:{self._http.server_address[1]}/"
 
     def start(self) -> LiveServer:
+        """Serve in a thread of its own, and return."""
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         return self
 
     def serve_forever(self) -> None:
+        """Serve in this thread until it is interrupted."""
         self._http.serve_forever()
 
+    def finish(self, wait_s: float = FOLLOWING_S) -> None:
+        """Let open pages take up the last commit and learn that the run has ended; then close.
+
+        Waits at most `wait_s` seconds, and not at all if no page is open."""
+        self._ended = True
+        if time.monotonic() - self._asked_at < FOLLOWING_S and self._told_end.wait(wait_s):
+            time.sleep(0.5)  # the page fetches the data after the answer that told it
+        self.close()
+
     def close(self) -> None:
+        """Stop serving."""
         self._http.shutdown()
         self._http.server_close()
 
-    # -- what is asked for ------------------------------------------------------------------------
+    # -- answers ----------------------------------------------------------------------------------
 
     def run(self) -> StoredRun | None:
-        """The run as far as it is committed; None before its first commit."""
+        """Return the run as far as it is committed; None before its first commit."""
         try:
             return open_run(self.out)
         except ConfigError:
             return None
 
     def page(self) -> bytes:
+        """Answer `/`: the page, or a page that waits for the first commit."""
+        return self._current()[0]
+
+    def data(self) -> bytes:
+        """Answer `/data`: what an open page draws from, as JSON."""
+        return self._current()[1]
+
+    def _current(self) -> tuple[bytes, bytes]:
         run = self.run()
         if run is None:
-            return _WAITING.encode()
+            return _WAITING.encode(), b"null"
         with self._lock:  # two readers do not make the same page twice
-            if self._page is None or self._page[0] != len(run.commits):
+            if self._made is None or self._made[0] != len(run.commits):
                 recent = run.newest(LIVE_LIMIT)
-                text = page_of(recent, gather(recent, self.roles, LIVE_LIMIT))
-                follow = _FOLLOW % len(run.commits)
-                before, _, after = text.rpartition("</body>")
-                self._page = (len(run.commits), f"{before}{follow}{after}".encode())
-            return self._page[1]
+                messages = gather_messages(recent, self.roles, LIVE_LIMIT)
+                page, data = page_text(recent, messages, live=True), data_text(recent, messages)
+                self._made = (len(run.commits), page.encode(), data.encode())
+            return self._made[1:]
 
     def state(self) -> bytes:
+        """Answer `/state`: how many commits there are, and whether there will be more."""
+        self._asked_at = time.monotonic()
+        ended = self._ended
         run = self.run()
-        return json.dumps({"commits": 0 if run is None else len(run.commits)}).encode()
+        commits = 0 if run is None else len(run.commits)
+        if ended:
+            self._told_end.set()
+        return json.dumps({"commits": commits, "ended": ended}).encode()
 
     def metrics(self) -> bytes:
-        run = self.run()
-        return metrics_text(run).encode()
+        """Answer `/metrics`: the run in numbers, for Prometheus."""
+        return metrics_text(self.run()).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    """A browser that leaves while it is being answered is nothing to report."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"tidegate: the live page could not answer: {error!r}", file=sys.stderr)
 
 
 def metrics_text(run: StoredRun | None) -> str:
-    """A run as Prometheus reads it: one sample per line, names and units as it wants them."""
+    """Return the numbers of a run in the text format of Prometheus; `run` is None before the first
+    commit. Counters end in `_total`, times are in seconds, sizes in bytes."""
     if run is None:
         return _sample("tidegate_commits_total", "counter", "micro-batches committed", {"": 0})
     levels = commit_levels(run)[-1]
-    rows = {f'kind="{kind}"': run.rows(kind) for kind in run.kinds}
+    rows = {_labels(kind=kind): run.rows(kind) for kind in run.kinds}
     out = _sample("tidegate_commits_total", "counter", "micro-batches committed",
                   {"": len(run.commits)})  # fmt: skip
     out += _sample("tidegate_rows_total", "counter", "rows delivered", rows)
@@ -145,10 +174,11 @@ def metrics_text(run: StoredRun | None) -> str:
         out += _sample("tidegate_watermark_lag_seconds", "gauge", words, {"": lag / 1e9})
     out += _sample("tidegate_held_rows", "gauge", "rows held back", {"": levels["held"]})
     out += _sample("tidegate_state_bytes", "gauge", "bytes of state", {"": levels["state_bytes"]})
-    return out + _sample("tidegate_stage", "gauge", "metrics of the stages", _stages(run))
+    return out + _sample("tidegate_stage", "gauge", "metrics of the stages", _stage_samples(run))
 
 
-def _stages(run: StoredRun) -> dict[str, float]:
+def _stage_samples(run: StoredRun) -> dict[str, float]:
+    """Return the metrics of every stage over all shards, by labels."""
     standing: dict[int, dict[str, int]] = {}
     for commit in run.commits:
         standing |= commit.shards
@@ -158,8 +188,15 @@ def _stages(run: StoredRun) -> dict[str, float]:
         stage, metric = name.rsplit(".", 1)
         values = [metrics[name] for metrics in standing.values() if name in metrics]
         total = max(values) if metric in LEVELS else sum(values)
-        out[f'stage="{stage}",metric="{metric}"'] = total
+        out[_labels(stage=stage, metric=metric)] = total
     return out
+
+
+def _labels(**labels: str) -> str:
+    """Return labels with their values escaped as the format demands."""
+    marks = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+    return ",".join(f'{name}="{"".join(marks.get(c, c) for c in text)}"'
+                    for name, text in labels.items())  # fmt: skip
 
 
 def _sample(name: str, kind: str, words: str, values: dict[str, Any]) -> str:
@@ -174,6 +211,7 @@ def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
     answers = {
         "/": (live.page, "text/html; charset=utf-8"),
         "/state": (live.state, "application/json"),
+        "/data": (live.data, "application/json"),
         "/metrics": (live.metrics, "text/plain; version=0.0.4; charset=utf-8"),
     }
 
@@ -186,7 +224,7 @@ def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
                 return
             found = answers.get(self.path.split("?")[0])
             if found is None:
-                self._send(404, b"there is /, /state and /metrics", "text/plain")
+                self._send(404, b"there is /, /state, /data and /metrics", "text/plain")
                 return
             make, kind = found
             try:
@@ -199,10 +237,13 @@ def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("X-Frame-Options", "DENY")
+            self.send_header("Referrer-Policy", "no-referrer")
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quiet: the terminal belongs to the run."""
+            """Log nothing: the terminal belongs to the run."""
 
     return Handler

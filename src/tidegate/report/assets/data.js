@@ -1,4 +1,4 @@
-// The columns of the run: unpacked once, then only read.
+// The columns of a run: unpacked once, then only read.
 
 /** int64 byte planes to Float64 (exact below 2^53 ns, 104 days from the origin). */
 async function unpack(packed) {
@@ -17,6 +17,7 @@ async function unpack(packed) {
   return out;
 }
 
+/** Replace differences by their running sum, in place. */
 function summed(values) {
   let total = 0;
   for (let i = 0; i < values.length; i++) { total += values[i]; values[i] = total; }
@@ -32,16 +33,22 @@ function bisect(values, wanted, from, to) {
   return from;
 }
 
+/** What the page was written with. */
+function embedded() {
+  const data = { facts: JSON.parse(byId("facts").textContent), columns: JSON.parse(byId("columns").textContent) };
+  byId("columns").textContent = ""; // as large as everything else together
+  return data;
+}
+
 /** Everything the page draws from. Messages are sorted by (stream, kind, time). */
-async function load() {
-  const run = JSON.parse(document.getElementById("facts").textContent);
-  const packed = JSON.parse(document.getElementById("columns").textContent);
-  const names = Object.keys(packed);
-  const arrays = await Promise.all(names.map((name) => unpack(packed[name])));
-  document.getElementById("columns").textContent = "";
+async function load({ facts, columns }) {
+  const run = facts;
+  const names = Object.keys(columns);
+  const arrays = await Promise.all(names.map((name) => unpack(columns[name])));
   const c = {};
   names.forEach((name, i) => { c[name] = arrays[i]; });
   for (const name of ["stream", "time", "micro"]) summed(c[name]);
+  if (c.value) c.value = new Float32Array(Uint32Array.from(c.value).buffer); // the bits of float32
   run.n = c.time.length;
   run.c = c;
   run.streams = Math.max(run.keys.length * Math.max(run.topics.length, 1), 1);
@@ -50,12 +57,12 @@ async function load() {
   run.starts = new Uint32Array(run.streams * kinds + 1);
   for (let i = 0; i < run.n; i++) run.starts[c.stream[i] * kinds + c.kind[i] + 1]++;
   for (let i = 0; i < run.streams * kinds; i++) run.starts[i + 1] += run.starts[i];
-  run.stretch = (stream, kind) => [run.starts[stream * kinds + kind], run.starts[stream * kinds + kind + 1]];
+  run.range = (stream, kind) => [run.starts[stream * kinds + kind], run.starts[stream * kinds + kind + 1]];
   run.groupsOf = run.groups ? groupsByKey(run) : null;
   return run;
 }
 
-/** Per key, its sets, batches or windows in order of their start, and the longest span. */
+/** Per key, its sets, batches or windows in order of their start, and the longest one. */
 function groupsByKey(run) {
   const { groupKey, groupStart, groupEnd } = run.c;
   const lists = run.keys.map(() => []);

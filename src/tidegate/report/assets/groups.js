@@ -1,6 +1,8 @@
-// Sets, batches and windows: strips above the lanes, links and slots inside them.
+// Sets, batches and windows: strips above the lanes, links and empty slots inside them.
 
-class LanesWithGroups extends Lanes {
+const BATCH_COLOURS = new Map([["gate", "mark"], ["timeout", "late"], ["gap", "dropped"], ["stall", "error"], ["limit", "error"]]);
+
+class LanesWithGroups extends LanesWithValues {
   drawStrip(g, row) {
     const { run } = this;
     const { groupStart, groupEnd } = run.c;
@@ -26,21 +28,21 @@ class LanesWithGroups extends Lanes {
       const label = this.groupLabel(group);
       if (right - left > 40) {
         g.fillStyle = this.colour.ink;
-        const visible = Math.max(left, GUTTER);
+        const visible = Math.max(left, this.gutter);
         const room = Math.min(right, this.w) - visible - 10;
         if (room > 30) g.fillText(fitted(g, label, room), visible + 5, y + 4 + level * h + (h - 2) / 2 + 0.5);
       }
     }
   }
 
-  /** Slots of the batches in view: a place where no message lies is drawn as a hollow ring. */
+  /** Empty slots of the batches in view, as hollow rings. */
   drawSlots(g, row) {
     const { run } = this;
     if (!run.groups || run.groups.what !== "batch") return;
     const { time, slot, group, groupEnd, groupStart } = run.c;
     const of = run.groupsOf[row.key];
-    const floor = row.y - this.top + row.h - 12;
-    const [from, to] = run.stretch(row.stream, 0);
+    const floor = this.floor(row);
+    const [from, to] = run.range(row.stream, 0);
     const first = bisect(of.starts, this.a - of.longest, 0, of.list.length);
     const last = bisect(of.starts, this.b, first, of.list.length);
     if (last - first > 60) return;
@@ -70,7 +72,7 @@ class LanesWithGroups extends Lanes {
     if (groups.what === "set") return this.colour.set;
     if (groups.what === "window") return c.group_revision && c.group_revision[group] > 0 ? this.colour.late : this.colour.mark;
     const reason = groups.reason && groups.reason[group];
-    return { gate: this.colour.mark, timeout: this.colour.late, gap: this.colour.dropped, stall: this.colour.error, limit: this.colour.error }[reason] || this.colour.set;
+    return this.colour[BATCH_COLOURS.get(reason) || "set"];
   }
 
   groupLabel(group) {
@@ -87,12 +89,12 @@ class LanesWithGroups extends Lanes {
     if (!run.groups || run.groups.what !== "set") return;
     const { members, time } = run.c;
     const width = run.groups.topics.length;
-    const place = new Map(shown.filter((row) => !row.strip).map((row) => [row.stream, row.y - this.top + row.h - 12]));
+    const place = this.floors(shown);
     for (const key of new Set(shown.map((row) => row.key))) {
       const of = run.groupsOf[key];
       const first = bisect(of.starts, this.a - of.longest, 0, of.list.length);
       const last = bisect(of.starts, this.b, first, of.list.length);
-      if (last - first > (this.w - GUTTER) / 14) continue; // lines closer than this are a blur
+      if (last - first > (this.w - this.gutter) / 14) continue; // lines closer than this are a blur
       g.strokeStyle = this.colour.mark;
       g.globalAlpha = 0.65;
       g.lineWidth = 1.2;

@@ -1,4 +1,4 @@
-// Health: how streams and run fared, drawn with uPlot.
+// Health: how streams and run fared, as charts by uPlot and a table.
 
 function drawHealth(run, root) {
   const css = getComputedStyle(document.documentElement);
@@ -6,19 +6,17 @@ function drawHealth(run, root) {
   const palette = [colour("data"), colour("late"), colour("mark"), colour("dropped"), colour("error"), colour("set"), colour("ink")];
   const axis = { stroke: colour("soft"), grid: { stroke: colour("row"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
   const { health } = run;
-  root.innerHTML = `<div class="health"></div>`;
-  const grid = root.firstChild;
+  const grid = element("div", { class: "health" });
+  fill(root, grid);
 
   const card = (title, text, wide) => {
-    const made = document.createElement("section");
-    made.className = wide ? "card wide" : "card";
-    made.innerHTML = `<h2>${title}</h2><p>${text}</p>`;
+    const made = element("section", { class: wide ? "card wide" : "card" }, element("h2", null, title), element("p", null, text));
     grid.append(made);
     return made;
   };
-  const charts = []; // drawn once all cards stand: only then their width is known
+  const charts = []; // drawn when all cards are in place: only then their width is known
   const chart = (home, options, data) => charts.push(() => {
-    const width = Math.max(300, home.clientWidth - 30);
+    const width = Math.max(240, home.clientWidth - 30);
     const { xAxis = {}, yAxis = {}, ...rest } = options;
     return new uPlot({ width, height: 210, legend: { live: false }, cursor: { drag: { x: true, y: false } }, ...rest,
       axes: [{ ...axis, ...xAxis }, { ...axis, size: 62, ...yAxis }] }, data, home);
@@ -90,7 +88,10 @@ function drawHealth(run, root) {
     }
   }
   const streams = card("Streams", "period: the median step between neighbours; jitter: what a step is off whole periods; a gap is more than three periods", true);
-  const waiting = health.waiting ? `<p>Rows in order were held ${quantiles(health.waiting.quantiles)}, from their arrival to the last arrival of the micro-batch that delivered them.</p>` : "";
-  streams.innerHTML += `<table><tr>${["stream", "keys", "messages", "rate", "period", "jitter p50", "jitter p99", "gaps", "longest pause", "missing", "same time twice"].map((n) => `<th>${n}</th>`).join("")}</tr>${health.streams.map((s) => `<tr>${[escaped(s.topic || "messages"), whole(s.streams), whole(s.rows), s.rate_hz ? `${+s.rate_hz.toPrecision(4)} Hz` : "–", span(s.period_ns), span(s.jitter.p50), span(s.jitter.p99), whole(s.gaps), span(s.longest_gap_ns), whole(s.missing), whole(s.duplicates)].map((v) => `<td>${v}</td>`).join("")}</tr>`).join("")}</table>${waiting}`;
+  const heads = ["stream", "keys", "messages", "rate", "period", "jitter p50", "jitter p99", "gaps", "longest pause", "missing", "same time twice"];
+  const cells = (s) => [s.topic || "messages", whole(s.streams), whole(s.rows), s.rate_hz ? `${+s.rate_hz.toPrecision(4)} Hz` : "–", span(s.period_ns), span(s.jitter.p50), span(s.jitter.p99), whole(s.gaps), span(s.longest_gap_ns), whole(s.missing), whole(s.duplicates)];
+  streams.append(element("table", null, element("tr", null, heads.map((name) => element("th", null, name))),
+    health.streams.map((s) => element("tr", null, cells(s).map((cell) => element("td", null, cell))))));
+  if (health.waiting) streams.append(element("p", null, `Rows in order were held ${quantiles(health.waiting.quantiles)}, from their arrival to the last arrival of the micro-batch that delivered them.`));
   for (const make of charts) make();
 }

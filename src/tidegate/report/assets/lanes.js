@@ -1,7 +1,10 @@
-// The timeline: a lane per stream; below, event time; above, arrival; a line joins the two.
-// Zoomed out, a lane shows how many messages lie under each pixel, found by bisection.
+// Lanes: one per stream. The lower row is event time, the upper one arrival, and a line joins the two.
+// Where a stream has numbers, they are plotted above (values.js). Zoomed out, a lane shows how many
+// messages are under each pixel, found by bisection.
 
-const GUTTER = 128, AXIS = 26, LANE = 56, TALLEST = 104, STRIP = 30;
+const AXIS = 26, LANE = 56, STRIP = 30; // heights in pixels: the axis, the lowest lane, a strip of groups
+const FOOT = 20; // below the lanes: the labels of watermarks
+const MARKS_HEIGHT = 84; // the most that event time and arrival are apart; the rest of a lane is for values
 const SINGLE = 260; // messages of a lane that can still be told apart
 const MARKS = 3600; // exceptions drawn per lane before they are thinned
 
@@ -20,27 +23,37 @@ class Lanes {
         if (run.starts[stream * kinds] < run.starts[(stream + 1) * kinds]) rows.push({ key, topic: t, stream, h: LANE });
       }
     }
-    // few lanes share the height there is; many keep theirs and scroll
+    // few lanes share the height there is; many keep the lowest height and scroll
     const lanes = rows.filter((row) => !row.strip);
-    const rest = this.scroller.clientHeight - AXIS - 24 - rows.filter((row) => row.strip).length * STRIP;
-    const each = Math.min(TALLEST, Math.max(LANE, Math.floor(rest / Math.max(lanes.length, 1))));
+    const strips = rows.reduce((sum, row) => sum + (row.strip ? row.h : 0), 0);
+    const rest = this.scroller.clientHeight - AXIS - FOOT - strips;
+    const each = Math.max(LANE, Math.floor(rest / Math.max(lanes.length, 1)));
     for (const row of lanes) row.h = each;
     let y = AXIS;
     for (const row of rows) { row.y = y; y += row.h; }
     this.rows = rows;
-    this.height = y + 8;
+    this.height = y + FOOT;
   }
+
+  /** The pixel of event time in a lane. */
+  floor(row) { return row.y - this.top + row.h - 12; }
+
+  /** The pixel of arrival in a lane. */
+  roof(row) { return this.hasValues(row) ? this.floor(row) - Math.min(MARKS_HEIGHT, row.h - 12 - PLOT) : row.y - this.top + 11; }
+
+  /** The pixel of event time by stream. */
+  floors(rows) { return new Map(rows.filter((row) => !row.strip).map((row) => [row.stream, this.floor(row)])); }
 
   stripHeight() { return this.run.groups.what === "window" ? STRIP + 30 : STRIP; }
 
-  x(t) { return GUTTER + ((t - this.a) / (this.b - this.a)) * (this.w - GUTTER); }
+  x(t) { return this.gutter + ((t - this.a) / (this.b - this.a)) * (this.w - this.gutter); }
 
-  t(x) { return this.a + ((x - GUTTER) / (this.w - GUTTER)) * (this.b - this.a); }
+  t(x) { return this.a + ((x - this.gutter) / (this.w - this.gutter)) * (this.b - this.a); }
 
   clip(g, paint) {
     g.save();
     g.beginPath();
-    g.rect(GUTTER, AXIS, this.w - GUTTER, this.h - AXIS);
+    g.rect(this.gutter, AXIS, this.w - this.gutter, this.h - AXIS);
     g.clip();
     paint();
     g.restore();
@@ -58,18 +71,18 @@ class Lanes {
     const y = row.y - this.top;
     g.save();
     g.beginPath();
-    g.rect(0, AXIS, GUTTER - 6, this.h - AXIS);
+    g.rect(0, AXIS, this.gutter - 6, this.h - AXIS);
     g.clip();
     g.fillStyle = row.strip ? this.colour.row : this.colour.panel;
-    g.fillRect(0, y, GUTTER, row.h - 1);
+    g.fillRect(0, y, this.gutter, row.h - 1);
     const name = row.strip ? { set: "sets", batch: "batches", window: "windows" }[this.run.groups.what] : this.run.topics[row.topic] || "messages";
     g.fillStyle = this.colour.ink;
-    const small = this.key < 0 ? this.run.keys[row.key] : row.strip ? "" : `${whole(this.count(row.stream))} rows`;
-    g.fillText(fitted(g, name, GUTTER - 20), 10, y + (small ? row.h / 2 - 8 : row.h / 2));
+    const small = this.key < 0 ? this.run.keys[row.key] : row.strip ? "" : counted(this.count(row.stream), "row");
+    g.fillText(fitted(g, name, this.gutter - 20), 10, y + (small ? row.h / 2 - 8 : row.h / 2));
     if (small) {
       g.fillStyle = this.colour.soft;
       g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
-      g.fillText(fitted(g, small, GUTTER - 20), 10, y + row.h / 2 + 9);
+      g.fillText(fitted(g, small, this.gutter - 20), 10, y + row.h / 2 + 9);
     }
     g.restore();
   }
@@ -80,7 +93,7 @@ class Lanes {
   }
 
   ticks() {
-    const step = tickStep(this.b - this.a, (this.w - GUTTER) / 110);
+    const step = tickStep(this.b - this.a, (this.w - this.gutter) / 110);
     const shift = Number(BigInt(this.run.origin_ns) % BigInt(Math.round(step)));
     const out = [];
     for (let t = Math.ceil((this.a + shift) / step) * step - shift; t <= this.b; t += step) out.push(t);
@@ -100,15 +113,15 @@ class Lanes {
     g.fillRect(0, 0, this.w, AXIS);
     g.fillStyle = this.colour.line;
     g.fillRect(0, AXIS - 1, this.w, 1);
-    g.fillRect(GUTTER - 1, 0, 1, this.h);
+    g.fillRect(this.gutter - 1, 0, 1, this.h);
     g.fillStyle = this.colour.soft;
-    g.fillText("event time", 10, AXIS / 2);
+    g.fillText(this.gutter < 100 ? "time (UTC)" : "event time (UTC)", 10, AXIS / 2);
     g.textAlign = "center";
     for (const t of ticks) {
       const label = tickLabel(this.run, t, step);
       const half = g.measureText(label).width / 2;
       const x = this.x(t);
-      if (x - half > GUTTER && x + half < this.w - 4) g.fillText(label, x, AXIS / 2);
+      if (x - half > this.gutter && x + half < this.w - 4) g.fillText(label, x, AXIS / 2);
     }
     g.textAlign = "left";
   }
@@ -127,11 +140,11 @@ class Lanes {
   /** Messages per pixel, or null where so few are in view that each is drawn on its own. */
   bars(stream, kind) {
     const { time } = this.run.c;
-    const [from, to] = this.run.stretch(stream, kind);
+    const [from, to] = this.run.range(stream, kind);
     const low = bisect(time, this.a, from, to);
     const high = bisect(time, this.b, low, to);
     if (high - low <= SINGLE) return null;
-    const width = Math.round(this.w - GUTTER);
+    const width = Math.round(this.w - this.gutter);
     const bars = new Uint32Array(width);
     let before = low;
     for (let p = 0; p < width; p++) {
@@ -143,16 +156,16 @@ class Lanes {
   }
 
   drawLane(g, row, dense) {
-    const y = row.y - this.top;
-    const floor = y + row.h - 12, roof = y + 11;
-    const room = row.h - 20;
+    const floor = this.floor(row), roof = this.roof(row);
+    const room = floor - roof + 4;
+    this.drawValues(g, row);
     // the many behind, the few in front: dropped, late, then what is in order, then single marks
     for (const kind of [2, 1, 0]) {
       if (!row.bars[kind]) continue;
       g.fillStyle = this.colour[this.run.kinds[kind]];
       g.globalAlpha = kind ? 0.4 : 1;
       row.bars[kind].forEach((n, p) => {
-        if (n) { const h = Math.max(2, (n / dense) * room); g.fillRect(GUTTER + p, floor + 4 - h, 1, h); }
+        if (n) { const h = Math.max(2, (n / dense) * room); g.fillRect(this.gutter + p, floor + 4 - h, 1, h); }
       });
       g.globalAlpha = 1;
     }
@@ -165,7 +178,7 @@ class Lanes {
 
   drawEach(g, stream, kind, floor, roof, colour) {
     const { time, delay, known } = this.run.c;
-    const [from, to] = this.run.stretch(stream, kind);
+    const [from, to] = this.run.range(stream, kind);
     // a late message may stand left of the view and arrive inside it
     const low = bisect(time, this.a - (this.b - this.a), from, to);
     const high = bisect(time, this.b, low, to);
@@ -201,7 +214,7 @@ class Lanes {
     for (const commit of this.run.health.commits) {
       if (commit.watermark_ns === null) continue;
       const x = this.x(Number(BigInt(commit.watermark_ns) - BigInt(this.run.origin_ns)));
-      if (x < GUTTER || x > this.w || x < free - 60) continue;
+      if (x < this.gutter || x > this.w || x < free - 60) continue;
       g.setLineDash([5, 4]);
       g.lineWidth = 1.3;
       g.beginPath();
@@ -211,7 +224,7 @@ class Lanes {
       g.setLineDash([]);
       const label = `watermark ${commit.batch}`;
       const width = g.measureText(label).width + 8;
-      if (x - width > free && x - width > GUTTER) {
+      if (x - width > free && x - width > this.gutter) {
         g.globalAlpha = 0.9;
         g.fillStyle = this.colour.panel;
         g.fillRect(x - width - 2, this.h - 19, width, 15);
@@ -232,7 +245,7 @@ class Lanes {
     g.strokeStyle = this.colour.pick;
     g.lineWidth = 2;
     if (picked.group >= 0 && run.groups && run.groups.what === "set") {
-      const place = new Map(this.rows.filter((row) => !row.strip).map((row) => [row.stream, row.y - this.top + row.h - 12]));
+      const place = this.floors(this.rows);
       g.beginPath();
       this.link(g, picked.group, width, run.c.members, time, place);
       g.stroke();
@@ -241,7 +254,7 @@ class Lanes {
     for (const i of list) {
       const row = this.rows.find((r) => r.stream === stream[i]);
       if (!row) continue;
-      const floor = row.y - this.top + row.h - 12, roof = row.y - this.top + 11;
+      const floor = this.floor(row), roof = this.roof(row);
       g.beginPath();
       if (run.c.kind[i] === 3) disc(g, this.x(time[i]), (floor + roof) / 2, 8);
       else {
@@ -274,7 +287,7 @@ class Lanes {
     const left = ((this.a - a) / (b - a)) * w, right = ((this.b - a) / (b - a)) * w;
     g.fillStyle = this.colour.brush;
     g.fillRect(left, 0, Math.max(right - left, 2), h);
-    g.strokeStyle = this.colour.accent;
+    g.strokeStyle = this.colour.mark;
     g.lineWidth = 1.5;
     g.strokeRect(left, 0.5, Math.max(right - left, 2), h - 1);
   }
@@ -297,10 +310,3 @@ class Lanes {
 function disc(g, x, y, r) { g.moveTo(x + r, y); g.arc(x, y, r, 0, 6.2832); }
 function diamond(g, x, y, r) { g.moveTo(x, y - r); g.lineTo(x + r, y); g.lineTo(x, y + r); g.lineTo(x - r, y); g.closePath(); }
 function cross(g, x, y, r) { g.moveTo(x - r, y - r); g.lineTo(x + r, y + r); g.moveTo(x + r, y - r); g.lineTo(x - r, y + r); }
-
-function fitted(g, text, room) {
-  if (g.measureText(text).width <= room) return text;
-  let cut = text.length;
-  while (cut > 1 && g.measureText(`${text.slice(0, cut)}…`).width > room) cut--;
-  return `${text.slice(0, cut)}…`;
-}

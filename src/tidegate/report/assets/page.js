@@ -1,7 +1,8 @@
-// Puts the page together.
+// Puts the page together: header, list of keys, timeline, health.
 
-function byId(id) { return document.getElementById(id); }
+const MOST_KEYS = 500; // entries in the list of keys; the filter finds the others
 
+/** How many messages of a key are late, dropped or errors. */
 function troubled(run, key) {
   const kinds = run.kinds.length;
   let sum = 0;
@@ -12,74 +13,113 @@ function troubled(run, key) {
   return sum;
 }
 
-function listKeys(run, timeline) {
-  const list = byId("keylist");
-  const wanted = byId("filter").value.toLowerCase();
-  list.textContent = "";
-  const entries = [...(run.keys.length > 1 ? [[-1, "all keys", 0]] : []), ...run.keys.map((name, k) => [k, name || "all messages", troubled(run, k)])];
-  let shown = 0;
-  for (const [key, name, trouble] of entries) {
-    if (wanted && key >= 0 && !name.toLowerCase().includes(wanted)) continue;
-    if (++shown > 500) { list.insertAdjacentHTML("beforeend", "<li>… filter to see more</li>"); break; }
-    const item = document.createElement("li");
-    item.tabIndex = 0;
-    item.setAttribute("aria-selected", String(timeline.key === key));
-    item.innerHTML = `<span>${escaped(name)}</span>${trouble ? `<small title="late, dropped or error">${whole(trouble)}</small>` : ""}`;
-    item.onclick = () => { timeline.show(key); listKeys(run, timeline); };
-    item.onkeydown = (event) => { if (event.key === "Enter") item.onclick(); };
-    list.append(item);
+class Page {
+  constructor(run) {
+    this.run = run;
+    this.details = new Details(run, byId("details"));
+    this.timeline = new Timeline(run, byId("lanes"), byId("overview"), byId("scroller"), (picked) => this.details.show(picked));
+    this.header();
+    this.timeline.show(run.opening.key);
+    this.listKeys();
+    this.listen();
   }
-}
 
-function header(run) {
-  byId("run").textContent = run.title;
-  byId("run").title = run.title;
-  const known = { data: "data", late: "late", dropped: "dropped", error: "error" };
-  const what = run.groups ? { set: "sets", batch: "in batches", window: "window rows" }[run.groups.what] : run.counts.compactions ? "vectors" : "in order";
-  byId("counts").innerHTML = Object.entries(run.counts).map(([kind, n]) => `<span><i class="dot" style="background:var(--${known[kind] || "set"})"></i>${whole(n)} ${kind === "data" ? what : kind}</span>`).join("") + (run.shown < run.total ? `<span title="a page holds no more: tidegate view --limit">${whole(run.shown)} of ${whole(run.total)} messages shown</span>` : "") + (run.since !== null ? `<span title="a live page shows the newest messages: tidegate view shows them all">from micro-batch ${whole(run.since)} on</span>` : "");
-  const entries = [["data", "●", run.groups ? { set: "in a set", batch: "in a batch", window: "in a window" }[run.groups.what] : "in order"], ["late", "◆", "late"], ["dropped", "●", "dropped"], ["error", "✕", "error"], ["missing", "○", "slot missing"], ["mark", "┆", "watermark"]];
-  byId("legend").innerHTML = entries.filter(([kind]) => (kind === "mark" ? run.health.commits.some((c) => c.watermark_ns) : kind === "missing" ? run.groups && run.groups.what === "batch" : run.counts[kind])).map(([kind, sign, name]) => `<span><b style="color:var(--${kind === "missing" ? "error" : kind})">${sign}</b> ${name}</span>`).join("");
-}
+  /** Show a newer state of the run without losing what is in view. */
+  replace(run) {
+    this.run = run;
+    this.details.run = run;
+    this.details.show(null);
+    this.timeline.replace(run);
+    this.header();
+    this.listKeys();
+    if (!byId("health").hidden) drawHealth(run, byId("health"));
+  }
 
-function switchTheme(theme, timeline, run) {
-  document.documentElement.dataset.theme = theme;
-  if (timeline) timeline.request();
-  if (run && !byId("health").hidden) drawHealth(run, byId("health"));
+  header() {
+    const { run } = this;
+    byId("run").textContent = run.title;
+    byId("run").title = run.title;
+    byId("headline").textContent = run.headline;
+    const what = run.groups ? { set: "sets", batch: "in batches", window: "window rows" }[run.groups.what] : run.counts.compactions ? "vectors" : "in order";
+    const counts = Object.entries(run.counts).map(([kind, n]) => element("span", null, element("i", { class: `dot ${kindClass(kind)}` }), `${whole(n)} ${kind === "data" ? what : kind}`));
+    if (run.shown < run.total) counts.push(element("span", { title: "a page holds at most --limit messages" }, `${whole(run.shown)} of ${whole(run.total)} messages shown`));
+    if (run.since !== null) counts.push(element("span", { title: "a live page shows the newest messages; tidegate view shows all" }, `from micro-batch ${whole(run.since)} on`));
+    fill(byId("counts"), counts);
+    this.legend();
+  }
+
+  legend() {
+    const { run } = this;
+    const batches = run.groups && run.groups.what === "batch";
+    const entries = [
+      [run.counts.data, "data", "●", run.groups ? { set: "in a set", batch: "in a batch", window: "in a window" }[run.groups.what] : "in order"],
+      [run.counts.late, "late", "◆", "late"],
+      [run.counts.dropped, "dropped", "●", "dropped"],
+      [run.counts.error, "error", "✕", "error"],
+      [batches, "error", "○", "empty slot"],
+      [run.health.commits.some((c) => c.watermark_ns), "mark", "┆", "watermark"],
+    ];
+    fill(byId("legend"), entries.filter(([there]) => there).map(([, kind, sign, name]) => element("span", null, element("b", { class: `ink-${kind}` }, sign), ` ${name}`)));
+  }
+
+  listKeys() {
+    const { run, timeline } = this;
+    const wanted = byId("filter").value.toLowerCase();
+    const entries = [...(run.keys.length > 1 ? [[-1, "all keys", 0]] : []), ...run.keys.map((name, k) => [k, name || "all messages", troubled(run, k)])]
+      .filter(([key, name]) => key < 0 || name.toLowerCase().includes(wanted));
+    const items = entries.slice(0, MOST_KEYS).map(([key, name, trouble]) => {
+      const choose = () => { timeline.show(key); this.listKeys(); };
+      return element("li", { tabindex: 0, role: "option", "aria-selected": timeline.key === key, title: name, onclick: choose, onkeydown: (event) => { if (event.key === "Enter") choose(); } },
+        element("span", null, name), trouble ? element("small", { title: "late, dropped or error" }, whole(trouble)) : "");
+    });
+    if (entries.length > MOST_KEYS) items.push(element("li", null, "… filter to see more"));
+    fill(byId("keylist"), items);
+    byId("keys").hidden = run.keys.length <= 1;
+    document.documentElement.classList.toggle("one-key", run.keys.length <= 1);
+  }
+
+  listen() {
+    const { timeline } = this;
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    byId("filter").oninput = () => this.listKeys();
+    byId("zoom-in").onclick = () => timeline.zoom(0.5);
+    byId("zoom-out").onclick = () => timeline.zoom(2);
+    byId("fit").onclick = () => timeline.fit();
+    byId("theme").onclick = () => this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+    dark.addEventListener("change", () => this.theme(dark.matches ? "dark" : "light"));
+    for (const name of ["timeline", "health"]) byId(`tab-${name}`).onclick = () => this.tab(name);
+    let resized = 0;
+    window.addEventListener("resize", () => {
+      clearTimeout(resized);
+      resized = setTimeout(() => { if (!byId("health").hidden) drawHealth(this.run, byId("health")); }, 150);
+    });
+  }
+
+  tab(name) {
+    for (const other of ["timeline", "health"]) {
+      byId(other).hidden = other !== name;
+      byId(`tab-${other}`).setAttribute("aria-selected", String(other === name));
+    }
+    if (name === "health") drawHealth(this.run, byId("health")); else this.timeline.request();
+  }
+
+  theme(theme) {
+    document.documentElement.dataset.theme = theme;
+    this.timeline.request();
+    if (!byId("health").hidden) drawHealth(this.run, byId("health"));
+  }
 }
 
 async function main() {
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const asked = new URLSearchParams(location.hash.slice(1)).get("theme");
-  switchTheme(asked || (dark.matches ? "dark" : "light"));
-  const run = await load();
-  const details = new Details(run, byId("details"));
-  const timeline = new Timeline(run, byId("lanes"), byId("overview"), byId("scroller"), (picked) => details.show(picked));
-  header(run);
-  timeline.show(0);
-  listKeys(run, timeline);
-  byId("filter").oninput = () => listKeys(run, timeline);
-  byId("zoom-in").onclick = () => timeline.zoom(0.5);
-  byId("zoom-out").onclick = () => timeline.zoom(2);
-  byId("fit").onclick = () => timeline.fit();
-  byId("theme").onclick = () => switchTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark", timeline, run);
-  dark.addEventListener("change", () => switchTheme(dark.matches ? "dark" : "light", timeline, run));
-  for (const name of ["timeline", "health"]) {
-    byId(`tab-${name}`).onclick = () => {
-      for (const other of ["timeline", "health"]) {
-        byId(other).hidden = other !== name;
-        byId(`tab-${other}`).setAttribute("aria-selected", String(other === name));
-      }
-      if (name === "health") drawHealth(run, byId("health")); else timeline.request();
-    };
-  }
-  let resized = 0;
-  window.addEventListener("resize", () => {
-    clearTimeout(resized);
-    resized = setTimeout(() => { if (!byId("health").hidden) drawHealth(run, byId("health")); }, 150);
-  });
+  const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = ["dark", "light"].includes(asked) ? asked : dark ? "dark" : "light";
+  const page = new Page(await load(embedded()));
   byId("loading").hidden = true;
-  timeline.draw();
-  window.tidegate = { run, timeline, details }; // for tests and for the curious
+  page.timeline.layOut();
+  page.timeline.draw();
+  if (page.run.live) follow(page);
+  window.tidegate = page; // for tests and for the curious
 }
 
-main().catch((error) => { byId("loading").textContent = `the page could not be opened: ${error.message}`; throw error; });
+main().catch((error) => { byId("loading").textContent = `The page could not be opened: ${error.message}`; throw error; });

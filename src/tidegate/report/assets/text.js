@@ -1,8 +1,8 @@
-// Times and spans in words. All times are nanoseconds from the run's origin.
-
+// Times, durations and numbers in words. All times are nanoseconds from the origin of the run.
+/** A duration in the unit that suits its size. */
 function span(ns) {
   const size = Math.abs(ns);
-  const [unit, name] = size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  const [unit, name] = size >= 2 * 86400e9 ? [86400e9, "d"] : size >= 2 * 3600e9 ? [3600e9, "h"] : size >= 300e9 ? [60e9, "min"] : size >= 1e9 ? [1e9, "s"] : size >= 1e6 ? [1e6, "ms"] : size >= 1e3 ? [1e3, "µs"] : [1, "ns"];
   const digits = unit === 1 ? 0 : size / unit >= 100 ? 1 : size / unit >= 10 ? 2 : 3;
   return `${(ns / unit).toFixed(digits)} ${name}`;
 }
@@ -13,6 +13,7 @@ function brief(ns) {
   return `${+(+number).toPrecision(3)} ${unit}`;
 }
 
+/** A time of the run as date and clock, to the nanosecond. */
 function absolute(run, ns) {
   const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
   const second = total / 1000000000n - (total < 0n && total % 1000000000n !== 0n ? 1n : 0n);
@@ -23,7 +24,7 @@ function absolute(run, ns) {
   return `${date.toISOString().slice(0, 19).replace("T", " ")}.${fraction}Z`;
 }
 
-/** A tick's label: as many digits as the distance between ticks asks for. */
+/** The label of a tick, with as many digits as the distance between ticks needs. */
 function tickLabel(run, ns, step) {
   const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
   const digits = Math.min(9, Math.max(0, Math.ceil(9 - Math.log10(step) - 1e-9)));
@@ -47,6 +48,14 @@ function tickStep(range, count) {
 
 function whole(n) { return n.toLocaleString("en-US"); }
 
-function escaped(text) {
-  return String(text).replace(/[&<>"]/g, (ch) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[ch]);
+/** One message, two messages. */
+function counted(n, noun) { return `${whole(n)} ${noun}${n === 1 ? "" : "s"}`; }
+
+/** Cut a text in the middle so that it fits: names of topics differ at their ends. */
+function fitted(g, text, room) {
+  if (g.measureText(text).width <= room) return text;
+  let kept = text.length - 1;
+  const cut = () => `${text.slice(0, Math.ceil(kept / 2))}…${text.slice(text.length - Math.floor(kept / 2))}`;
+  while (kept > 1 && g.measureText(cut()).width > room) kept--;
+  return cut();
 }

@@ -1,14 +1,33 @@
-// The timeline as a thing to move in: zoom, pan, pick.
+// The timeline: what is in view, and how wheel, mouse and keys move it.
+
+const WIN = 8; // pixels within which an exception wins a click
+const REACH = 14; // pixels within which a message is meant at all
 
 class Timeline extends LanesWithGroups {
   constructor(run, canvas, overview, scroller, onPick) {
     super();
     Object.assign(this, { run, canvas, overview, scroller, onPick });
-    [this.a, this.b] = run.fit;
-    this.key = 0;
+    [this.a, this.b] = run.opening.view;
+    this.key = run.opening.key;
     this.picked = null;
+    this.top = 0;
     this.frames = [];
     this.listen();
+  }
+
+  /** Take up a newer state of the same run; what is in view stays in view. */
+  replace(run) {
+    const before = this.run;
+    const whole = this.a === before.fit[0] && this.b === before.fit[1];
+    const shift = Number(BigInt(before.origin_ns) - BigInt(run.origin_ns));
+    const name = before.keys[this.key];
+    this.run = run;
+    this.totals = null;
+    this.picked = null;
+    if (whole) [this.a, this.b] = run.fit; else { this.a += shift; this.b += shift; }
+    this.key = this.key < 0 ? -1 : Math.max(run.keys.indexOf(name), 0);
+    this.layOut();
+    this.request();
   }
 
   show(key) { this.key = key; this.layOut(); this.draw(); }
@@ -16,6 +35,7 @@ class Timeline extends LanesWithGroups {
   resize() {
     const ratio = window.devicePixelRatio || 1;
     this.w = Math.max(200, this.scroller.clientWidth);
+    this.gutter = this.w < 560 ? 84 : 128;
     this.h = Math.max(80, this.scroller.clientHeight);
     for (const [canvas, w, h] of [[this.canvas, this.w, this.h], [this.overview, this.overview.clientWidth, 36]]) {
       canvas.width = Math.round(w * ratio);
@@ -27,7 +47,7 @@ class Timeline extends LanesWithGroups {
     document.getElementById("tall").style.height = `${this.height}px`;
     const css = getComputedStyle(document.documentElement);
     this.colour = {};
-    for (const name of ["panel", "ink", "soft", "line", "row", "data", "late", "dropped", "error", "mark", "set", "pick", "accent", "brush"]) {
+    for (const name of ["panel", "ink", "soft", "line", "row", "data", "late", "dropped", "error", "mark", "set", "pick", "brush"]) {
       this.colour[name] = css.getPropertyValue(`--${name}`).trim();
     }
   }
@@ -102,7 +122,7 @@ class Timeline extends LanesWithGroups {
       const moved = event.offsetX - drag.x;
       if (Math.abs(moved) + Math.abs(event.clientY - drag.y) > 4) drag.moved = true;
       if (!drag.moved) return;
-      const shift = (moved / (this.w - GUTTER)) * (drag.b - drag.a);
+      const shift = (moved / (this.w - this.gutter)) * (drag.b - drag.a);
       this.a = drag.a - shift;
       this.b = drag.b - shift;
       scroller.scrollTop = drag.top - (event.clientY - drag.y);
@@ -135,7 +155,7 @@ class Timeline extends LanesWithGroups {
 
   pick(x, y) {
     const row = this.rows.find((r) => y + this.top >= r.y && y + this.top < r.y + r.h);
-    if (!row || y < AXIS || x < GUTTER) return;
+    if (!row || y < AXIS || x < this.gutter) return;
     this.picked = row.strip ? this.groupAt(row, x) : this.nearest(row, x, y);
     this.onPick(this.picked);
     this.request();
@@ -143,31 +163,34 @@ class Timeline extends LanesWithGroups {
 
   select(picked) { this.picked = picked; this.onPick(picked); this.request(); }
 
-  /** The message nearest to a point of a lane: by event time below, by arrival above. */
+  /** The message nearest to a point of a lane: by event time below, by arrival above. A late, dropped
+   * or error mark wins over data that is as near, because it is what one looks for. */
   nearest(row, x, y) {
-    const { time, delay, known } = this.run.c;
-    const upper = y + this.top - row.y < row.h / 2;
-    let best = null, distance = 14;
-    for (let kind = this.run.kinds.length - 1; kind >= 0; kind--) {
-      const [from, to] = this.run.stretch(row.stream, kind);
-      const low = bisect(time, this.a - (this.b - this.a), from, to);
-      const high = bisect(time, this.b, low, to);
-      if (high - low <= MARKS) {
-        for (let i = low; i < high; i++) {
-          const at = upper && known[i] && kind !== 3 ? time[i] + delay[i] : time[i];
-          const off = Math.abs(this.x(at) - x) - (kind ? 2 : 0);
-          if (off < distance) { distance = off; best = i; }
-        }
-      } else {
-        const i = bisect(time, this.t(x), from, to);
-        for (const near of [i - 1, i]) {
-          if (near < from || near >= to) continue;
-          const off = Math.abs(this.x(time[near]) - x);
-          if (off < distance) { distance = off; best = near; }
-        }
-      }
+    const upper = y < (this.floor(row) + this.roof(row)) / 2;
+    let best = null;
+    for (const kind of [3, 1, 2]) {
+      const found = this.nearestOf(row.stream, kind, x, upper, WIN);
+      if (found && (!best || found.off < best.off)) best = found;
     }
-    return best === null ? null : { message: best, group: this.run.groups ? this.run.c.group[best] : -1 };
+    best = best || this.nearestOf(row.stream, 0, x, upper, REACH);
+    for (const kind of best ? [] : [3, 1, 2]) best = best || this.nearestOf(row.stream, kind, x, upper, REACH);
+    return best && { message: best.i, group: this.run.groups ? this.run.c.group[best.i] : -1 };
+  }
+
+  /** The nearest message of one kind within `reach` pixels, and how far off it is. */
+  nearestOf(stream, kind, x, upper, reach) {
+    const { time, delay, known } = this.run.c;
+    const [from, to] = this.run.range(stream, kind);
+    let low = bisect(time, this.a - (this.b - this.a), from, to);
+    let high = bisect(time, this.b, low, to);
+    if (high - low > MARKS) { low = Math.max(bisect(time, this.t(x), from, to) - 1, from); high = Math.min(low + 2, to); }
+    let best = null;
+    for (let i = low; i < high; i++) {
+      const at = upper && known[i] && kind !== 3 ? time[i] + delay[i] : time[i];
+      const off = Math.abs(this.x(at) - x);
+      if (off < reach && (!best || off < best.off)) best = { i, off };
+    }
+    return best;
   }
 
   groupAt(row, x) {

@@ -1,0 +1,230 @@
+"""The first glance at a run: one sentence about it, and the moment that is most worth a look.
+
+The sentence names at most three things, the most surprising first: clocks that jumped, rows with a
+time that cannot be read, late rows, topics whose clocks or transports are behind others, batches
+that closed by timeout, dropped rows. If there is none of them it says so.
+
+The moment is about as long as 30 messages of each topic of one key: the key with the most
+exceptions, and of its time the part where most of them come together.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.core.outcomes import Int64s
+from tidegate.report.columns import NONE
+from tidegate.report.rows import KINDS, RunMessages
+
+__all__ = ["Opening", "headline", "opening"]
+
+DATA, LATE, DROPPED, ERROR = (KINDS.index(kind) for kind in ("data", "late", "dropped", "error"))
+
+WEIGHT = {ERROR: 3.0, LATE: 2.0, DROPPED: 0.2}
+"""How much an exception of each kind draws the view. Rows without a partner are ordinary where
+topics have different rates, so dropped rows only decide where there is nothing else."""
+
+ENOUGH = 5
+"""Exceptions of one kind that count in one view: a hundred of one kind are not worth more than a
+few of two."""
+
+CANDIDATES = 2_000
+"""Moments compared; more do not change what is found, and a page must be made in a second."""
+
+PER_TOPIC = 30
+"""Messages of each topic in the first view: few enough to be told apart."""
+
+UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9,
+           "h": 3600 * 10**9, "d": 86_400 * 10**9}  # fmt: skip
+
+NOTABLE_SKEW_NS = 20_000_000
+"""Median delays of two topics that differ by less than this (20 ms) are not worth a sentence."""
+
+
+class Opening(NamedTuple):
+    """What the page shows first: the number of a key, and a span of event time in ns."""
+
+    key: int
+    start_ns: int
+    end_ns: int
+
+
+def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
+    """Choose the key and the moment to open on.
+
+    `fit_ns` is the span of the whole run, which is also the longest view. Without any exception it
+    is the middle of the run, of its first key.
+    """
+    known = messages.time_ns != NONE
+    weights = np.array([WEIGHT.get(kind, 0.0) for kind in range(len(KINDS))])
+    trouble = np.bincount(messages.key, weights[messages.kind] * known, len(messages.keys) or 1)
+    key = int(np.argmax(trouble))
+    own = known & (messages.key == key)
+    low, high = fit_ns
+    length = min(_view_length(messages, own), high - low)
+    times = {kind: np.sort(messages.time_ns[own & (messages.kind == kind)]) for kind in WEIGHT}
+    times = {kind: found[(found >= low) & (found <= high)] for kind, found in times.items()}
+    moments = np.concatenate([*(times[kind] for kind in (ERROR, LATE) if len(times[kind]))]
+                             or [times[DROPPED]])  # fmt: skip
+    if len(moments) == 0:
+        middle = (low + high) // 2
+        return Opening(key, middle - length // 2, middle + length // 2)
+    moments = np.sort(moments)[:: -(-len(moments) // CANDIDATES)]
+    score = np.zeros(len(moments))
+    for kind, found in times.items():
+        count = np.searchsorted(found, moments + length * 7 // 10) - np.searchsorted(found, moments)
+        score += WEIGHT[kind] * np.minimum(count, ENOUGH)
+    start = int(moments[int(np.argmax(score))]) - length // 5
+    return Opening(key, start, start + length)
+
+
+def _view_length(messages: RunMessages, own: NDArray[np.bool_]) -> int:
+    """The length of a view with about `PER_TOPIC` messages per topic of this key, in ns."""
+    times = messages.time_ns[own & (messages.kind != ERROR)]
+    if len(times) < 2:
+        return 10**9
+    low, high = (int(q) for q in np.quantile(times, (0.0005, 0.9995), method="nearest"))
+    topics = len(np.unique(messages.topic[own]))
+    return max((high - low) * PER_TOPIC * topics // len(times), 1_000)
+
+
+def headline(messages: RunMessages, counts: dict[str, int]) -> str:
+    """Return one sentence about a run. `counts` are the rows of every kind of the whole run."""
+    facts = [
+        *_clock_fact(messages), *_unreadable_fact(messages, counts), *_late_fact(messages, counts),
+        *_skew_fact(messages), *_timeout_fact(messages), *_dropped_fact(messages, counts),
+    ]  # fmt: skip
+    if not facts:
+        total = sum(counts.get(kind, 0) for kind in KINDS)
+        return f"All {total:,} rows are in order: none is late, dropped or unreadable."
+    words = "; ".join(facts[:3])
+    return f"{words[0].upper()}{words[1:]}."
+
+
+class _Errors(NamedTuple):
+    """The error rows of a run: their keys, and how far ahead each clock was in ns (0: not)."""
+
+    key: Int64s
+    ahead_ns: Int64s
+
+
+def _errors(messages: RunMessages) -> _Errors:
+    at = np.flatnonzero(messages.kind == ERROR)
+    ahead = np.array([_ahead_ns(reason) for reason in messages.reasons], np.int64)
+    return _Errors(messages.key[at], ahead[messages.reason[at]])
+
+
+def _ahead_ns(reason: str) -> int:
+    """How far ahead a row was, from the reason the event-time stage gives; 0 for other reasons."""
+    found = re.search(r"(\d+) ?(ns|us|µs|ms|s|min|h|d) ahead", reason.rsplit("\x1f", 1)[-1])
+    return min(int(found[1]) * UNIT_NS[found[2]], 2**62) if found else 0
+
+
+def _clock_fact(messages: RunMessages) -> list[str]:
+    errors = _errors(messages)
+    keys, rows = np.unique(errors.key[errors.ahead_ns > 0], return_counts=True)
+    if len(keys) == 0:
+        return []
+    total = int(rows.sum())
+    if len(keys) == 1 and messages.keys[int(keys[0])]:
+        who = f"the clock of {_short_name(messages.keys[int(keys[0])])} jumped"
+    elif len(keys) == 1:
+        who = "the clock jumped"
+    else:
+        who = f"the clocks of {len(keys):,} keys jumped"
+    by = _rough_duration(int(np.median(errors.ahead_ns[errors.ahead_ns > 0])))
+    return [f"{who} {by} ahead, {_row_count(total)} set aside"]
+
+
+def _unreadable_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    errors = _errors(messages)
+    shown = len(errors.key)
+    if shown == 0 or (errors.ahead_ns > 0).all():
+        return []
+    share = 1 - float((errors.ahead_ns > 0).mean())
+    total = max(round(counts.get("error", shown) * share), 1)
+    return [f"{_row_count(total)} could not be used"]
+
+
+def _late_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    own = messages.kind == LATE
+    total = counts.get("late", 0)
+    if not total or not own.any():
+        return []
+    by = _rough_duration(int(messages.lateness_ns[own].max()))
+    if total == 1:
+        return [f"1 row late by {by}"]
+    words = f"{_row_count(total)} late by up to {by}"
+    keys, rows = np.unique(messages.key[own], return_counts=True)
+    most = int(np.argmax(rows))
+    if len(messages.keys) > 1 and rows[most] > own.sum() / 2:
+        words += f", most of them of {_short_name(messages.keys[int(keys[most])])}"
+    return [words]
+
+
+def _skew_fact(messages: RunMessages) -> list[str]:
+    own = (messages.kind == DATA) & (messages.arrival_ns != NONE) & (messages.time_ns != NONE)
+    delay = messages.arrival_ns - messages.time_ns
+    medians = {}
+    for number, name in enumerate(messages.topics):
+        found = delay[own & (messages.topic == number)]
+        if len(found) >= 10:
+            medians[name] = float(np.median(found))
+    if len(medians) < 2:
+        return []
+    slow, quick = max(medians, key=medians.__getitem__), min(medians, key=medians.__getitem__)
+    behind = medians[slow] - medians[quick]
+    if behind < NOTABLE_SKEW_NS:
+        return []
+    return [f"{_short_name(slow)} is {_rough_duration(int(behind))} behind {_short_name(quick)}"]
+
+
+def _timeout_fact(messages: RunMessages) -> list[str]:
+    groups = messages.groups
+    if groups is None or "reason" not in groups.columns:
+        return []
+    reasons = groups.columns["reason"]
+    found = sum(reason == "timeout" for reason in reasons)
+    return [f"{found:,} of {len(reasons):,} batches closed by timeout"] if found > 1 else []
+
+
+def _dropped_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    total = counts.get("dropped", 0)
+    own = messages.reason[messages.kind == DROPPED]
+    if not total or len(own) == 0:
+        return []
+    codes, rows = np.unique(own, return_counts=True)
+    reason = messages.reasons[int(codes[int(np.argmax(rows))])]
+    return [
+        f"{_row_count(total)} dropped"
+        + (f", most of them: {_short_name(reason)}" if reason else "")
+    ]
+
+
+def _row_count(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _short_name(text: str) -> str:
+    """A name short enough for a sentence."""
+    return text if len(text) <= 40 else f"{text[:20]}…{text[-19:]}"
+
+
+def _rough_duration(ns: int) -> str:
+    """A duration in three digits, in the largest unit that fits.
+
+    >>> [_rough_duration(ns) for ns in (80 * 10**6, 31_536_000 * 10**9, 43 * 31_536_000 * 10**9)]
+    ['80 ms', 'a year', '43 years']
+    """
+    years = ns / (365.25 * 86_400e9)
+    if years > 0.9:
+        return "a year" if years < 1.5 else f"{years:.0f} years"
+    for unit, size in (("d", 86_400e9), ("h", 3_600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6),
+                       ("µs", 1e3)):  # fmt: skip
+        if ns >= (2 * size if unit in ("d", "h", "min") else size):
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns} ns"

@@ -1,0 +1,82 @@
+"""Which columns of a stored run are its key, topic and arrival.
+
+In this order: what the user asked for, what the run wrote down about itself, what a pipeline file
+in the output or beside it says, and a guess from names and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import yaml
+
+from tidegate.output.reader import StoredRun
+from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
+
+__all__ = ["check_roles", "declared_roles", "roles_in"]
+
+
+def check_roles(run: StoredRun, roles: Roles) -> None:
+    """Raise ConfigError if a role names a column that no table of the run has.
+
+    The columns of the members of sets count too."""
+    names: dict[str, None] = {}
+    for kind in run.kinds:
+        for f in run.schema(kind):
+            names |= dict.fromkeys([f.name, *_inner(f.type)])
+    roles.check(pa.schema([(name, pa.null()) for name in names]))
+
+
+def _inner(kind: pa.DataType) -> list[str]:
+    return [f.name for f in kind] if pa.types.is_struct(kind) else []
+
+
+def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
+    """Return the roles in one table: those asked for, else those the run declares, else a guess.
+
+    A run that wrote down that it has no key has none: only topic and arrival are guessed then."""
+    schema = run.schema(kind)
+    named = asked.over(declared_roles(run))
+    there = Roles(
+        tuple(name for name in named.key if name in schema.names),
+        named.topic if named.topic in schema.names else None,
+        None,
+        named.arrival,
+    )
+    guess = guess_roles(run.sample(kind))
+    if run.record() is not None:
+        guess = replace(guess, key=())  # a run that says it has no key has none
+    roles = there.over(guess)
+    if roles.arrival is None:
+        inside = dict.fromkeys(name for f in schema for name in _inner(f.type))
+        roles = replace(roles, arrival=next((n for n in ARRIVAL_NAMES if n in inside), None))
+    return roles
+
+
+def declared_roles(run: StoredRun) -> Roles:
+    """Return what the run wrote down, else what a pipeline file in the output or beside it says.
+
+    Roles that nothing declares are unset; the page guesses those from the data.
+    """
+    record = run.record()
+    if record is not None:
+        return Roles(record.key, record.topic, None, next(iter(record.arrival), None))
+    for name in ("pipeline.yaml", "../pipeline.yaml"):
+        text = run.text(name)
+        if text is not None:
+            return _roles_of(text)
+    return Roles()
+
+
+def _roles_of(text: bytes) -> Roles:
+    """A file that is not ours, or broken, says nothing here: `tidegate explain` is for that."""
+    try:
+        streams = yaml.safe_load(text)["streams"]
+        stream = next(iter(streams.values()))
+        key, arrival = stream.get("key") or (), stream.get("arrival") or ()
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        first = arrival if isinstance(arrival, str) else next(iter(arrival), None)
+        return Roles(keys, stream.get("topic"), None, first)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, StopIteration):
+        return Roles()
