@@ -2,7 +2,7 @@
 
 from tidegate.deltas.compactor import CompactionResult, Compactor, Urgency
 from tidegate.deltas.delta_chain import Checkpoint, DeltaChain, Refusal, affine, merge
-from tidegate.deltas.nearest import Neighbour, nearest
+from tidegate.deltas.neighbours import Neighbour, nearest
 from tidegate.deltas.operations import (
     DELTAS,
     Add,

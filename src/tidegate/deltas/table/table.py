@@ -31,7 +31,7 @@ from tidegate.deltas.columns import (
     vector_column,
 )
 from tidegate.deltas.kernels import Verdict
-from tidegate.deltas.nearest import NearestSearch, Neighbour
+from tidegate.deltas.neighbours import NearestSearch, Neighbour
 from tidegate.deltas.operations import DELTAS, VectorDelta, rows_from
 from tidegate.deltas.table.versions import (
     READ_ATTEMPTS,
