@@ -212,7 +212,7 @@ def test_internal_names_are_refused_wherever_they_are_given(name: str) -> None:
         Flow([]).process(pa.record_batch({name: [1]}))
 
 
-@pytest.mark.parametrize("stage", [Synchronize(("a", "b"), 5), Batch(gated=("a",))])
+@pytest.mark.parametrize("stage", [Synchronize(("a", "b"), queue_size=5), Batch(gated=("a",))])
 def test_every_stage_that_decides_by_time_is_refused_without_one(stage: Operator) -> None:
     """Found by a user: `Flow([Synchronize(...)])` gave 52 sets of spread 0, all stamps being 0."""
     with pytest.raises(ConfigError, match=rf"{type(stage).__name__} needs the time of each row"):
