@@ -18,7 +18,8 @@ import tidegate as tg
 from tidegate import triggers
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET
-from tidegate.pipeline import STAGES, explain, json_schema, plan
+from tidegate.pipeline import STAGES, explain, formats, json_schema, plan
+from tidegate.pipeline.definition import SINK_FORMATS
 from tidegate.testing.laws import assert_cut_law, assert_restart_law, play
 
 
@@ -155,3 +156,44 @@ def test_a_trigger_runs_from_a_pipeline_file() -> None:
     wrong = WINDOWS.replace("after_mark: mark", "after_mark: {colum: x}")
     with pytest.raises(tg.ConfigError, match=r"after_mark\.colum: .*did you mean column.*line 6"):
         plan(tg.PipelineDefinition.from_yaml(wrong))
+
+
+# -- a sink ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def listed() -> Iterator[list[Any]]:
+    """A sink that only remembers what it was made from."""
+    pytest.importorskip("pyspark")
+    from tidegate.spark import SinkRequest, register_sink
+    from tidegate.spark.sinks.registry import SINKS
+
+    made: list[Any] = []
+
+    class Listed:
+        def __init__(self, request: SinkRequest) -> None:
+            made.append(request)
+
+        def check_unused(self) -> None:
+            pass
+
+        def write(self, outcomes: Any, batch: int, query: str) -> Any:
+            raise NotImplementedError
+
+    register_sink("listed", Listed)  # this is all it takes
+    yield made
+    del SINKS["listed"]
+    formats.SINKS.pop("listed", None)
+    SINK_FORMATS.remove("listed")
+
+
+def test_a_sink_is_used_by_a_pipeline_file(listed: list[Any]) -> None:
+    from tidegate.spark.sinks.registry import SinkSettings, open_sink
+
+    text = "streams: {s: {key: car}}\nsink: {format: listed, path: out, options: {depth: 5}}"
+    definition = tg.PipelineDefinition.from_yaml(text)
+    assert "option.depth=***" in explain(plan(definition))  # nobody knows whether it is a secret
+    open_sink(SinkSettings.of(definition.sink), "out", {})
+    assert [(request.path, dict(request.options)) for request in listed] == [
+        ("out", {"depth": "5"})
+    ]

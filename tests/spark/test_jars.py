@@ -89,3 +89,13 @@ def test_a_connector_that_is_named(repository: Path, monkeypatch: pytest.MonkeyP
     assert connector_settings() == {"spark.jars": "a.jar,b.jar"}
     monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "org.a:one:1.0")
     assert connector_settings() == {"spark.jars.packages": "org.a:one:1.0"}
+
+
+def test_a_jar_that_was_changed_in_the_cache_is_fetched_again(repository: Path) -> None:
+    jar = publish(repository, "org.a:one:1.0")
+    (kept,) = fetch([jar])
+    assert here([jar]) == [kept]
+    kept.write_bytes(b"something else")
+    assert here([jar]) is None
+    assert fetch([jar]) == [kept]
+    assert here([jar]) == [kept]

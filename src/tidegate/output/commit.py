@@ -132,7 +132,7 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
             for part in ("shards", "behind"):
                 said[part] = {int(shard): metrics for shard, metrics in said[part].items()}
             return cls(**said)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(f"{name} is corrupt or newer than this version: {error}") from error
 
 

@@ -63,9 +63,17 @@ def is_published(coordinates: str) -> bool:
 
 
 def here(jars: Iterable[Jar]) -> list[Path] | None:
-    """Return the files of these jars if all of them were fetched before, else None."""
-    files = [_kept(jar) for jar in jars]
-    return files if all(file.is_file() for file in files) else None
+    """Return the files of these jars if all of them were fetched before, else None.
+
+    Each is checked against its checksum again: Java runs what is in it, and the cache is a folder.
+    """
+    wanted = list(jars)
+    return [_kept(jar) for jar in wanted] if all(map(_is_whole, wanted)) else None
+
+
+def _is_whole(jar: Jar) -> bool:
+    kept = _kept(jar)
+    return kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() == jar.sha256
 
 
 def fetch(jars: Iterable[Jar]) -> list[Path]:
@@ -79,7 +87,7 @@ def fetch(jars: Iterable[Jar]) -> list[Path]:
 
 def _fetch(jar: Jar) -> Path:
     kept = _kept(jar)
-    if kept.is_file():
+    if _is_whole(jar):
         return kept
     address = _address(jar.coordinates)
     try:

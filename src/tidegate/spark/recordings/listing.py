@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.security import refuse_links_out
 
 __all__ = ["PathColumns", "below", "files_of", "places_of"]
 
@@ -48,6 +49,8 @@ def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
             files.add(str(place))
         else:
             files |= {str(p) for p in below(place, "*") if p.suffix in suffixes and p.is_file()}
+    # Again at every listing: a link may have been put into a stream's folder since it started.
+    refuse_links_out(map(Path, files), "path")
     return sorted(files)
 
 
