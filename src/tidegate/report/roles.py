@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-import yaml
 
+from tidegate.core import checks
+from tidegate.errors import ConfigError
 from tidegate.output.reader import StoredRun
+from tidegate.pipeline import document
 from tidegate.profile.roles import ARRIVAL_NAMES, Roles, guess_roles
 
 __all__ = ["check_roles", "declared_roles", "roles_in"]
@@ -72,11 +74,17 @@ def declared_roles(run: StoredRun) -> Roles:
 def _roles_of(text: bytes) -> Roles:
     """A file that is not ours, or broken, says nothing here: `tidegate explain` is for that."""
     try:
-        streams = yaml.safe_load(text)["streams"]
-        stream = next(iter(streams.values()))
+        # Bounded: a few lines of aliases from a stranger would take minutes otherwise.
+        said = document.read(text.decode(errors="replace")).value
+        stream = next(iter(said["streams"].values()))
         key, arrival = stream.get("key") or (), stream.get("arrival") or ()
-        keys = (key,) if isinstance(key, str) else tuple(key)
-        first = arrival if isinstance(arrival, str) else next(iter(arrival), None)
-        return Roles(keys, stream.get("topic"), None, first)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, StopIteration):
+        keys = checks.names("key", key)
+        topic = stream.get("topic")
+        return Roles(
+            keys,
+            topic if isinstance(topic, str) else None,
+            None,
+            next(iter(checks.names("arrival", arrival)), None),
+        )
+    except (ConfigError, KeyError, TypeError, AttributeError, StopIteration):
         return Roles()
