@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench bench-more bench-quick faults clean
+.PHONY: help demo test test-long test-all lint docs bench bench-more bench-quick faults golden release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,13 +22,19 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out
 	$(BIN)/tidegate demo
 
-test: $(STAMP) ## all tests
-	$(BIN)/python -m pytest
+test: $(STAMP) ## the tests to run before every commit (under eight minutes on two cores)
+	$(BIN)/python -m pytest -m 'not long' $(ARGS)
 
-lint: $(STAMP) ## ruff and mypy, as CI runs them
+test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, more random examples
+	TIDEGATE_EXAMPLES=3 $(BIN)/python -m pytest -m 'long or laws' $(ARGS)
+
+test-all: test test-long ## both
+
+lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them
 	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios
 	$(BIN)/ruff format --check src tests benchmarks examples docs/_site docs/scenarios
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
@@ -61,6 +67,16 @@ bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under thre
 
 faults: $(STAMP) ## kill runs, break sources and disks, soak, and compare (an hour or more; ARGS="--kills 5")
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
+
+golden: $(STAMP) ## record the snapshots that every later version must read (tests/golden)
+	PYTHONPATH=tests $(BIN)/python -m golden
+
+release-check: $(STAMP) ## build wheel and sdist, install the wheel into an empty environment, run the demo there
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	rm -rf build/release && $(BIN)/python -m build --outdir build/release .
+	$(PYTHON) -m venv build/release/venv
+	build/release/venv/bin/python -m pip install --quiet --disable-pip-version-check build/release/*.whl
+	cd build/release && venv/bin/tidegate demo
 
 clean: ## remove what the other commands made
 	rm -rf $(VENV) build demo-out .mypy_cache .ruff_cache .hypothesis
