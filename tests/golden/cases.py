@@ -46,7 +46,9 @@ def deltas(first: int, last: int) -> Collection:
     """Vector deltas of two vectors per key: writes, sums, scales, some out of order."""
     number = np.arange(first, last)
     time_ns = number * 5 * MS + (number * 7 % 3) * MS
-    operations = ["create" if n < 4 else ("add", "scale", "sparse", "offset")[n % 4] for n in number]
+    operations = [
+        "create" if n < 4 else ("add", "scale", "sparse", "offset")[n % 4] for n in number
+    ]
     rows = pa.record_batch(
         {
             "key": pa.array([f"shard-{n % 2}" for n in number]),
@@ -62,7 +64,10 @@ def deltas(first: int, last: int) -> Collection:
                 pa.list_(pa.float64()),
             ),
             "indices": pa.array(
-                [[n % 3] if op == "sparse" else None for n, op in zip(number.tolist(), operations, strict=True)],
+                [
+                    [n % 3] if op == "sparse" else None
+                    for n, op in zip(number.tolist(), operations, strict=True)
+                ],
                 pa.list_(pa.int32()),
             ),
             "values": pa.array(

@@ -21,7 +21,9 @@ def shown(outcomes: Sequence[Outcome]) -> list[Any]:
     """Outcomes as JSON values: rows per lane and kind, in order."""
     rows = rows_of(outcomes, watermarks=True)
     return json.loads(
-        json.dumps([[lane, kind, found] for (lane, kind), found in sorted(rows.items())], default=repr)
+        json.dumps(
+            [[lane, kind, found] for (lane, kind), found in sorted(rows.items())], default=repr
+        )
     )
 
 

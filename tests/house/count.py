@@ -213,7 +213,9 @@ def main(src: Path) -> None:
     print(f"lines without documentation     {lines - documentation:>7}")
     print(f"homonyms                        {len(homonyms(package)):>7}")
     print(f"import cycles                   {len(cycles):>7}  {cycles or ''}")
-    print(f"functions with over 8 arguments {len(crowded):>7}  most {max(crowded.values(), default=0)}")
+    print(
+        f"functions with over 8 arguments {len(crowded):>7}  most {max(crowded.values(), default=0)}"
+    )
     print(f"public without a docstring      {len(undocumented(package)):>7}")
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house.count import read_package, undocumented
 
 import tidegate
+from house.count import read_package, undocumented
 
 ROOT = Path(tidegate.__file__).parent
 ALLOWED = json.loads((Path(__file__).parent / "allowed.json").read_text())
@@ -80,7 +80,9 @@ def undescribed(value: Any) -> list[str]:
         name
         for name in parameters
         if name not in known
-        and not re.search(rf"^\s*\*{{0,2}}`?{re.escape(name)}`?(, `?\w+`?)*( \([^)]*\))?:\s", text, re.M)
+        and not re.search(
+            rf"^\s*\*{{0,2}}`?{re.escape(name)}`?(, `?\w+`?)*( \([^)]*\))?:\s", text, re.M
+        )
         and not re.search(rf"^\s*(`?\w+`?, )+`?{re.escape(name)}`?( \([^)]*\))?:\s", text, re.M)
     ]
 

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from house.count import crowded_functions, import_cycles, imports, read_package
-
 import tidegate
+from house.count import Source, crowded_functions, import_cycles, imports, read_package
 
 PACKAGE = read_package(Path(tidegate.__file__).parents[1])
+ALLOWED = json.loads((Path(__file__).parent / "allowed.json").read_text())
 
 
 def test_no_import_cycles() -> None:
-    assert import_cycles(imports(PACKAGE)) == []
+    assert import_cycles(imports(PACKAGE)) == ALLOWED["import cycles"]
 
 
-def test_operators_do_not_import_each_other() -> None:
-    operators = ("align", "batching", "deltas", "eventtime", "sync", "windows")
+OPERATORS = ("align", "batching", "deltas", "eventtime", "sync", "windows")
+
+
+def crossing_imports(package: dict[str, Source]) -> list[str]:
+    """Imports from one operator to another."""
 
     def room(module: str) -> str:
         return module.split(".")[1] if "." in module else ""
 
-    crossing = [
+    return sorted(
         f"{module} imports {target}"
-        for module, targets in imports(PACKAGE).items()
+        for module, targets in imports(package).items()
         for target in targets
-        if room(module) in operators and room(target) in operators and room(module) != room(target)
-    ]
-    assert crossing == []
+        if room(module) in OPERATORS and room(target) in OPERATORS and room(module) != room(target)
+    )
+
+
+def test_operators_do_not_import_each_other() -> None:
+    assert crossing_imports(PACKAGE) == ALLOWED["operators that import each other"]
 
 
 def test_at_most_eight_positional_parameters() -> None:
-    assert crowded_functions(PACKAGE) == {}
+    assert sorted(crowded_functions(PACKAGE)) == ALLOWED["over eight parameters"]
 
 
 def test_a_cycle_is_found() -> None:
