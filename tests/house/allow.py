@@ -1,7 +1,7 @@
 """Write `allowed.json` from the package as it is: `PYTHONPATH=src:tests python -m house.allow`.
 
-The lists hold what is still to be mended. They may only shrink: a test fails for every entry that is
-not needed any more, and a reviewer sees every entry that is new.
+The lists hold what is still to be mended. They may only shrink: a test fails for every entry that
+is not needed any more, and a reviewer sees every entry that is new.
 """
 
 from __future__ import annotations

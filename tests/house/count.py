@@ -1,7 +1,7 @@
 """Count what a reader meets in the package: documentation, names, imports, parameters.
 
-Run it on any checkout: `python tests/house/count.py [path/to/src]`. The tests in this folder use the
-same functions, so the figures in the ADRs and the nets in CI cannot drift apart.
+Run it on any checkout: `python tests/house/count.py [path/to/src]`. The tests in this folder use
+the same functions, so the figures in the ADRs and the nets in CI cannot drift apart.
 
 What counts as what:
 
@@ -187,14 +187,16 @@ def undocumented(package: dict[str, Source]) -> list[str]:
                 continue
             if ast.get_docstring(node) is None:
                 out.append(f"{source.name}:{node.name}")
-            for item in node.body if isinstance(node, ast.ClassDef) else []:
-                if (
-                    isinstance(item, FunctionNode)
-                    and not item.name.startswith("_")
-                    and ast.get_docstring(item) is None
-                    and not inherited(node, item.name)
-                ):
-                    out.append(f"{source.name}:{node.name}.{item.name}")
+            methods = node.body if isinstance(node, ast.ClassDef) else []
+            out += [
+                f"{source.name}:{node.name}.{item.name}"
+                for item in methods
+                if isinstance(item, FunctionNode)
+                and isinstance(node, ast.ClassDef)
+                and not item.name.startswith("_")
+                and ast.get_docstring(item) is None
+                and not inherited(node, item.name)
+            ]
     return out
 
 
@@ -213,9 +215,8 @@ def main(src: Path) -> None:
     print(f"lines without documentation     {lines - documentation:>7}")
     print(f"homonyms                        {len(homonyms(package)):>7}")
     print(f"import cycles                   {len(cycles):>7}  {cycles or ''}")
-    print(
-        f"functions with over 8 arguments {len(crowded):>7}  most {max(crowded.values(), default=0)}"
-    )
+    most = max(crowded.values(), default=0)
+    print(f"functions with over 8 arguments {len(crowded):>7}  most {most}")
     print(f"public without a docstring      {len(undocumented(package)):>7}")
 
 

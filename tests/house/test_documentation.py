@@ -9,6 +9,7 @@ import json
 import re
 import textwrap
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def described_fields(cls: type) -> set[str]:
         if not parent.__module__.startswith("tidegate"):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0].body  # type: ignore[attr-defined]
-        for before, after in zip(body, body[1:], strict=False):
+        for before, after in pairwise(body):
             text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if text and isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
                 out.add(before.target.id)
@@ -76,15 +77,14 @@ def undescribed(value: Any) -> list[str]:
         texts += [cls.__doc__ or "" for cls in value.__mro__[1:-1]]
         known = described_fields(value)
     text = "\n".join(texts)
-    return [
-        name
-        for name in parameters
-        if name not in known
-        and not re.search(
-            rf"^\s*\*{{0,2}}`?{re.escape(name)}`?(, `?\w+`?)*( \([^)]*\))?:\s", text, re.M
-        )
-        and not re.search(rf"^\s*(`?\w+`?, )+`?{re.escape(name)}`?( \([^)]*\))?:\s", text, re.M)
-    ]
+    return [name for name in parameters if name not in known and not described(name, text)]
+
+
+def described(name: str, text: str) -> bool:
+    """Whether a line of a docstring begins with this name, alone or among others, and a colon."""
+    one = rf"\*{{0,2}}`?{re.escape(name)}`?"
+    line = rf"^\s*(`?\w+`?, )*{one}(, `?\w+`?)*( \([^)]*\))?:\s"
+    return re.search(line, text, re.MULTILINE) is not None
 
 
 @pytest.mark.parametrize("name", OBJECTS)
