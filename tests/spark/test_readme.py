@@ -29,14 +29,19 @@ def test_in_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10000000" in capsys.readouterr().out
 
 
-def test_on_dataframes(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_process_and_on_dataframes(spark: Any, tmp_path: Path) -> None:
+    """The first two of the three ways give the same number of everything; the third one is compared
+    in test_three_forms."""
     (tmp_path / "recording").mkdir()
     pq.write_table(fleet(vehicles=2, seconds=3), tmp_path / "recording" / "0.parquet")
-    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(block("python", "frames(spark").replace("recording/", f"{tmp_path}/recording/"), names)
-    assert names["aligned"].data.count() > 20
-    assert names["aligned"].errors.count() > 0
+    for language, containing in (("python", "tg.Flow("), ("python", "frames(spark")):
+        exec(block(language, containing).replace("recording/", f"{tmp_path}/recording/"), names)
+    matched = names["matched"]
+    assert matched.data.count() == len(names["sets"]) > 20
+    for table, kind in ((matched.late, "late"), (matched.errors, "error")):
+        assert table.count() == sum(len(o) for o in names["outcomes"] if o.kind == kind)
+    assert matched.errors.count() > 0
 
 
 def test_the_pipeline_file_plans() -> None:
