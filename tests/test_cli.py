@@ -166,7 +166,7 @@ def run_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None:
@@ -188,7 +188,7 @@ def test_run_says_what_came_out_and_refuses_to_run_again(pipeline: Path) -> None
     assert (shown["messages"], shown["keys"]) == (5, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:

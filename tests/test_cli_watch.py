@@ -109,7 +109,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     made.process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_edits_are_taken_up_or_refused_and_the_stream_goes_on(running: Running) -> None:

@@ -311,7 +311,7 @@ def test_everything_can_be_reached_by_keyboard_and_has_a_name(
     assert browser.evaluate("tidegate.timeline.key") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_messages_stay_small_and_quick(tmp_path: Path, browser: Browser) -> None:
     recording = fleet(10, 690, seed=3, payload_bytes=0)
     assert 980_000 < recording.num_rows <= 1_000_000

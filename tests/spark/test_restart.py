@@ -83,7 +83,7 @@ sink: {{path: {out}}}
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # two drivers, one after the other
 def test_a_driver_killed_between_our_commit_and_that_of_spark(
     spark: SparkSession, recording: Recording, tmp_path: Path

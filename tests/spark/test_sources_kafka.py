@@ -136,7 +136,7 @@ def run_or_skip(tmp_path: Path, text: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_in_and_out(readings: Broker, tmp_path: Path) -> None:
     options = f'{{bootstrap.servers: "{readings.servers}", topic: fleet, key: vehicle}}'
@@ -159,7 +159,7 @@ def test_in_and_out(readings: Broker, tmp_path: Path) -> None:
     assert len(consumed(readings, "fleet.commits")) == made["batches"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @minutes
 @pytest.mark.timeout(600)
 def test_a_second_run_goes_on_where_the_first_was(readings: Broker, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_second_run_goes_on_where_the_first_was(readings: Broker, tmp_path: Pa
         assert mine == sorted(mine)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @minutes
 @pytest.mark.timeout(600)
 def test_a_partition_that_falls_silent_is_not_waited_for(broker: Broker, tmp_path: Path) -> None:
