@@ -31,8 +31,8 @@ test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real K
 test-all: test test-long ## both
 
 lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them
-	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios
-	$(BIN)/ruff format --check src tests benchmarks examples docs/_site docs/scenarios
+	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios tools
+	$(BIN)/ruff format --check src tests benchmarks examples docs/_site docs/scenarios tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -67,6 +67,7 @@ bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under thre
 
 faults: $(STAMP) ## kill runs, break sources and disks, soak, and compare (an hour or more; ARGS="--kills 5")
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
+	TIDEGATE_FUZZ=20 $(BIN)/python -m pytest tests/hostile
 
 golden: $(STAMP) ## record the snapshots that every later version must read (tests/golden)
 	PYTHONPATH=tests $(BIN)/python -m golden
@@ -76,6 +77,7 @@ release-check: $(STAMP) ## build wheel and sdist, install the wheel into an empt
 	rm -rf build/release && $(BIN)/python -m build --outdir build/release .
 	$(PYTHON) -m venv build/release/venv
 	build/release/venv/bin/python -m pip install --quiet --disable-pip-version-check build/release/*.whl
+	build/release/venv/bin/python tools/bill_of_materials.py build/release
 	cd build/release && venv/bin/tidegate demo
 
 clean: ## remove what the other commands made
