@@ -52,9 +52,9 @@ from tidegate.core.outcomes import (
     StreamError,
     Watermark,
 )
-from tidegate.core.state import Column, Layout, State
+from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 
 __all__ = ["Align"]
 
@@ -170,6 +170,52 @@ class Align(Operator):
             if method.after and method.tolerance is None:
                 return f"topics[{name!r}]: {method.name} needs a tolerance in a stream"
         return None
+
+    @property
+    def needs_time(self) -> bool:
+        return True
+
+    def expected_names(self) -> dict[str, tuple[str, ...]]:
+        return {self.topic: self._names}
+
+    def invariants(self, state: State) -> None:
+        """Refuse restored state on which the kernels would run for ever or out of their arrays.
+
+        Raises:
+            StateError: A table lacks a column of ours, or the grid does not fit the messages.
+        """
+        require_int64(state, "held", TIME)
+        held, keys = state.tables["held"], state.tables["keys"]
+        if held is not None and (
+            held.schema.get_field_index(self.topic) < 0
+            or held.schema.get_field_index(USED) < 0
+            or not pa.types.is_boolean(held.column(USED).type)
+            or held.column(USED).null_count
+        ):
+            raise StateError("state table held lacks its topic, or the mark of used rows")
+        if keys is not None and any(keys.schema.get_field_index(key) < 0 for key in self.keys):
+            raise StateError("state table keys lacks a key column")
+        for table in (held, keys):
+            if table is not None and len(set(table.schema.names)) != len(table.schema.names):
+                raise StateError("a state table has two columns of one name")
+        if self._rule is None:
+            return
+        require_int64(state, "points", TIME)
+        number, last, covered = state["number"], state["last"], state["covered"]
+        begun = number != UNSET
+        if (begun != (last != UNSET)).any() or (begun != (covered != UNSET)).any():
+            raise StateError("a lane of the grid has begun without a message, or the reverse")
+        reached = np.minimum(np.minimum(self._known(state), last), covered)
+        rule = self._rule
+        for lane in np.flatnonzero(begun).tolist():
+            ahead = 2 * int(number[lane]) * rule.numerator + rule.denominator
+            coming = rule.origin + ahead // (2 * rule.denominator)  # exact: no int64 here
+            newest = int(last[lane])
+            latest = newest + 2 * (rule.numerator // rule.denominator + 1)
+            if not int(reached[lane]) < coming <= latest or coming > MAX_NS:
+                raise StateError("the grid of a lane does not fit its messages")
+            if int(covered[lane]) != min(newest + rule.gap_ns, MAX_NS):
+                raise StateError("the grid of a lane does not fit its messages")
 
     # -- what comes out ---------------------------------------------------------------------------
 

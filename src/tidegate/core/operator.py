@@ -127,6 +127,12 @@ class Operator(ABC):
         """Whether rows leave this stage with a time that it gave them."""
         return False
 
+    def unbounded(self) -> str | None:
+        """Why this operator, with these settings, must not run in a stream: what it waits for may
+        never come, and its state would grow for ever. None: it may. Frames and the planner refuse
+        a stream with this sentence."""
+        return None
+
     def expected_names(self) -> dict[str, tuple[str, ...]]:
         """The values that settings expect in columns of the input, by column: topics, streams. A
         run says which of them never occurred."""

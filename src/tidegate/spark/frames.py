@@ -241,6 +241,9 @@ class Frames(Dataflow):
 
     def then(self, *stages: Operator) -> Frames:
         """Any operators, in this order. Their settings are the caller's affair."""
+        for stage in stages:
+            if self.df.isStreaming and (why := stage.unbounded()) is not None:
+                raise ConfigError(stage.name, "a stream", why, message=why)
         return replace(self, stages=(*self.stages, *stages))
 
     # -- results --------------------------------------------------------------------------------
