@@ -586,3 +586,18 @@ def test_an_entry_point_is_code_and_must_be_allowed(
     monkeypatch.delenv("TIDEGATE_ALLOW_CODE")
     use_types(["gps_seconds"])
     plan(define(stream=GPS))
+
+
+def test_a_stage_that_could_wait_for_ever_is_refused_in_a_stream() -> None:
+    text = """
+    name: training
+    streams:
+      log: {source: {format: parquet, path: in}, topic: topic,
+            eventtime: {column: t, type: unixtimestamp_ns}}
+    options: {mode: MODE, eventtime: {enabled: true}}
+    stages: [{align: {reference: camera, topics: {imu: nearest}}}]
+    sink: {format: parquet, path: out}
+    """
+    plan(PipelineDefinition.from_yaml(text.replace("MODE", "batch")))
+    with pytest.raises(ConfigError, match=r"'imu'.*nearest needs a tolerance in a stream"):
+        plan(PipelineDefinition.from_yaml(text.replace("MODE", "streaming")))

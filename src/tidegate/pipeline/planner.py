@@ -402,6 +402,9 @@ def _stages(
         try:
             stage = stages.resolve(wanted.name)
             operator = stage.build(wanted.settings, context)
+            endless = operator.unbounded() if options.mode == "streaming" else None
+            if endless is not None:
+                raise ConfigError("mode", "streaming", endless)
         except ConfigError as error:
             raise _inside(error, definition, number, wanted.name) from error
         except Exception as error:
