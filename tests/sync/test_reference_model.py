@@ -179,7 +179,7 @@ from random import Random
 import numpy as np
 from sync_model import random_trace
 from tidegate.sync import ApproximateTime, ExactTime
-from tidegate.sync.approximate import run
+from tidegate.sync.approximate import run_approximate
 rnd, out = Random(11), []
 for _ in range(40):
     trace = random_trace(rnd, 60)
@@ -199,7 +199,7 @@ for _ in range(40):
         result = sync.process(topics, times * 2**40)
         end = [s.rows for s in sync.flush()], [u.row for u in sync.unmatched]
         out.append([result.rows.tolist(), result.decided_at.tolist(), *end, sync.counters])
-print(json.dumps([hasattr(run, "py_func"), out]))
+print(json.dumps([hasattr(run_approximate, "py_func"), out]))
 """
 
 

@@ -92,8 +92,18 @@ class AdaptiveLength:
         return len(self._lengths) - 1
 
     def report(self, messages: int | None, took: Duration, wall_ns: int = 0) -> int:
-        """A batch of so many messages took so long; None or 0 messages: there was nothing to do.
-        Gives back the level."""
+        """Report one batch, and return the level from now on.
+
+        Args:
+            messages: How many messages the batch had; None or 0: there was nothing to do.
+            took: How long its processing took, in wall time. More than the batch length is
+                overload, less than 70 % of it is underload, anything between resets both counts.
+            wall_ns: Wall time now, in ns; only compared with that of other reports, to notice
+                idleness.
+
+        Raises:
+            ConfigError: if `took` is no duration.
+        """
         took_ns = parse_duration(took, "took")
         if not messages:
             self._idle(wall_ns)
@@ -122,13 +132,18 @@ class AdaptiveLength:
         ]
 
     def take_state(self, state: object) -> None:
-        """The reverse of `state`; a StateError if it is not one of this length's."""
+        """Go on from what `state` returned.
+
+        Raises:
+            StateError: if it is no such list, or its level is higher than this length has.
+        """
         if not isinstance(state, list) or len(state) != 5 or not 0 <= state[0] <= self.max_level:
             raise StateError("snapshot is corrupt: its level is not one of this length's")
         self.level, self._overloaded, self._underloaded, self._worked_at, any_work = state
         self._any_work = bool(any_work)
 
     def _idle(self, wall_ns: int) -> None:
+        """Go down one level after IDLE_LENGTHS batch lengths of wall time without work."""
         if not self._any_work:
             self._worked_at, self._any_work = wall_ns, True
         if self.level > 0 and wall_ns - self._worked_at >= IDLE_LENGTHS * self.length_ns:
@@ -136,6 +151,7 @@ class AdaptiveLength:
             self._worked_at = wall_ns
 
     def _move(self, level: int) -> None:
+        """Set the level, and start counting reports again."""
         self.level = level
         self._overloaded = self._underloaded = 0
 
@@ -143,14 +159,37 @@ class AdaptiveLength:
 class BatcherLike(Protocol):
     """What `AdaptiveBatcher` drives: any in-process batcher."""
 
-    def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None: ...
-    def push(self, message: Message) -> list[MessageBatch]: ...
-    def process(self, messages: Sequence[Message]) -> list[MessageBatch]: ...
-    def advance(self, watermark_ns: int) -> list[MessageBatch]: ...
-    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]: ...
-    def flush(self) -> list[MessageBatch]: ...
-    def set_batch_length(self, batch_length: Duration) -> object: ...
-    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes: ...
+    def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
+        """Look at the messages together: at most one batch."""
+        ...
+
+    def push(self, message: Message) -> list[MessageBatch]:
+        """Every batch that is due after one message."""
+        ...
+
+    def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
+        """Every batch that is due after these messages, one at a time."""
+        ...
+
+    def advance(self, watermark_ns: int) -> list[MessageBatch]:
+        """No message at or before `watermark_ns` will come any more."""
+        ...
+
+    def tick(self, wall_ns: int | None = None) -> list[MessageBatch]:
+        """What is due by the wall clock; None: by the batcher's own clock."""
+        ...
+
+    def flush(self) -> list[MessageBatch]:
+        """Everything that waits. The next message starts anew."""
+        ...
+
+    def set_batch_length(self, batch_length: Duration) -> object:
+        """A new length, from the next close on."""
+        ...
+
+    def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
+        """Everything as bytes; `encode` makes JSON values or bytes of payloads."""
+        ...
 
 
 class AdaptiveBatcher:
@@ -215,8 +254,15 @@ class AdaptiveBatcher:
         return self.inner.flush()
 
     def report(self, messages: int | None, took: Duration) -> int:
-        """Say how long the last batch took, and how many messages it had (None or 0: nothing to
-        do). A new length applies at the next close. Returns the level."""
+        """Report how long the last batch took. A new length applies at the next close.
+
+        Args:
+            messages: How many messages it had; None or 0: there was nothing to do.
+            took: How long its processing took, in wall time.
+
+        Returns:
+            The level from now on, 0 for the base length.
+        """
         before = self.length.level
         level = self.length.report(messages, took, 0 if self._clock is None else self._clock())
         if level != before:
@@ -236,9 +282,18 @@ class AdaptiveBatcher:
         length: AdaptiveLength,
         clock: Callable[[], int] | None = None,
     ) -> AdaptiveBatcher:
-        """The reverse of `snapshot`. `restore_inner` is that of the inner batcher, such as
-        `RateAwareBatcher.restore`; `length` has the settings. A StateError if the blob cannot be
-        used."""
+        """Return the batcher that `snapshot` saw.
+
+        Args:
+            blob: What `snapshot` returned.
+            restore_inner: Restores the inner batcher, such as `RateAwareBatcher.restore`.
+            length: An `AdaptiveLength` with the settings of before; its level is set from the
+                blob.
+            clock: As in the constructor; a function cannot be part of a snapshot.
+
+        Raises:
+            StateError: if the blob is damaged, of another class, or does not fit `length`.
+        """
         header, buffers = snapshot.unpack(blob)
         if header.get("name") != cls.name or len(buffers) != 1:
             raise StateError(f"snapshot was made by {header.get('name')}, wants {cls.name}")

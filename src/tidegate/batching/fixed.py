@@ -74,7 +74,14 @@ class SimpleBatcher:
         return len(self._active) + len(self._parked)
 
     def set_batch_length(self, batch_length: Duration) -> None:
-        """Applies at the next close; at once while there is no window."""
+        """Set a new length. It applies at the next close; at once while there is no window.
+
+        Args:
+            batch_length: As in the constructor. Of several before a close, the last counts.
+
+        Raises:
+            ConfigError: if it is no duration, or longer than a day.
+        """
         length = checked_length(batch_length)
         if self._start is None:
             self._length = length
@@ -82,7 +89,14 @@ class SimpleBatcher:
             self._pending = length
 
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
-        """Look at these messages together: one batch, perhaps without messages, or None."""
+        """Look at these messages together.
+
+        Args:
+            messages: In order of arrival; may be empty, to get a batch that is due already.
+
+        Returns:
+            One batch, perhaps without messages, or None if the window stays open.
+        """
         if self._start is None:
             return self._begin(messages) if messages else None
         for message in messages:
@@ -93,10 +107,15 @@ class SimpleBatcher:
         return self._close("timeout") if self._reached(newest) else None
 
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
-        """Every batch that is due, message by message; windows without messages are left out.
+        """Return every batch that is due, looking at one message at a time.
 
-        The first message behind the window closes it; a second one is needed to go further, so a
-        single stamp from the future moves time by no more than two lengths."""
+        Windows without messages are left out. The first message behind the window closes it; a
+        second one is needed to go further, so a single stamp from the future moves time by no more
+        than two lengths.
+
+        Args:
+            messages: In order of arrival. How they are cut into calls does not matter.
+        """
         out: list[MessageBatch] = []
         for message in messages:
             if self._start is None:
@@ -135,7 +154,14 @@ class SimpleBatcher:
         return out
 
     def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
-        """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
+        """Return everything as bytes, messages that wait included.
+
+        Args:
+            encode: Makes a JSON value or bytes of a payload that is neither.
+
+        Raises:
+            ContractError: if a payload is neither and there is no `encode`.
+        """
         held = [[n, message_to_json(m, encode)] for _, n, m in (*self._active, *self._parked)]
         header = {
             "name": self.name,
@@ -152,7 +178,15 @@ class SimpleBatcher:
 
     @classmethod
     def restore(cls, blob: bytes, decode: Callable[[Any], Any] | None = None) -> SimpleBatcher:
-        """The reverse of `snapshot`; a StateError if the blob cannot be used."""
+        """Return the batcher that `snapshot` saw.
+
+        Args:
+            blob: What `snapshot` returned.
+            decode: The reverse of its `encode`.
+
+        Raises:
+            StateError: if the blob is damaged, or of another class or version.
+        """
         header, _ = snapshot.unpack(blob)
         if header.get("name") != cls.name or header.get("version") != cls.version:
             raise StateError(f"snapshot was made by {header.get('name')}, wants {cls.name}")
@@ -176,6 +210,7 @@ class SimpleBatcher:
     # -- inside ---------------------------------------------------------------------------------
 
     def _begin(self, messages: Sequence[Message]) -> MessageBatch:
+        """Make the first batch, and open the window at the newest of its messages."""
         times = [message.time_ns for message in messages]
         self._start = max(times)
         for message in messages:
@@ -184,6 +219,7 @@ class SimpleBatcher:
         return self._hand_over(min(times), max(times), "first")
 
     def _route(self, message: Message) -> None:
+        """Put a message into the window, or park it if it lies at or behind the end."""
         assert self._start is not None
         entry = (message.time_ns, self._arrived, message)
         self._arrived += 1
@@ -193,11 +229,16 @@ class SimpleBatcher:
             heappush(self._parked, entry)
 
     def _reached(self, newest: int | None) -> bool:
+        """Return whether traffic is near enough to the window's end to close it: see LAG_LENGTHS.
+
+        `newest` is the newest time of the call; None, an empty call, closes what is due.
+        """
         assert self._start is not None
         end = self._start + self._length
         return newest is None or newest >= end - LAG_LENGTHS * self._length
 
     def _step(self) -> list[MessageBatch]:
+        """Close the window. An empty batch is not delivered, and its number is used again."""
         batch = self._close("timeout")
         if batch.messages:
             return [batch]
@@ -213,6 +254,7 @@ class SimpleBatcher:
         self._move(self._start + max(0, (target - self._start) // self._length) * self._length)
 
     def _close(self, reason: str) -> MessageBatch:
+        """Hand the window over, take a pending length, and open the next window at its end."""
         assert self._start is not None
         start, end = self._start, self._start + self._length
         batch = self._hand_over(start, end, reason)
@@ -228,6 +270,7 @@ class SimpleBatcher:
             self._active.append(heappop(self._parked))
 
     def _hand_over(self, start: int, end: int, reason: str) -> MessageBatch:
+        """Make a batch of the window's messages, by time, then arrival, and empty the window."""
         heapify(self._active)
         rows = [heappop(self._active) for _ in range(len(self._active))]
         batch = MessageBatch(

@@ -38,7 +38,11 @@ period): rounding of lengths must not cost a slot."""
 
 @lean_kernel
 def pulse_index(origin, period, t):
-    """Nearest pulse, half to even."""
+    """Return the index of the pulse nearest to `t`; half a period rounds to the even pulse.
+
+    In integers throughout: a time of today in ns does not fit into a float64. All arguments in ns,
+    `period` at least 1.
+    """
     index = (t - origin) // period
     twice = 2 * (t - origin - index * period)
     if twice > period or (twice == period and index % 2 != 0):
@@ -57,10 +61,20 @@ def first_pulse(origin, period, start):
 
 @lean_kernel
 def refresh(stream, start, length, any_time, after_time, scratch, any_rate):
-    """Make, keep, change or drop the grid of a stream.
+    """Make, keep, change or drop the grid of a stream, and say in `stream.gate` why it has none.
 
-    `after_time` is the first bucketed time at or after `start`, `any_time` the first bucketed one;
-    both are the newest seen where nothing was bucketed.
+    A grid keeps its origin for as long as it can, so that slots never slide under a running
+    stream. With too little evidence nothing changes.
+
+    Args:
+        stream: Record of the stream.
+        start: Start of the window, in ns.
+        length: Batch length, in ns.
+        any_time: Time of the first row in the window; the newest seen if there is none.
+        after_time: Time of the first row at or after `start`; the newest seen if there is none. It
+            is the better origin: a late row may be far from where pulses are now.
+        scratch: At least RING float64 values, overwritten.
+        any_rate: Whether rates need not be whole numbers of Hz.
     """
     period = measured_period(stream, scratch)
     stream.measured = int(np.rint(period))
@@ -98,8 +112,17 @@ def refresh(stream, start, length, any_time, after_time, scratch, any_rate):
 
 @lean_kernel
 def refresh_any_rate(stream, start, length, period):
-    """The grid of a stream of any rate: its origin moves with the phase, pulse by pulse, so that
-    neither rounding nor drift adds up. The number of slots is that of each window."""
+    """Make, keep or drop the grid of a stream of any rate.
+
+    The origin moves with the phase, pulse by pulse, so that neither rounding nor drift adds up.
+    The number of slots is that of each window (`place_window`).
+
+    Args:
+        stream: Record of the stream.
+        start: Start of the window, in ns.
+        length: Batch length, in ns.
+        period: Median distance of its messages, in ns, above 0.
+    """
     if stream.locked == 0 or has_changed(stream, period):
         lock(stream, period)
         stream.follows = 0

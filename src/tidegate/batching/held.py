@@ -22,8 +22,8 @@ from tidegate.batching.kernel import (
     change_windows,
     earliest_times,
     load_rows,
-    run,
     run_call,
+    run_rows,
     schedule_length,
     settle_lanes,
 )
@@ -88,7 +88,28 @@ def kernel_call(
     correct_skew: bool = False,
     patient: bool = True,
 ) -> KernelCall:
-    """A call with exactly the types the kernel is compiled for."""
+    """Return a `KernelCall` with exactly the types the kernel is compiled for.
+
+    Numba compiles anew for every combination of types, also for writable instead of read-only
+    arrays, which takes seconds. So every call is made here. Settings are those of
+    `RateAwareBatcher` and `Batch`; the columns are empty for a call without rows.
+
+    Args:
+        length_ns: Batch length of lanes that have none yet.
+        timeout: In batch lengths; infinite for gates only.
+        max_rows: Rows that may wait per lane.
+        wall_ns: Wall time of the call.
+        lane: Per row: its lane.
+        time_ns: Per row: its event time.
+        code: Per row: an index into `digests` and `gated`.
+        digests: Per name: its digest.
+        gated: Per name: whether batches wait for it.
+        wanted: Digests of the gated names, where they were listed.
+        idle_ns: Wall time without a row after which everything leaves; None for never.
+        any_rate: Whether rates need not be whole numbers of Hz.
+        correct_skew: Whether clock offsets are subtracted.
+        patient: True: one row at a time. False: all rows as one call.
+    """
     return KernelCall(
         lane=as_readonly(lane),
         time_ns=as_readonly(time_ns),
@@ -108,16 +129,29 @@ def kernel_call(
 
 
 def change_length(state: State, lanes: Int64s, length_ns: int, time_ns: int | None) -> int:
-    """A new batch length for these lanes, from the first window that starts at `time_ns` or later
-    (None: the next one). Returns how many of the lanes took it: fewer if a schedule is full."""
+    """Schedule a new batch length for some lanes.
+
+    Args:
+        state: The state of the batcher.
+        lanes: Lane numbers.
+        length_ns: The new length; checked by the caller.
+        time_ns: It applies to the first window that starts here or later; None: to the next one.
+            Times beyond the range of the kernel are clipped to it.
+
+    Returns:
+        How many of the lanes took it: fewer than all if the schedule of one is full.
+    """
     at = UNTIMED if time_ns is None else min(max(int(time_ns), UNTIMED + 1), NEVER)
     records = lane_records(state)
     return int(schedule_length(records, np.asarray(lanes, np.int64), at, int(length_ns)))
 
 
 def compile_batching() -> None:
-    """Compile every kernel of batching, or load it from numba's cache: there is one signature each,
-    whatever the settings."""
+    """Compile every kernel of batching, or load it from numba's cache.
+
+    Runs each entry point on a state of one lane. There is one signature each, whatever the
+    settings, so nothing is compiled later while data flows.
+    """
     state = State(Layout(state_columns(1)))
     held = HeldRows(state)
     settings: dict[str, Any] = {"length_ns": 10**9, "timeout": 1.2, "max_rows": 10, "wall_ns": 0}
@@ -137,7 +171,12 @@ def compile_batching() -> None:
 class HeldRows:
     """The rows of a batcher that wait, by number, in order of arrival.
 
-    `rows` are records of rows that waited when the state was written; without them nothing waits.
+    Numbers of rows that have left are not reused before `compact`. The state is handed to every
+    call instead of being kept: the stage's state may be replaced or grown in between.
+
+    Args:
+        state: The state of the batcher, for the number of its lanes.
+        rows: Records of rows that waited when the state was written; None: nothing waits.
     """
 
     def __init__(self, state: State, rows: Records | None = None) -> None:
@@ -152,18 +191,22 @@ class HeldRows:
         return self._rows[: self.used]
 
     def add_and_run(self, state: State, call: KernelCall) -> BatchDecision:
-        """Add the rows of the call; every batch that they imply, one row at a time."""
+        """Add the rows of the call, one at a time, and return every batch that they imply.
+
+        The kernel returns early when its buffers are full; they are doubled and it goes on where
+        it stopped, so the result does not depend on their size.
+        """
         base = self._grow(state, len(call.time_ns))
         buffers = OutputBuffers(state, self.rows, self._lists, call)
         done, again = 0, False
         while True:
-            done, again = run(buffers.arrays, call, base, done, again)
+            done, again = run_rows(buffers.arrays, call, base, done, again)
             if done == len(call.time_ns):
                 return buffers.decision()
             buffers.grow()
 
     def add_as_one_call(self, state: State, call: KernelCall) -> BatchDecision:
-        """Add the rows of the call and look at them together: at most one batch."""
+        """Add the rows of the call and look at them together: at most one batch, lane 0 only."""
         base = self._grow(state, len(call.time_ns))
         buffers = OutputBuffers(state, self.rows, self._lists, call)
         run_call(buffers.arrays, call, base)
@@ -172,7 +215,14 @@ class HeldRows:
     def settle(
         self, state: State, call: KernelCall, lanes: Int64s, *, everything: bool
     ) -> BatchDecision:
-        """What is due in these lanes now, or everything they hold."""
+        """Return what is due in some lanes now, or everything they hold.
+
+        Args:
+            state: The state of the batcher.
+            call: A call without rows; its wall time decides stalls and idleness.
+            lanes: Lane numbers.
+            everything: True: the lanes are drained.
+        """
         self._grow(state, 0)
         buffers = OutputBuffers(state, self.rows, self._lists, call)
         done = 0
@@ -183,7 +233,13 @@ class HeldRows:
             buffers.grow()
 
     def change_windows(self, state: State, call: KernelCall, lanes: Int64s) -> BatchDecision:
-        """Apply new lengths to windows that are open; what is due then."""
+        """Apply scheduled lengths to open windows, and return what is due then.
+
+        Args:
+            state: The state of the batcher.
+            call: A call without rows.
+            lanes: Lane numbers, those given to `change_length` before.
+        """
         self._grow(state, 0)
         buffers = OutputBuffers(state, self.rows, self._lists, call)
         done = 0
@@ -207,11 +263,20 @@ class HeldRows:
         return np.asarray(self._lists["head"][:, Place.ACTIVE] >= 0)
 
     def is_sparse(self, waiting: int) -> bool:
-        """Whether twice as many rows have left as wait, so that it is worth renumbering."""
+        """Return whether at least twice as many rows have left as wait, so that renumbering pays.
+
+        Args:
+            waiting: Rows that wait, over all lanes.
+        """
         return self.used > 3 * waiting + SLACK_ROWS
 
     def compact(self) -> Int64s:
-        """Forget rows that have left and renumber the others. Returns their old numbers."""
+        """Forget rows that have left and renumber the others from 0.
+
+        Returns:
+            Their old numbers, in the new order: whoever keeps something by row number takes from
+                it with these.
+        """
         kept = self.kept()
         self._rows[: len(kept)] = self._rows[kept]  # in place: memory stays for the next calls
         self.used = len(kept)
@@ -220,7 +285,13 @@ class HeldRows:
         return kept
 
     def _grow(self, state: State, count: int) -> int:
-        """Make room for `count` more rows and for lanes that are new. Returns the first number."""
+        """Make room for `count` more rows and for lanes that are new.
+
+        Memory at least doubles when it grows, so adding rows costs O(1) each on average.
+
+        Returns:
+            The number of the first of these rows.
+        """
         if len(self._lists) < state.lanes:
             self._lists = np.concatenate([self._lists, _lists(state.lanes - len(self._lists))])
         first, self.used = self.used, self.used + count
@@ -232,7 +303,17 @@ class HeldRows:
 
 
 class OutputBuffers:
-    """Memory for what one call decides; grows when the kernel asks for more."""
+    """Memory for what one call decides; grows when the kernel asks for more.
+
+    Rows can leave only once, so buffers for rows never run out. The number of batches is not known
+    beforehand: one batch per four rows is a guess that is rarely exceeded.
+
+    Args:
+        state: The state of the batcher; the kernel works on its memory.
+        rows: Records of all rows, those of the call included.
+        lists: Lists of all lanes.
+        call: The call, for the number of its rows and of gated names.
+    """
 
     def __init__(self, state: State, rows: Records, lists: Records, call: KernelCall) -> None:
         streams = state["stream"].shape[1]
@@ -264,7 +345,7 @@ class OutputBuffers:
         self.arrays = a._replace(batches=_twice_as_long(a.batches), parts=_twice_as_long(a.parts))
 
     def decision(self) -> BatchDecision:
-        """What was written."""
+        """Return the filled part of the buffers, without copying."""
         a = self.arrays
         counts = a.counts[0]
         rows = slice(0, counts.rows)
@@ -280,6 +361,7 @@ class OutputBuffers:
 
 
 def _lists(lanes: int) -> Records:
+    """Return empty lists for this many lanes."""
     lists = np.empty(lanes, LISTS)
     lists["head"] = -1
     lists["tail"] = -1
@@ -288,6 +370,7 @@ def _lists(lanes: int) -> Records:
 
 
 def _twice_as_long(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of twice the length; the second half is not initialised."""
     out = np.empty(2 * len(array), array.dtype)
     out[: len(array)] = array
     return out
@@ -299,6 +382,10 @@ class HeldTable(HeldRows):
     Row `n` of the records is row `n` of all chunks in order. Chunks are merged so that each is at
     least twice as long as the one behind it: there are few of them, and a row is copied by merging
     no more than log2(rows) times. A change of schema makes one chunk of all.
+
+    Args:
+        state: The state of the batcher.
+        table: The state table `held`: user columns, then our own; None: nothing waits.
     """
 
     def __init__(self, state: State, table: pa.RecordBatch | None) -> None:
@@ -310,8 +397,12 @@ class HeldTable(HeldRows):
         super().__init__(state, rows)
 
     def append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Add the columns of rows whose records are added by the next call. Returns a batch with
-        the schema that everything held has from now on."""
+        """Add the columns of rows whose records are added by the next call.
+
+        Returns:
+            A batch with the schema that everything held has from now on. A new column makes it
+            differ from that of `rows`.
+        """
         if self._chunks and not self._chunks[-1].schema.equals(rows.schema):
             self.compact()
             whole = concat([*self._chunks, rows])
@@ -329,7 +420,11 @@ class HeldTable(HeldRows):
         return self._chunks[0].schema if self._chunks else None
 
     def take(self, numbers: Int64s) -> pa.RecordBatch:
-        """The rows with these numbers, in this order. Nothing is copied if they are one run."""
+        """Return the rows with these numbers, in this order.
+
+        Nothing is copied if they are one run within a chunk. Otherwise each chunk is taken from
+        once, and the parts are put into order at the end.
+        """
         n = len(numbers)
         if len(self._chunks) == 1 or n == 0:
             return take(self._chunks[0], numbers)
@@ -348,13 +443,18 @@ class HeldTable(HeldRows):
         return parts[0] if len(parts) == 1 else take(pa.concat_batches(parts), order)
 
     def compact(self) -> Int64s:
+        """Renumber as `HeldRows.compact`, and make one chunk of the rows that wait."""
         kept = super().compact()
         if self._chunks:
             self._chunks = [self.take(kept)] if len(kept) else []
         return kept
 
     def table(self) -> pa.RecordBatch | None:
-        """The rows that wait as one table: what a snapshot keeps of them."""
+        """Return the rows that wait as one table, as a snapshot keeps it; None if there is none.
+
+        The user's columns come first, then those of _HELD_COLUMNS, which suffice to restore the
+        records: links between rows follow from their order and place.
+        """
         if self.used == 0 or not self._chunks:
             return None
         kept = self.kept()
@@ -365,6 +465,7 @@ class HeldTable(HeldRows):
         )
 
     def _slice(self, first: int, n: int) -> pa.RecordBatch:
+        """Return `n` neighbouring rows from number `first` on, without copying within a chunk."""
         parts = []
         for chunk in self._chunks:
             if first < chunk.num_rows and n > 0:
@@ -389,7 +490,10 @@ _HELD_COLUMNS = {
 
 
 def held_records(table: pa.RecordBatch | None) -> Records:
-    """The records of the rows in a table `held`."""
+    """Return the records of the rows in a state table `held`; none for None.
+
+    The table must have passed `check_held_table`.
+    """
     rows = np.zeros(0 if table is None else table.num_rows, ROW)
     if table is not None:
         for name, field in _HELD_COLUMNS.items():
@@ -398,7 +502,12 @@ def held_records(table: pa.RecordBatch | None) -> Records:
 
 
 def check_held_table(table: pa.RecordBatch | None) -> None:
-    """Raise a StateError unless our columns of a table `held` have their types and no nulls."""
+    """Check the columns that we added to a state table `held`: their types, and that nothing is
+    null.
+
+    Raises:
+        StateError: with the name of the column.
+    """
     if table is None:
         return
     for name, field in _HELD_COLUMNS.items():
@@ -412,7 +521,11 @@ class LiveTables(dict[str, pa.RecordBatch | None]):
     """The tables of a state whose table `held` lives in a `HeldTable` while the stage runs.
 
     Whoever reads `held` (a snapshot, a page, a test) gets a table made at that moment; whoever
-    writes it ends the live one, and the next call starts from what was written.
+    writes it ends the live one, and the next call starts from what was written. So the state is
+    always whole, and a call does not pay for building a table that is not read.
+
+    Args:
+        tables: The tables of the state, by name: `held`, `names` and `keys`.
     """
 
     def __init__(self, tables: dict[str, pa.RecordBatch | None]) -> None:
@@ -432,21 +545,27 @@ class LiveTables(dict[str, pa.RecordBatch | None]):
         super().__setitem__(name, table)
 
     def items(self) -> Any:
+        """Return (name, table) pairs; `held` is made now. A dict's own view would bypass
+        `__getitem__`."""
         return [(name, self[name]) for name in self]
 
     def values(self) -> Any:
+        """Return the tables; `held` is made now."""
         return [self[name] for name in self]
 
 
 def live_tables(state: State) -> LiveTables:
-    """The tables of a state, from now on live ones."""
+    """Return the tables of a state as `LiveTables`, replacing the plain dict at the first call."""
     if not isinstance(state.tables, LiveTables):
         state.tables = LiveTables(state.tables)
     return state.tables
 
 
 def held_table(state: State) -> HeldTable:
-    """The rows of a state that wait, in working memory: made of its table `held` if need be."""
+    """Return the rows of a state that wait, in working memory.
+
+    Made from the state table `held` at the first call, and after someone has written that table.
+    """
     tables = live_tables(state)
     if tables.live is None:
         tables.live = HeldTable(state, tables["held"])
@@ -454,7 +573,11 @@ def held_table(state: State) -> HeldTable:
 
 
 class StreamNames:
-    """The text of every stream digest that the state knows."""
+    """The text of every stream digest that the state knows, sorted by digest.
+
+    Args:
+        table: The state table `names` with the columns `digest` and `name`; None: none yet.
+    """
 
     def __init__(self, table: pa.RecordBatch | None) -> None:
         self._digests = np.empty(0, np.int64)
@@ -463,11 +586,11 @@ class StreamNames:
             self.add(table.column("digest").to_numpy(), table.column("name"))
 
     def add(self, digests: Int64s, labels: pa.Array) -> None:
-        """Learn names; ones that are known do no harm."""
+        """Learn names. Ones that are known already do no harm: the first text of a digest stays."""
         every = np.concatenate([self._digests, digests])
         self._digests, first = np.unique(every, return_index=True)
         self._labels = pa.concat_arrays([self._labels, labels]).take(pa.array(first))
 
     def of(self, digests: Int64s) -> pa.Array:
-        """The names of these digests."""
+        """Return the names of these digests, all of which must be known."""
         return self._labels.take(pa.array(np.searchsorted(self._digests, digests)))

@@ -145,14 +145,26 @@ class RateAwareBatcher:
     # -- messages -------------------------------------------------------------------------------
 
     def poll(self, messages: Sequence[Message] = ()) -> MessageBatch | None:
-        """Look at these messages together: one batch, or None. A further one that is due already
-        comes out of the next call, which may be empty."""
+        """Look at these messages together, as the recorded batcher does.
+
+        Args:
+            messages: In order of arrival; may be empty.
+
+        Returns:
+            One batch, or None. A further batch that is due already comes out of the next call,
+            which may bring no messages.
+        """
         call = self._call(messages, patient=False)
         batches = self._take(self._held.add_as_one_call(self._state, call))
         return batches[0] if batches else None
 
     def process(self, messages: Sequence[Message]) -> list[MessageBatch]:
-        """Every batch that is due after these messages, looked at one at a time."""
+        """Return every batch that is due after these messages, looked at one at a time.
+
+        Args:
+            messages: In order of arrival. How they are cut into calls does not matter, as long as
+                `clock` does not say that the batcher stalls in between.
+        """
         return self._take(self._held.add_and_run(self._state, self._call(messages)))
 
     def push(self, message: Message) -> list[MessageBatch]:
@@ -166,13 +178,21 @@ class RateAwareBatcher:
         return []
 
     def tick(self, wall_ns: int | None = None) -> list[MessageBatch]:
-        """What is due by the wall clock alone: the stall check, and `idle_close`. `wall_ns`: the
-        time now; None: what `clock` says."""
+        """Return what is due by the wall clock alone: the stall check, and `idle_close`.
+
+        Args:
+            wall_ns: The time now, in ns; None: what `clock` says. Use one clock throughout: times
+                of two are compared with each other.
+        """
         call = self._call((), wall_ns=wall_ns)
         return self._take(self._held.settle(self._state, call, _LANE, everything=False))
 
     def flush(self) -> list[MessageBatch]:
-        """Everything that still waits, window by window. The next message starts anew."""
+        """Return everything that still waits, window by window.
+
+        The next message starts anew: rates are learned again, only the length and the numbering of
+        batches go on.
+        """
         call = self._call(())
         batches = self._take(self._held.settle(self._state, call, _LANE, everything=True))
         lane = self._lane
@@ -202,11 +222,18 @@ class RateAwareBatcher:
     def set_batch_length(
         self, batch_length: Duration, time_ns: int | None = None
     ) -> list[MessageBatch]:
-        """Applies from the first window that starts at or after `time_ns`, also if it is open;
-        None: at the next close, and of several the last. Grids keep their origin. Returns the
-        batches that are due because a window became shorter.
+        """Set a new length for windows from `time_ns` on. Grids keep their origin.
+
+        Args:
+            batch_length: As in the constructor.
+            time_ns: It applies to the first window that starts here or later, also if that is
+                open; None: at the next close. Of several for the same time the last counts.
+
+        Returns:
+            The batches that are due because a window became shorter.
 
         Raises:
+            ConfigError: if it is no duration, or longer than a day.
             ContractError: if eight changes wait for their time already.
         """
         length = checked_length(batch_length)
@@ -218,7 +245,14 @@ class RateAwareBatcher:
         return self._take(self._held.change_windows(self._state, call, _LANE))
 
     def set_timeout(self, timeout: float) -> None:
-        """In batch lengths from the window's start; applies at once."""
+        """Set the timeout, in batch lengths from the window's start. Applies to the open window
+        too.
+
+        Nothing leaves by this call; the next message or `tick` judges the window by it.
+
+        Raises:
+            ConfigError: unless it is above 0 and at most 3, or infinite.
+        """
         self._timeout = checked_timeout(timeout)
         lane = self._lane
         infinite = np.isinf(self._timeout)
@@ -227,7 +261,14 @@ class RateAwareBatcher:
     # -- snapshot -------------------------------------------------------------------------------
 
     def snapshot(self, encode: Callable[[Any], Any] | None = None) -> bytes:
-        """Everything as bytes. Payloads that are not plain JSON values or bytes need `encode`."""
+        """Return everything as bytes, messages that wait included; `clock` is not part of it.
+
+        Args:
+            encode: Makes a JSON value or bytes of a payload that is neither.
+
+        Raises:
+            ContractError: if a payload is neither and there is no `encode`.
+        """
         self._compact()
         held = [message_to_json(message, encode) for message in self._messages]
         extra = {
@@ -245,7 +286,16 @@ class RateAwareBatcher:
         clock: Callable[[], int] | None = None,
         decode: Callable[[Any], Any] | None = None,
     ) -> RateAwareBatcher:
-        """The reverse of `snapshot`; a StateError if the blob cannot be used."""
+        """Return the batcher that `snapshot` saw, settings included.
+
+        Args:
+            blob: What `snapshot` returned.
+            clock: As in the constructor.
+            decode: The reverse of `encode`.
+
+        Raises:
+            StateError: if the blob is damaged, or of another class or version.
+        """
         header, _ = snapshot.unpack(blob)
         stages = header.get("stages") or [{}]
         config = stages[0].get("config", {})
@@ -288,6 +338,10 @@ class RateAwareBatcher:
         return set(stream_records(state)["name"][0, :used].tolist()) <= set(self._names.by_digest)
 
     def _identity(self) -> dict[str, Any]:
+        """Return what a snapshot must agree with to be restored: class, version and settings.
+
+        The timeout is not among them: it may change while the batcher runs.
+        """
         config = {
             "length_ns": self._length,
             "max_streams": self._max_streams,
@@ -302,9 +356,12 @@ class RateAwareBatcher:
 
     @property
     def _lane(self) -> Any:
+        """The record of the only lane, which shares the memory of the state."""
         return lane_records(self._state)[0]
 
     def _start_anew(self, length_ns: int, batches: int) -> None:
+        """Begin with an empty state: nothing waits, no stream is known, the next batch has this
+        number."""
         self._state = State(Layout(state_columns(self._max_streams)))
         lane = self._lane
         lane["length"], lane["batches"] = length_ns, batches
@@ -338,11 +395,12 @@ class RateAwareBatcher:
         )
 
     def _compact(self) -> None:
+        """Renumber the rows that wait, and the messages with them."""
         messages = self._messages
         self._messages = [messages[i] for i in self._held.compact().tolist()]
 
     def _take(self, decision: BatchDecision) -> list[MessageBatch]:
-        """Batches from row numbers."""
+        """Make batches of what the kernel decided, and give memory back if most rows have left."""
         if not len(decision.batches):
             return []
         messages = self._messages
@@ -371,6 +429,7 @@ class RateAwareBatcher:
 
 
 def _stream_reports(names: dict[int, str], parts: Records) -> dict[str, StreamReport]:
+    """Make the `streams` of a batch from its PART records: one report per stream name."""
     out = {}
     for part in parts:
         has_grid = part["expected"] >= 0

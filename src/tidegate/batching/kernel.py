@@ -31,7 +31,7 @@ Rules
 
 Theory of operation
 -------------------
-`run` takes rows one at a time and lets out every batch they imply, so cuts do not matter.
+`run_rows` takes rows one at a time and lets out every batch they imply, so cuts do not matter.
 `run_call` takes all rows of one lane as a single call and lets out at most one batch, which is how
 the recorded batcher worked. Both use the same routing and closing; only the moment at which the
 window is looked at differs (docs/adr/0003-batching-per-message.md). `call.patient` says which of
@@ -76,8 +76,8 @@ __all__ = [
     "change_windows",
     "earliest_times",
     "load_rows",
-    "run",
     "run_call",
+    "run_rows",
     "schedule_length",
     "settle_lanes",
 ]
@@ -99,14 +99,24 @@ _ACTIVE, _OVER, _HELD = Place.ACTIVE.value, Place.OVER.value, Place.HELD.value
 
 
 @lean_kernel
-def run(a, call, base, first, again):
-    """Rows of the call from `first` on, one at a time; their row numbers start at `base`.
+def run_rows(a, call, base, first, again):
+    """Handle the rows of the call one at a time, letting out every batch each of them implies.
 
-    Returns the row at which the buffers ran out, and whether it has been routed already: the caller
-    makes larger ones and goes on from there. Else the number of rows.
+    Args:
+        a: The `KernelArrays`: state, rows that wait, output buffers.
+        call: The `KernelCall`: the new rows as columns, and the settings.
+        base: Row number of the first row of the call; row `i` of the call is row `base + i`.
+        first: Index in the call to go on from: 0, or what the last attempt returned.
+        again: True if row `first` was routed by the last attempt already, which then ran out of
+            buffers while letting batches out.
+
+    Returns:
+        (number of rows, False) when all are done. Otherwise the index of the row at which the
+        buffers ran out, and whether that row has been routed: the caller makes larger buffers and
+        calls again with both.
     """
     rows, lanes, lists, streams, counts = a.rows, a.lanes, a.lists, a.streams, a.counts[0]
-    if again and not settle(a, call, np.int64(call.lane[first])):
+    if again and not let_out_due(a, call, np.int64(call.lane[first])):
         return first, True
     for i in range(first + again, len(call.time_ns)):
         n = np.int64(call.lane[i])
@@ -143,14 +153,24 @@ def run(a, call, base, first, again):
             and lane.rows <= call.limit
         ):
             continue
-        if not settle(a, call, n):
+        if not let_out_due(a, call, n):
             return i, True
     return len(call.time_ns), False
 
 
 @lean_kernel
 def run_call(a, call, base):
-    """All rows of lane 0 as one call, from which at most one batch comes."""
+    """Handle all rows of lane 0 as one call, from which at most one batch comes.
+
+    The window is looked at once, after the last row. A second batch that is due already comes out
+    of the next call, which may bring no rows. There is always room for one batch, so this cannot
+    run out of buffers.
+
+    Args:
+        a: The `KernelArrays`, with a single lane.
+        call: The `KernelCall`; `patient` is False.
+        base: Row number of the first row of the call.
+    """
     rows, lane, lists = a.rows, a.lanes[0], a.lists[0]
     if lane.length == 0:
         lane.length = call.length
@@ -183,8 +203,19 @@ def run_call(a, call, base):
 
 @lean_kernel
 def settle_lanes(a, call, which, first, everything):
-    """Let out what is due in these lanes, or everything. Returns how many of them are done: fewer
-    than all if the buffers ran out."""
+    """Let out what is due in some lanes, or everything they hold.
+
+    Args:
+        a: The `KernelArrays`.
+        call: The `KernelCall`; its rows are ignored, its wall time decides stalls and idleness.
+        which: Lane numbers. Lanes without a window are skipped.
+        first: Index into `which` to go on from.
+        everything: True: drain the lanes, with the reason FLUSH. False: drain lanes that are idle
+            (IDLE), let out what is due in the others.
+
+    Returns:
+        How many lanes are done: fewer than all if the buffers ran out.
+    """
     for i in range(first, len(which)):
         n = which[i]
         if a.lanes[n].open == 0:
@@ -194,7 +225,7 @@ def settle_lanes(a, call, which, first, everything):
             reason = CloseReason.FLUSH.value if everything else CloseReason.IDLE.value
             done = drain(a, call, n, np.int64(reason))
         else:
-            done = settle(a, call, n)
+            done = let_out_due(a, call, n)
         if not done:
             return i
     return len(which)
@@ -202,8 +233,20 @@ def settle_lanes(a, call, which, first, everything):
 
 @lean_kernel
 def schedule_length(lanes, which, at, length):
-    """A new batch length for these lanes, from the first window that starts at `at` or later.
-    Returns how many of the lanes took it: all up to the first whose schedule is full."""
+    """Note a new batch length for some lanes, for the first window that starts at `at` or later.
+
+    A change for the same time replaces the earlier one. A lane without a window takes an untimed
+    change at once.
+
+    Args:
+        lanes: Records of all lanes.
+        which: Lane numbers.
+        at: Effective time in ns, or UNTIMED: at the next close.
+        length: The new length in ns; checked by the caller.
+
+    Returns:
+        How many lanes took it: all up to the first one whose schedule of MAX_CHANGES is full.
+    """
     for i in range(len(which)):
         lane = lanes[which[i]]
         if lane.open == 0 and at == UNTIMED:
@@ -223,8 +266,21 @@ def schedule_length(lanes, which, at, length):
 
 @lean_kernel
 def change_windows(a, call, which, first):
-    """Give the windows that stand a new length if they are the first that start at or after its
-    time. Returns how many of the lanes are done: fewer than all if the buffers ran out."""
+    """Give open windows a new length if they are the first to start at or after its effective
+    time.
+
+    Called after `schedule_length` with a time. A shorter window may be complete at once, so what
+    is due then leaves.
+
+    Args:
+        a: The `KernelArrays`.
+        call: The `KernelCall`, without rows.
+        which: Lane numbers.
+        first: Index into `which` to go on from.
+
+    Returns:
+        How many lanes are done: fewer than all if the buffers ran out.
+    """
     for i in range(first, len(which)):
         n = which[i]
         lane = a.lanes[n]
@@ -237,21 +293,29 @@ def change_windows(a, call, which, first):
         if newest > UNTIMED and apply_changes(lane, lane.start, False):
             refresh_from_last(a, call, n)
             route_again(a, call, n, lane.start, False)
-        if not settle(a, call, n):
+        if not let_out_due(a, call, n):
             return i
     return len(which)
 
 
 @lean_kernel
 def load_rows(rows, used, lists):
-    """Link rows that were restored or renumbered into the lists of their lanes again."""
+    """Link rows into the lists of their lanes, after a restore or a renumbering.
+
+    Rows are appended by number, which is the order of arrival. Rows that were in the heap come
+    back into the list OVER; the next close sorts them out again.
+    """
     for row in range(used):
         append(rows, lists[rows[row].lane], np.int64(rows[row].place), row)
 
 
 @lean_kernel
 def earliest_times(rows, reach):
-    """Lower `reach` of each lane to just before the earliest of its rows that wait."""
+    """Lower `reach` of each lane to just before the earliest of its rows that wait.
+
+    Uses the time a row came with (`stamp`), because that is what watermarks promise about. The
+    guard keeps `t - 1` from becoming UNSET, which means "no time".
+    """
     for row in range(len(rows)):
         if rows[row].place >= 0:
             lane, t = rows[row].lane, rows[row].stamp
@@ -264,7 +328,20 @@ def earliest_times(rows, reach):
 
 @lean_inner
 def admit_row(rows, row, t, lane, n, stream, s, gated):
-    """Write a new row down. `s` is the number of its stream, -1 for none."""
+    """Fill in the record of a new row. It is linked into a list by `route` or `append` later.
+
+    The decision time is the stamp, clipped to REACH_NS, minus the skew correction of its stream.
+
+    Args:
+        rows: Records of all rows.
+        row: Number of the new row.
+        t: The time it came with, in ns.
+        lane: Record of its lane, whose number is `n`.
+        n: Number of the lane.
+        stream: Record of its stream; not touched if `s` is -1.
+        s: Number of the stream in the lane; -1 if no record was free.
+        gated: Whether batches may wait for its stream. A row without a stream record never gates.
+    """
     record = rows[row]
     record.stamp = t
     record.time = min(max(t, -REACH_NS), REACH_NS) - (stream.offset if s >= 0 else 0)
@@ -281,7 +358,14 @@ def admit_row(rows, row, t, lane, n, stream, s, gated):
 
 @lean_inner
 def find_stream(name, n, lane, streams, find):
-    """The number of a stream by the digest of its name, made if a record is free; -1 if not."""
+    """Return the number of a stream by the digest of its name; a new one if a record is free.
+
+    Linear probing in the lane's hash table, which has at least twice as many slots as there are
+    records, so a free slot always ends the search.
+
+    Returns:
+        The number of the stream in its lane, or -1 if all records are in use.
+    """
     mask = find.shape[1] - 1
     at = name & mask
     while find[n, at] >= 0:
@@ -293,7 +377,23 @@ def find_stream(name, n, lane, streams, find):
 
 @lean_inner
 def make_stream(name, n, lane, streams, find, at):
-    """A record for a new stream, whose free place in the hash table is `at`."""
+    """Give a new stream a record.
+
+    While records are left they are handed out in order. Once all are taken, the record of a stream
+    that is neither measured nor has rows waiting is reused. Linear probing cannot delete single
+    entries, so the hash table is rebuilt in that case.
+
+    Args:
+        name: Digest of the name.
+        n: Number of the lane.
+        lane: Record of the lane.
+        streams: Records of all streams, lanes x streams.
+        find: Hash tables of all lanes.
+        at: Free slot in the hash table where the search for the name ended.
+
+    Returns:
+        The number of the stream, or -1 if no record is free.
+    """
     mask = find.shape[1] - 1
     s = np.int64(-1)
     if lane.streams < streams.shape[1]:
@@ -322,7 +422,10 @@ def make_stream(name, n, lane, streams, find, at):
 
 @lean_inner
 def note_name(stream, named, counts, i):
-    """Remember that row `i` of the call brought the name of this stream for the first time."""
+    """Remember that row `i` of the call brought the name of this stream for the first time.
+
+    The caller writes the text of the name to the state: kernels know digests only.
+    """
     named[counts.named] = i
     counts.named += 1
     stream.seen = 1
@@ -330,7 +433,10 @@ def note_name(stream, named, counts, i):
 
 @lean_inner
 def forget_stream(stream):
-    """As a new record. What has no line here is written before it is read."""
+    """Reset a stream record to that of a new stream.
+
+    Fields without a line here (`name`, `ring`) are written before they are read.
+    """
     stream.last = 0
     stream.diffs = 0
     stream.head = 0
@@ -411,8 +517,27 @@ def lift(record, lane, stream, patient):
 
 @lean_inner
 def route(rows, row, lists, lane, stream, stalled):
-    """Put a row where it belongs. `stalled`: the window was just re-placed among these rows, and
-    what still lies ahead of it is an outlier that must not drag it away again."""
+    """Put a row into the list where it belongs, and update the progress of its stream.
+
+        time                                    on a grid         not on a grid
+        up to the end of the window             ACTIVE, a slot    ACTIVE
+        behind it, up to 3 lengths              OVER              HELD
+        further, up to 1000 lengths             OVER              ACTIVE (rides along)
+        beyond that: another epoch              ACTIVE            ACTIVE
+
+    On a grid, the slot decides rather than the time. Overflow within three lengths proves that the
+    stream has passed its last slot of this window, so the stream is no longer waited for.
+
+    Args:
+        rows: Records of all rows.
+        row: Number of the row; it is in no list.
+        lists: Lists of its lane.
+        lane: Record of its lane.
+        stream: Record of its stream; any record if it has none.
+        stalled: True if the window was just re-placed among these rows: what still lies more than
+            three lengths ahead of it is an outlier that must not drag it away again, and leaves
+            with this window.
+    """
     record = rows[row]
     t, length = record.time, lane.length
     end = lane.start + length
@@ -451,9 +576,14 @@ def route(rows, row, lists, lane, stream, stalled):
 
 @lean_inline
 def route_next_pulse(rows, row, lists, lane, stream):
-    """`lift` and `route` for the row that is expected: the next slot of a stream with a grid.
-    False, with nothing done, for every other row. Most rows of steady streams end here, without a
-    division."""
+    """Do `lift` and `route` in one for the expected row: the next slot of a stream with a grid.
+
+    Most rows of steady streams end here, without a division: the row must lie strictly within half
+    a period of the next slot. At exactly half a period `route` decides, because it rounds to even.
+
+    Returns:
+        False, with nothing changed, for every other row.
+    """
     record = rows[row]
     period = stream.period
     if record.gated == 0 or period == 0 or stream.tracked == 0:
@@ -481,7 +611,11 @@ def route_next_pulse(rows, row, lists, lane, stream):
 
 @lean_inner
 def count_in(stream, t, start):
-    """A row of a gated stream is in the window; the first ones can become the grid's origin."""
+    """Count a row of a gated stream that is in the window.
+
+    The time of the first row, and of the first one at or after the start of the window, can become
+    the origin of the stream's grid.
+    """
     if stream.count == 0:
         stream.first_any = t
         stream.first_after = t
@@ -495,7 +629,11 @@ def count_in(stream, t, start):
 
 @lean_inline
 def due(lane):
-    """The CloseReason for which the window is complete, or -1."""
+    """Return the CloseReason for which the window is complete, or -1.
+
+    A window that recovery has moved closes with the reason of the move (GAP, STALL), whether the
+    gate or the timeout closes it: the user should see that it was moved.
+    """
     timed_out = lane.timeout != NEVER and lane.hwm >= lane.start + lane.timeout
     gated = lane.gating > 0 and lane.waiting == 0
     if not (timed_out or gated):
@@ -507,21 +645,35 @@ def due(lane):
 
 @lean_inline
 def stall_due(lane, lists, wall):
-    """Whether nothing closed for too long while rows are in the window."""
+    """Return whether nothing closed for STALL_LENGTHS of wall time while rows are in the window.
+
+    With a clock that always says 0 (no `clock` was given) this is never true.
+    """
     return wall - lane.closed_at >= STALL_LENGTHS * lane.length and lists.head[_ACTIVE] >= 0
 
 
 @lean_inline
 def has_room(a, call):
-    """Whether one more batch can be written down."""
+    """Return whether the output buffers hold one more batch with as many parts as it can have.
+
+    Asked before a batch is begun: running out halfway would leave the lane between two windows.
+    """
     counts = a.counts[0]
     parts = a.streams.shape[1] + len(call.wanted)
     return counts.batches < len(a.batches) and counts.parts + parts <= len(a.parts)
 
 
 @lean_inner
-def settle(a, call, n):
-    """Let out every batch that is due. False: the buffers ran out before the end."""
+def let_out_due(a, call, n):
+    """Let out every batch of lane `n` that is due.
+
+    Each round either closes a window, or moves it once, or ends. The order matters: a silence is
+    skipped before the window is judged, a stall is only looked at if nothing is due, and the limit
+    on waiting rows comes last, because every other way to close frees rows too.
+
+    Returns:
+        False if the buffers ran out before the end: call it again with larger ones.
+    """
     lane = a.lanes[n]
     moved = False
     while True:
@@ -548,7 +700,14 @@ def settle(a, call, n):
 
 @lean_inner
 def drain(a, call, n, reason):
-    """Let everything out, window by window. False: the buffers ran out before the end."""
+    """Let out everything lane `n` holds, window by window, with this CloseReason.
+
+    Windows that would be empty are skipped: the window moves by whole lengths to the earliest row
+    that waits.
+
+    Returns:
+        False if the buffers ran out before the end: call it again with larger ones.
+    """
     rows, lists, lane = a.rows, a.lists[n], a.lanes[n]
     while lane.rows > 0:
         if not has_room(a, call):
@@ -573,8 +732,18 @@ def drain(a, call, n, reason):
 
 @lean_inner
 def open_window(lane, streams, n, start, timeout, any_rate, consecutive):
-    """An empty window at `start`. Whatever waits must be routed again. `consecutive`: it starts
-    where the one before ended."""
+    """Open an empty window at `start`. The caller routes whatever waits again.
+
+    Args:
+        lane: Record of the lane; its `length` is that of the new window.
+        streams: Records of all streams, lanes x streams.
+        n: Number of the lane.
+        start: Start of the window, in event time (ns).
+        timeout: In batch lengths; infinite for gates only.
+        any_rate: Whether the number of slots is that of each window (rates "any").
+        consecutive: True if it starts where the window before it ended. Then grids of any rate go
+            on with the pulse behind their last slot.
+    """
     lane.start = start
     lane.timeout = NEVER if np.isinf(timeout) else int(np.rint(timeout * lane.length))
     lane.over_min = NEVER
@@ -592,13 +761,16 @@ def open_window(lane, streams, n, start, timeout, any_rate, consecutive):
 
 @lean_inline
 def gap_ahead(lane):
-    """Whether overflow waits while no stream with a grid has a row in the window."""
+    """Return whether rows of gating streams wait for a later window while none is in this one."""
     return lane.over_min != NEVER and lane.pulses == 0
 
 
 @lean_inner
 def skip_gap(a, call, n):
-    """Silence: move by whole lengths to where traffic resumes, instead of empty batches."""
+    """Move the window over a silence, by whole lengths, to where traffic resumes.
+
+    Otherwise an hour without messages would let out thousands of empty batches.
+    """
     lane = a.lanes[n]
     steps = (lane.over_min - lane.start) // lane.length
     if steps > 0:
@@ -607,8 +779,11 @@ def skip_gap(a, call, n):
 
 @lean_inner
 def skip_to(a, call, n, start):
-    """Move the window forward over a silence. A new length whose time the silence passed applies:
-    the window that starts here is the first one at or after it."""
+    """Move the window forward over a silence to `start`.
+
+    A new length whose time the silence passed applies: the window that starts here is the first
+    one at or after it.
+    """
     lane = a.lanes[n]
     if lane.changes > 0 and apply_changes(lane, start, False):
         refresh_from_last(a, call, n)
@@ -617,8 +792,19 @@ def skip_to(a, call, n, start):
 
 @lean_inner
 def apply_changes(lane, start, closing):
-    """Take the new length that is in effect for a window that starts at `start`: the latest of all
-    that are due. Ones without a time wait for a close. True if the length is another now."""
+    """Take the new length that is in effect for a window that starts at `start`.
+
+    Of all changes that are due, the one with the latest effective time counts, and of equal times
+    the last; all of them leave the schedule.
+
+    Args:
+        lane: Record of the lane.
+        start: Start of the window, in ns.
+        closing: True at a close. Changes without a time wait for one.
+
+    Returns:
+        Whether the length of the lane is another one now.
+    """
     before = lane.length
     newest = UNTIMED - 1
     kept = 0
@@ -637,7 +823,10 @@ def apply_changes(lane, start, closing):
 
 @lean_inner
 def refresh_from_last(a, call, n):
-    """The grids of all streams for a new batch length."""
+    """Make the grids of all streams of lane `n` fit a new batch length.
+
+    Origins are kept; a stream without a grid gets the time of its newest message as origin.
+    """
     lane = a.lanes[n]
     for s in range(lane.streams):
         stream = a.streams[n, s]
@@ -648,8 +837,22 @@ def refresh_from_last(a, call, n):
 
 @lean_inner
 def replace_window(a, call, n, everything):
-    """Put the window at the anchor of the rows in it, unless it stands there already. `everything`:
-    of all rows that wait, for the limit on them."""
+    """Put the window at the anchor of the rows in it, unless it is there already.
+
+    This is the recovery from a window in the wrong place: one stamp from the future opened it, and
+    real traffic comes from before. Streams that were measured in the other epoch are forgotten,
+    because nothing that comes now would be newer than their last message.
+
+    Args:
+        a: The `KernelArrays`.
+        call: The `KernelCall`.
+        n: Number of the lane.
+        everything: True: take the anchor of all rows that wait, for the limit on them. False: of
+            the rows in the window.
+
+    Returns:
+        Whether the window was moved.
+    """
     lists, lane, numbers = a.lists[n], a.lanes[n], a.numbers
     first = a.counts[0].rows
     empty_heap(a, n, first)
@@ -678,7 +881,11 @@ def replace_window(a, call, n, everything):
 
 @lean_inner
 def move_window(a, call, n, start, stalled):
-    """Move the window and route everything again."""
+    """Move the window to `start`, note the move for the report, and route everything again.
+
+    `stalled`: the move is a recovery from a stall, which outranks a gap as a reason, and
+    everything leaves the heap because the distances it was sorted out by no longer hold.
+    """
     lane = a.lanes[n]
     lane.moved += start - lane.start
     if stalled:
@@ -691,7 +898,10 @@ def move_window(a, call, n, start, stalled):
 
 @lean_inner
 def route_again(a, call, n, start, stalled):
-    """Open the window at `start` and route every row that waits."""
+    """Open the window at `start` and route every row that waits.
+
+    Rows of the window go first, then overflow, then held rows: each list is in order of arrival.
+    """
     lists, lane = a.lists[n], a.lanes[n]
     active = take_list(lists, _ACTIVE)
     over = take_list(lists, _OVER)
@@ -707,7 +917,10 @@ def route_again(a, call, n, start, stalled):
 
 @lean_inner
 def route_list(rows, row, lists, lane, streams, n, stalled):
-    """Route a row and all that follow it in the list it was in."""
+    """Route a row and all rows that follow it in the list it was in.
+
+    `next` is read before routing, because routing overwrites it.
+    """
     while row >= 0:
         following = np.int64(rows[row].next)
         route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], stalled)
@@ -716,8 +929,18 @@ def route_list(rows, row, lists, lane, streams, n, stalled):
 
 @lean_inner
 def route_overflow(a, row, n, at):
-    """Overflow meets the new window, in order of arrival. What is still too far ahead to matter
-    goes to the heap. `numbers` from `at` on is scratch."""
+    """Route overflow against a new window, in order of arrival.
+
+    Rows more than six lengths ahead go to the heap, where they are not looked at again until the
+    window comes near: a backlog of one stream would otherwise be walked through at every close.
+    Rows of another epoch are routed, so that they are noticed.
+
+    Args:
+        a: The `KernelArrays`.
+        row: First row of the former list OVER, or -1.
+        n: Number of the lane.
+        at: `numbers` from this index on is scratch.
+    """
     rows, streams, numbers, lists, lane = a.rows, a.streams, a.numbers, a.lists[n], a.lanes[n]
     near = lane.start + 2 * AHEAD_LENGTHS * lane.length
     beyond = lane.start + (1 + FAR_LENGTHS) * lane.length
@@ -749,7 +972,12 @@ def route_overflow(a, row, n, at):
 
 @lean_inner
 def begin(a, call, n):
-    """Everything there is becomes one batch, and the window opens at its anchor."""
+    """Make one batch of everything there is, and open the window at its anchor.
+
+    Called for the first rows of a lane (reason FIRST), and when all rows of a window belong to a
+    new epoch (reason GAP). Grids are made anew; rows later than the anchor are outliers, so they
+    teach nothing about the rate of their stream.
+    """
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
     reason = (
         np.int64(CloseReason.FIRST.value) if lane.open == 0 else np.int64(CloseReason.GAP.value)
@@ -792,7 +1020,24 @@ def begin(a, call, n):
 
 @lean_inner
 def close(a, call, n, reason):
-    """Write the window down as a batch and open the next."""
+    """Write the window down as a batch and open the next one.
+
+    In order:
+
+    1. Collect the rows of the window. If gating streams have moved to another epoch, the old
+    window keeps its own rows and the others are routed into the next one.
+    2. Refresh the grids. If no stream gates any more, everything that waits leaves with this
+    batch, which then ends at the anchor of its rows.
+    3. Write the batch and its report, and correct clocks if `correct_skew` is set.
+    4. Evict streams that were absent for EVICT_CLOSES closes.
+    5. Open the next window at the end of this one and route what waited.
+
+    Args:
+        a: The `KernelArrays`, with room for one batch (`has_room`).
+        call: The `KernelCall`.
+        n: Number of the lane.
+        reason: A CloseReason.
+    """
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
     length = lane.length
     start = lane.start
@@ -868,9 +1113,12 @@ def close(a, call, n, reason):
 
 @lean_inline
 def epoch_changed(a, n, patient):
-    """Gating streams themselves have moved to times beyond reach: not one outlier, but a silence or
-    a clock that was set. One at a time: for a whole batch length. Call by call: more than once, and
-    nothing else came."""
+    """Return whether gating streams themselves have moved to times beyond reach.
+
+    That is not one outlier, but a long silence or a clock that was set. One row at a time
+    (`patient`): their far times must span a batch length. Call by call: at least two rows, and no
+    row of the window is near.
+    """
     rows, lane = a.rows, a.lanes[n]
     if lane.far < 2:
         return False
@@ -888,7 +1136,7 @@ def epoch_changed(a, n, patient):
 
 @lean_inline
 def remember_grids(a, n):
-    """The grids that the closing window had, for the report."""
+    """Note the grids that the closing window had: the report is written after they are refreshed."""
     for s in range(a.lanes[n].streams):
         stream, tally = a.streams[n, s], a.tally[s]
         tally.had_slots = stream.slots if stream.tracked != 0 and stream.period != 0 else -1
@@ -898,8 +1146,14 @@ def remember_grids(a, n):
 
 @lean_inline
 def refresh_grids(a, call, n):
-    """Every stream refreshes its grid or counts an absence; a pending length applies. Returns how
-    many streams gate now."""
+    """Refresh the grid of every stream with rows in the window, and count an absence for the
+    others.
+
+    A length that is due for the next window applies here, so that grids and slots fit it.
+
+    Returns:
+        How many streams gate now.
+    """
     lane = a.lanes[n]
     for s in range(lane.streams):
         stream = a.streams[n, s]
@@ -924,8 +1178,11 @@ def refresh_grids(a, call, n):
 
 @lean_inline
 def observe_held(a, call, n):
-    """Held rows of gated streams leave with this batch: they are evidence like any other. Without
-    it a lone stream of one pulse per batch would lose every second pulse and never gate."""
+    """Learn from the held rows of gated streams, which leave with this batch.
+
+    Without it a lone stream of one pulse per batch would lose every second pulse as evidence and
+    never gate.
+    """
     rows, lane = a.rows, a.lanes[n]
     row = np.int64(a.lists[n].head[_HELD])
     while row >= 0:
@@ -946,7 +1203,18 @@ def observe_held(a, call, n):
 
 @lean_inner
 def write_down(a, call, n, last, start, end, reason, complete):
-    """Write the batch of the sorted rows from `counts.rows` to `last` down, with its report."""
+    """Write one batch with its report, and take its rows off the counts of what waits.
+
+    Args:
+        a: The `KernelArrays`; the rows are `numbers[counts.rows:last]`, sorted.
+        call: The `KernelCall`.
+        n: Number of the lane.
+        last: End of the rows in `numbers`.
+        start: Start of the batch, in ns.
+        end: End of the batch, in ns.
+        reason: A CloseReason.
+        complete: 1 if every gating stream reached its last slot, else 0.
+    """
     lane, counts = a.lanes[n], a.counts[0]
     first = counts.rows
     batch = a.batches[counts.batches]
@@ -972,9 +1240,13 @@ def write_down(a, call, n, last, start, end, reason, complete):
 
 @lean_inner
 def correct_clocks(a, n):
-    """Take the skew that the report has just measured off the clock of each stream: off the times
-    of its rows that wait, off its grid, and (`offset`) off every row to come. Skews within one and
-    a quarter periods of the slowest stream are how far the newest messages are apart anyway."""
+    """Subtract the skew that the report has just measured from the clock of each stream.
+
+    It is taken off the times of its rows that wait, off its grid, and (`offset`) off every row to
+    come. Skews within one and a quarter periods of the slowest stream are ignored: the newest
+    messages of streams lie that far apart anyway. Skews beyond FAR_LENGTHS are another epoch, not
+    a skew.
+    """
     rows, lists, lane = a.rows, a.lists[n], a.lanes[n]
     batch = a.batches[a.counts[0].batches - 1]
     slack = np.int64(0)
@@ -1016,7 +1288,10 @@ def correct_clocks(a, n):
 
 @lean_inner
 def plausible_start(rows, numbers, first, last, end, length):
-    """The earliest time that is of the same epoch as `end`."""
+    """Return the earliest time of the sorted rows that is of the same epoch as `end`.
+
+    Keeps one stamp of 1970 from making a batch that claims to span fifty years.
+    """
     for i in range(first, last):
         if rows[numbers[i]].time >= end - FAR_LENGTHS * length:
             return rows[numbers[i]].time
@@ -1025,8 +1300,11 @@ def plausible_start(rows, numbers, first, last, end, length):
 
 @lean_kernel
 def anchor_of(rows, numbers, first, last, length):
-    """The newest time of the largest group of sorted rows, groups being cut at gaps of more than
-    three batch lengths; of two equally large ones, the later."""
+    """Return the newest time of the largest group of sorted rows.
+
+    Groups are cut at gaps of more than three batch lengths; of two equally large ones, the later
+    counts. So one wrong stamp, however far away, never decides where the window is.
+    """
     best = 0
     anchor = rows[numbers[last - 1]].time
     begun = first
@@ -1045,7 +1323,7 @@ def anchor_of(rows, numbers, first, last, length):
 
 @lean_kernel
 def append(rows, lists, place, row):
-    """Put a row at the end of a list of its lane."""
+    """Put a row at the end of the list `place` of its lane."""
     rows[row].next = -1
     rows[row].place = place
     tail = lists.tail[place]
@@ -1117,7 +1395,7 @@ def meld(rows, one, other):
 
 @lean_kernel
 def push_heap(rows, lists, place, row):
-    """Put a row on the heap; for the outside it is in the list `place`."""
+    """Put a row on the heap of far overflow; its `place` says that it is in the list `place`."""
     rows[row].left = -1
     rows[row].right = -1
     rows[row].rank = 1
@@ -1135,8 +1413,11 @@ def pop_heap(rows, lists):
 
 @lean_kernel
 def empty_heap(a, n, at):
-    """All overflow into its list, in order of arrival, so that it does not matter what had been in
-    the heap. `numbers` from `at` on is scratch."""
+    """Move all overflow from the heap back into its list, in order of arrival.
+
+    After this it does not matter which rows had been in the heap, so decisions do not depend on
+    it. `numbers` from `at` on is scratch.
+    """
     rows, lists, numbers = a.rows, a.lists[n], a.numbers
     if lists.heap < 0:
         return
@@ -1159,7 +1440,19 @@ def comes_after(rows, one, other, by_time):
 
 @lean_kernel
 def sort_rows(rows, numbers, first, last, spare, by_time):
-    """Sort `numbers[first:last]`. Merges runs: linear if already sorted."""
+    """Sort `numbers[first:last]` in place, by time and arrival, or by arrival alone.
+
+    A natural merge sort: neighbouring sorted runs are merged until one is left. Linear if already
+    sorted, which is the usual case, and stable without extra keys.
+
+    Args:
+        rows: Records of all rows.
+        numbers: Row numbers; only the given range is touched.
+        first: Start of the range.
+        last: End of the range.
+        spare: Scratch, at least as long as `numbers`.
+        by_time: True: by (time, row number). False: by row number.
+    """
     while True:
         runs = 0
         at = first

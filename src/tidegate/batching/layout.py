@@ -108,6 +108,7 @@ class Gate(IntEnum):
     """Whether a stream gates, and why not. The texts users see are in report.py."""
 
     GATES = 0
+    """It has a grid, and batches wait for its last slot."""
     NOT_GATED = 1
     """It is not one of the gated streams, or it was evicted after five batches without a row."""
     LEARNING = 2
@@ -141,6 +142,7 @@ def _record_type(*fields: tuple[Any, ...]) -> np.dtype[Any]:
 
 
 def _int64_fields(*names: str) -> list[tuple[str, Any]]:
+    """Return int64 fields of these names, for `_record_type`."""
     return [(name, np.int64) for name in names]
 
 
@@ -256,35 +258,52 @@ class KernelArrays(NamedTuple):
     """State of all lanes, rows that wait, and buffers for what a call decides."""
 
     rows: Records
+    """ROW per row number: rows that wait, rows of the call, and rows that have left since the last
+    compaction."""
     lists: Records
+    """LISTS per lane."""
     lanes: Records
+    """LANE per lane; the memory of the state."""
     streams: Records
+    """STREAM per lane and stream number; the memory of the state."""
     find: NDArray[np.int16]
+    """Per lane a hash table from the digest of a name to its stream number; -1 for an empty slot.
+    """
     numbers: Int64s
     """Row numbers in the order they leave; behind that, scratch."""
     spare: Int64s
+    """Scratch of the same length, for sorting."""
     out_slot: Int32s
     """Slot, lateness and original time of each row that leaves, beside `numbers`."""
     out_late: NDArray[np.bool_]
     out_stamp: Int64s
     batches: Records
+    """BATCH per batch that leaves; `counts.batches` are filled."""
     parts: Records
+    """PART per batch and stream; `counts.parts` are filled."""
     named: Int64s
     """Rows that brought a name for the first time."""
     tally: Records
+    """TALLY per stream number, for the batch that is being written."""
     counts: Records
+    """One COUNTS record: how far the buffers are filled."""
     scratch: NDArray[np.float64]
+    """Scratch for medians of periods and clocks; at least RING and MAX_CLOCKS long."""
 
 
 class KernelCall(NamedTuple):
     """What a call brings: its rows as columns, and the settings."""
 
     lane: Int32s
+    """Per row: the number of its lane."""
     time_ns: Int64s
+    """Per row: its event time in ns, as it came."""
     code: Int32s
     """Per row: which of the names below."""
     digests: Int64s
+    """Per name: its 64-bit digest."""
     gated: NDArray[np.bool_]
+    """Per name: whether batches may wait for its stream."""
     wanted: Int64s
     """Digests of the gated names, where they were listed."""
     length: int
@@ -306,7 +325,12 @@ class KernelCall(NamedTuple):
 
 
 def state_columns(max_streams: int) -> dict[str, Column]:
-    """The arrays of the state, for at most `max_streams` streams per lane."""
+    """Return the arrays of the state, for at most `max_streams` streams per lane.
+
+    All but the hash table are int64, so that a snapshot need not know the records. The hash table
+    has a power of two of slots, at least twice `max_streams`, so that a mask finds a slot and a
+    search ends soon.
+    """
     places = 1 << (2 * max_streams - 1).bit_length()
     return {
         "lane": Column(np.int64, (LANE.itemsize // 8,)),
@@ -326,11 +350,17 @@ def stream_records(state: State) -> Records:
 
 
 def check_state_values(state: State, rows: Records) -> None:
-    """Check everything the kernels index by, or loop over, in a state that was read: they run
-    without bounds checks. `rows` are the records of the rows that wait.
+    """Check everything the kernels index by, or loop over, in a state that was read.
+
+    The kernels run without bounds checks: a wrong number in a damaged or forged snapshot would
+    read and write memory that is not ours. What is only computed with is not checked.
+
+    Args:
+        state: The state, with the arrays of `state_columns`.
+        rows: The records of the rows that wait.
 
     Raises:
-        StateError: if a value is out of range.
+        StateError: if a value is out of range, or counts do not agree with the rows.
     """
     lanes, streams, find = lane_records(state), stream_records(state), state["find"]
     width = streams.shape[1]
@@ -387,6 +417,7 @@ def check_state_values(state: State, rows: Records) -> None:
 
 
 def _all_between(values: NDArray[Any], low: int, high: int) -> bool:
+    """Return whether all values lie in `low` to `high`, both included."""
     return bool(((values >= low) & (values <= high)).all())
 
 

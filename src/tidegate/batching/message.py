@@ -88,7 +88,7 @@ class MessageBatch:
     complete: bool = False
     """Whether every gating stream reached its last slot."""
     _report: Callable[[], dict[str, StreamReport]] = field(default=dict, repr=False, compare=False)
-    """Makes `streams` when it is asked for: most callers never do."""
+    """Makes `streams` when they are read: most callers never do."""
 
     @property
     def streams(self) -> dict[str, StreamReport]:
@@ -97,8 +97,19 @@ class MessageBatch:
 
 
 def message_to_json(message: Message, encode: Callable[[Any], Any] | None = None) -> list[Any]:
-    """A message as JSON values. A payload that is neither JSON nor bytes needs `encode`; without it
-    a ContractError says so."""
+    """Return a message as a list of JSON values: stream, time, gated, payload.
+
+    Args:
+        message: The message.
+        encode: Makes a JSON value or bytes of a payload. None: the payload is one already.
+
+    Raises:
+        ContractError: if the payload is neither JSON nor bytes.
+
+    Example:
+        >>> message_to_json(Message("log", 5, "text"))
+        ['log', 5, True, {'j': 'text'}]
+    """
     payload = encode(message.payload) if encode else message.payload
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return [message.stream, message.time_ns, message.gated, {"b": b64encode(payload).decode()}]
@@ -112,7 +123,16 @@ def message_to_json(message: Message, encode: Callable[[Any], Any] | None = None
 
 
 def message_of_json(values: list[Any], decode: Callable[[Any], Any] | None = None) -> Message:
-    """The reverse of `message_to_json`; a ValueError or TypeError if it is not one of ours."""
+    """Return the message that `message_to_json` was given.
+
+    Args:
+        values: What it returned, read from a snapshot.
+        decode: The reverse of `encode`. None: the payload is taken as stored.
+
+    Raises:
+        ValueError, TypeError, KeyError: if `values` is no message; the caller turns these into a
+            StateError.
+    """
     stream, time_ns, gated, wrapped = values
     if not (isinstance(stream, str) and isinstance(time_ns, int) and isinstance(gated, bool)):
         raise ValueError("a message is not one")

@@ -38,7 +38,12 @@ SNAP_HZ = 0.1
 
 @lean_kernel
 def observe(stream, t):
-    """A message of the stream came at `t`. One at or before the newest seen teaches nothing."""
+    """Learn from a message of the stream at time `t` (ns).
+
+    The first message starts the measurement. One at or before the newest seen adds no distance:
+    messages out of order would otherwise make distances that no clock ever had. O(1); the median
+    is taken only at a close.
+    """
     if stream.tracked == 0:
         stream.tracked = 1
         stream.last = t
@@ -84,8 +89,12 @@ for longer."""
 
 @lean_kernel
 def has_changed(stream, period):
-    """Whether the newest distances, whose median is `period`, belong to another rate than the one
-    that is followed."""
+    """Return whether the newest distances belong to another rate than the one that is followed.
+
+    Args:
+        stream: Record of the stream, with `locked` > 0.
+        period: Median distance of the ring, in ns.
+    """
     if abs(stream.fine - period) > CHANGED_MEDIAN * period:
         return True
     total = 0.0
@@ -100,8 +109,12 @@ def has_changed(stream, period):
 
 @lean_kernel
 def lock(stream, period):
-    """Begin to follow phase and period: the mean of all distances near the median `period`, which
-    is steadier than the median itself."""
+    """Begin to follow phase and period of a stream (rates "any").
+
+    Starts from the mean of all distances near the median `period` (ns), which is steadier than the
+    median itself. The line begins with the weight of at most a quarter of a ring, so that it still
+    moves quickly to where the pulses are.
+    """
     total = 0.0
     pulses = 0.0
     for i in range(stream.diffs):
@@ -116,8 +129,13 @@ def lock(stream, period):
 
 @lean_kernel
 def follow_phase(stream, t):
-    """Correct phase and period by one message: a straight line through all pulses seen so far, with
-    the weights of least squares, that slowly forgets what lies more than MEMORY messages back."""
+    """Correct phase and period by one message at `t` (ns).
+
+    A straight line through all pulses seen so far, with the weights of least squares for its
+    `n`-th point. `n` stops growing at MEMORY (or the slots of a window, if more), so the line
+    slowly forgets what lies further back. A second message of the same pulse, or a late one,
+    changes nothing; after a gap of more than MAX_GAP_PULSES the phase starts at this message.
+    """
     k = np.rint((t - stream.phase) / stream.fine)
     if k < 1.0:
         return  # a second message of the same pulse, or a late one
@@ -136,8 +154,12 @@ def follow_phase(stream, t):
 
 @lean_kernel
 def median(values, n):
-    """Median of the first `n` values. Counts ranks instead of sorting: for the few dozen values of
-    a ring that is a handful of vector instructions each, and nothing to guess for the CPU."""
+    """Return the median of the first `n` values, at least one; the mean of the middle two if `n`
+    is even.
+
+    Counts ranks instead of sorting: for the few dozen values of a ring that is a handful of vector
+    instructions each, without branches to mispredict. Quadratic, so not for long arrays.
+    """
     low, high = (n - 1) // 2, n // 2
     lower = values[0]
     upper = values[0]
@@ -164,7 +186,12 @@ def median(values, n):
 
 @lean_kernel
 def measured_period(stream, scratch):
-    """The period in ns, as a float; 0.0 while there is too little evidence."""
+    """Return the period of a stream in ns, as a float; 0.0 with fewer than MIN_DIFFS distances.
+
+    Args:
+        stream: Record of the stream.
+        scratch: At least RING float64 values, overwritten.
+    """
     count = stream.diffs
     if count < MIN_DIFFS:
         return 0.0
@@ -189,7 +216,11 @@ def measured_period(stream, scratch):
 
 @lean_kernel
 def whole_rate(period):
-    """The whole number of Hz that `period` stands for; 0 if it stands for none."""
+    """Return the whole number of Hz that a `period` (ns) stands for; 0 if it stands for none.
+
+    Slower than about 0.9 Hz is none: the nearest whole rate must be at least 1 and close enough
+    (SNAP_SHARE, SNAP_HZ).
+    """
     if period <= 0.0:
         return 0
     rate = 1e9 / period

@@ -2,9 +2,8 @@
 """What a batch says about itself and its streams: what was expected, what is missing, how steady.
 
 Late is a row from before the batch (on a grid: before its first slot), early one from behind its
-end, which rode along. Rate is what the
-distances between messages say; jitter is how far rows lie from their slots, as a standard deviation
-around their common offset. Skew compares the newest time of each stream at the moment of closing
+end, which rode along. Rate is what the distances between messages say; jitter is how far rows lie
+from their slots, as a standard deviation around their common offset. Skew compares the newest time of each stream at the moment of closing
 with the median over all: a stream whose clock runs two seconds ahead shows two seconds, whether or
 not they were corrected. A stream that does not gate says why.
 
@@ -47,8 +46,19 @@ message. Five is also when a stream that fell silent is evicted."""
 
 @lean_inline
 def report(a, call, n, batch):
-    """Look at the rows of a batch once: they leave, and one part per stream that had rows, or
-    should have had, is written down."""
+    """Measure a batch while it is written: mark its rows as gone, and write one part per stream.
+
+    One pass over the rows, which are sorted by time; so the distinct slots of a stream can be
+    counted by comparing neighbours. A stream has a part if it had rows, or a grid and therefore
+    should have had.
+
+    Args:
+        a: The `KernelArrays`. `tally` holds the grids of the closing window (`remember_grids`).
+        call: The `KernelCall`, for the names that are waited for.
+        n: Number of the lane.
+        batch: Record of the batch with `start`, `end`, `first` and `rows`; `late`, `early`, `part`
+            and `parts` are filled in here.
+    """
     known = a.lanes[n].streams
     for s in range(known):
         tally = a.tally[s]
@@ -100,7 +110,11 @@ def report(a, call, n, batch):
 
 @lean_inline
 def _write_parts(a, n, known):
-    """One part per stream, and its skew against the median clock."""
+    """Write one part per stream, and its skew against the median clock.
+
+    The skew of a single clock is not known: there is nothing to compare it with. What was
+    corrected already is added, so the report shows how far off the clock is, not what is left.
+    """
     counts = a.counts[0]
     first = counts.parts
     clocks = 0
@@ -153,7 +167,7 @@ def _write_parts(a, n, known):
 
 @lean_inline
 def _write_unseen(a, call, n):
-    """One part per gated name of which no row ever came."""
+    """Write one part per gated name of which no row ever came: mostly a name that was misspelt."""
     for i in range(len(call.wanted)):
         name = call.wanted[i]
         seen = False
@@ -184,10 +198,15 @@ class BatchDecision(NamedTuple):
     order: Int64s
     """Numbers of the rows that leave, batch by batch, by time, then arrival."""
     slot: Int32s
+    """Per row that leaves: its slot in the window, NO_SLOT without a grid."""
     late: NDArray[np.bool_]
+    """Per row that leaves: whether it is from before its batch."""
     stamp: Int64s
+    """Per row that leaves: the time it came with, in ns, before any correction."""
     batches: Records
+    """One BATCH record per batch, in the order they closed."""
     parts: Records
+    """The PART records of all batches; a batch says which are its own."""
     named: Int64s
     """Rows of the call that brought a name for the first time."""
 
@@ -220,6 +239,8 @@ _STREAM = pa.struct(
         pa.field("why_not_gating", pa.string()),
     ]
 )
+"""One entry per stream in the column `streams` of a summary. The fields are those of
+`StreamReport`; null where it says None."""
 
 _STREAM_FIELDS = list(_STREAM)
 
@@ -239,7 +260,10 @@ SUMMARY_FIELDS = (
 
 
 def data_columns(decision: BatchDecision) -> list[pa.Array]:
-    """The columns of DATA_FIELDS for the rows that leave, in order."""
+    """Return the columns of DATA_FIELDS for the rows that leave, in the order of `decision.order`.
+
+    The slot is null for a row without a grid.
+    """
     batches = decision.batches
     rows = batches["rows"]
     slot = decision.slot
@@ -254,7 +278,12 @@ def data_columns(decision: BatchDecision) -> list[pa.Array]:
 
 
 def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
-    """The columns of SUMMARY_FIELDS, one row per batch; `labels` are the streams of the parts."""
+    """Return the columns of SUMMARY_FIELDS, one row per batch.
+
+    Args:
+        decision: What the kernel decided.
+        labels: The name of the stream of each part, as text.
+    """
     batches = decision.batches
     offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
     return [
@@ -289,14 +318,18 @@ _ARROW = {
     np.dtype(np.int32).char: pa.int32(),
     np.dtype(np.float64).char: pa.float64(),
 }
+"""Arrow's type for a numpy type, by its character: cheaper to look up than a dtype."""
 
 _TEXT = [text.encode() for text in REASONS]
 _LENGTH = np.array([len(text) for text in _TEXT], np.int64)
 
 
 def _reason_texts(numbers: Int64s, repeats: Int64s) -> pa.Array:
-    """Reasons as text, each as often as `repeats` says. Written run by run: neighbours mostly have
-    the same reason."""
+    """Return reasons as text, each as often as `repeats` says.
+
+    Written run by run straight into Arrow's buffers: neighbours mostly have the same reason, and a
+    Python string per row would cost more than the rest of the batch.
+    """
     edges = np.flatnonzero(np.diff(numbers, prepend=-1))
     counts = np.add.reduceat(repeats, edges) if len(edges) else edges
     text = b"".join(
@@ -309,6 +342,7 @@ def _reason_texts(numbers: Int64s, repeats: Int64s) -> pa.Array:
 
 
 def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
+    """Return the parts as structs of type _STREAM, in order; the caller cuts them into lists."""
     no_grid = parts["expected"] < 0
     columns = [
         labels,
@@ -327,10 +361,15 @@ def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
 
 
 def why_not_gating(gate: int, rate_hz: float) -> str | None:
-    """Why a stream does not gate, in words; None if it does.
+    """Return why a stream does not gate, in words; None if it does.
 
-    >>> why_not_gating(Gate.NOT_WHOLE, 2.5)
-    '2.5 Hz is not a whole rate; set rates: any'
+    Args:
+        gate: A `Gate`.
+        rate_hz: Its measured rate, for the text; ignored where the rate is not the reason.
+
+    Example:
+        >>> why_not_gating(Gate.NOT_WHOLE, 2.5)
+        '2.5 Hz is not a whole rate; set rates: any'
     """
     rate = f"{rate_hz:.4g} Hz"
     return {
@@ -345,7 +384,11 @@ def why_not_gating(gate: int, rate_hz: float) -> str | None:
 
 
 def _why_not(gates: Int64s, rates: NDArray[np.float64]) -> pa.Array:
-    """`why_not_gating` of every part. Most gate: only the others are looked at."""
+    """Return `why_not_gating` of every part, null for those that gate.
+
+    Only streams that do not gate are looked at, and equal cases (same gate, same rate to the
+    millihertz) are written once.
+    """
     others = np.flatnonzero(gates)
     if not len(others):
         return pa.nulls(len(gates), pa.string())

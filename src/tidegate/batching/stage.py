@@ -321,6 +321,11 @@ or infinite
     # -- inside ---------------------------------------------------------------------------------
 
     def _check(self, schema: pa.Schema) -> None:
+        """Check that the columns we read exist, and that those we add do not.
+
+        Raises:
+            ConfigError: with the column.
+        """
         for field, column in (("topic", self.topic), *(("keys", key) for key in self.keys)):
             if column not in schema.names:
                 raise ConfigError(field, column, f"must be one of the columns {schema.names}")
@@ -329,6 +334,8 @@ or infinite
                 raise ConfigError("columns", field.name, "is a name that batching itself adds")
 
     def _call(self, wall_ns: int, **rows: Any) -> KernelCall:
+        """Return a kernel call with the settings of this stage; `rows` are its columns, if it has
+        any."""
         length: Any = self.length
         idle: Any = self.idle_close
         return kernel_call(
@@ -344,6 +351,7 @@ or infinite
         )
 
     def _wanted(self) -> Int64s:
+        """Return the digests of the gated names where they were listed; none for True or False."""
         names = () if isinstance(self.gated, bool) else self.gated
         return np.array([_digest(name) for name in names], np.int64)
 
@@ -359,6 +367,7 @@ or infinite
         return np.asarray(due, np.int64)
 
     def _gates(self, stream: str) -> bool:
+        """Return whether batches wait for a stream of this name."""
         return self.gated if isinstance(self.gated, bool) else stream in self.gated
 
     def _settle(
@@ -373,7 +382,12 @@ or infinite
         return self._let_out(state, decision, wall_ns)
 
     def _let_out(self, state: State, decision: BatchDecision, wall_ns: int) -> list[Outcome]:
-        """Rows and summaries of the batches that were decided."""
+        """Make outcomes of what the kernel decided.
+
+        Returns:
+            The rows of all batches as one collection, their summaries as one side table, and the
+            watermarks that these rows had held back, in this order.
+        """
         out: list[Outcome] = []
         batches, held, tables = decision.batches, held_table(state), live_tables(state)
         if len(batches):
@@ -398,8 +412,11 @@ or infinite
     def _carried(
         self, state: State, rows: pa.RecordBatch, decision: BatchDecision
     ) -> list[pa.Array]:
-        """The key columns of the summaries: those of the first row of each batch, and for an empty
-        batch those of the first row of its lane, which the table `keys` keeps."""
+        """Return the key columns of the summaries, one value per batch.
+
+        They are those of the first row of the batch. An empty batch has none: it gets those of the
+        first row of its lane, which the state table `keys` keeps for this.
+        """
         if not self.keys:
             return []
         batches = decision.batches
@@ -423,7 +440,8 @@ or infinite
         return list(take(keys, at).columns)
 
     def _schemas(self, tables: LiveTables, rows: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
-        """The schemas of what leaves, made once per schema of what comes."""
+        """Return the schemas of rows and summaries that leave, made once per schema of rows that
+        come."""
         if tables.schemas is None or not tables.schemas[0].equals(rows):
             tables.schemas = (rows, self.schema(rows), self.side_schemas(rows)["batch"])
             if not isinstance(self.gated, bool):
@@ -431,7 +449,11 @@ or infinite
         return tables.schemas[1:]
 
     def _write_names(self, state: State, lane: Int32s, digests: Int64s, labels: pa.Array) -> None:
-        """Write down the names of streams seen for the first time."""
+        """Write the names of streams seen for the first time to the state table `names`.
+
+        Names of streams whose record was given to another one are dropped when they outnumber the
+        records by four to one, so that a key with ever new names does not fill the state.
+        """
         live_tables(state).names.add(digests, labels)
         new = pa.record_batch({LANE: lane, "digest": digests, "name": labels})
         table = concat([state.tables["names"], new])
@@ -443,7 +465,10 @@ or infinite
         state.tables["names"] = table
 
     def _hand_on(self, state: State) -> list[Outcome]:
-        """Watermarks as far as they may go: not beyond a row that is still here."""
+        """Hand watermarks on as far as no row at or before them is still here.
+
+        A lane whose watermark cannot move yet is looked at again after the next batch.
+        """
         reach = state["watermark"]
         behind = np.flatnonzero(state["handed"] < reach)
         if not len(behind):
@@ -458,7 +483,10 @@ or infinite
         return [Watermark(reach[lanes], lanes)]
 
     def _forget(self, state: State, lanes: Int64s) -> None:
-        """Everything about these lanes but the number of their next batch and the watermark."""
+        """Reset these lanes, but for the number of their next batch and their watermark.
+
+        Batch numbers must not repeat for a key, and a watermark must not go back.
+        """
         kept = {name: state[name][lanes].copy() for name in ("watermark", "handed")}
         ids = lane_records(state)["batches"][lanes]
         state.free(lanes)
@@ -468,7 +496,11 @@ or infinite
 
 
 def _encoded(column: pa.Array) -> tuple[Int32s, list[str]]:
-    """A number per row, and the text of each number."""
+    """Return a code per row, and the text of each code.
+
+    A dictionary that is larger than its column (a slice of a large one) or holds a null is encoded
+    again, so that the work per call does not depend on values that no row has.
+    """
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     elif len(column.dictionary) > len(column) or column.dictionary.null_count:
@@ -480,6 +512,7 @@ def _encoded(column: pa.Array) -> tuple[Int32s, list[str]]:
 
 
 def _unnamed(collection: Collection, column: str, values: pa.Array) -> StreamError:
+    """Return the rows whose stream is null as error rows: a row of no stream belongs to no grid."""
     bad = np.flatnonzero(values.is_null().to_numpy(False))
     n = len(bad)
     return StreamError(

@@ -51,8 +51,8 @@ from tidegate.sync.lane import (
     TALLY,
     TOPIC_RULES,
     Lane,
+    LeaveReason,
     Output,
-    Reason,
     apart,
     capped,
     carray,
@@ -66,7 +66,15 @@ from tidegate.sync.lane import (
     scaled,
 )
 
-__all__ = ["SEARCH", "TOPIC", "check", "finish", "push_one", "run", "tick"]
+__all__ = [
+    "SEARCH",
+    "TOPIC",
+    "check_approximate",
+    "finish_approximate",
+    "push_one_approximate",
+    "run_approximate",
+    "tick_approximate",
+]
 
 SEARCH = record(
     # The candidate. Topic numbers are stored plus one, so that a lane of zeros is an empty lane.
@@ -250,13 +258,13 @@ def _form(lane: Any, out: Any, index: Any) -> bool:
         spread = capped(end, start)
         if rules.interval >= 0 and apart(end, start) > np.uint64(rules.interval):
             search.rejected += 1
-            _drop(lane, out, first, Reason.TOO_OLD, index, spread)
+            _drop(lane, out, first, LeaveReason.TOO_OLD, index, spread)
             continue
         hurry = rules.patience > 0 and search.streak >= rules.patience
         if flagged != 0 and not hurry and not _forgiven(search, start, end):
             search.streak += 1
             search.rejected += 1
-            _drop(lane, out, first, Reason.UNPROVEN, index, spread)
+            _drop(lane, out, first, LeaveReason.UNPROVEN, index, spread)
             continue
         search.pivot = last + 1
         search.pivot_time = end
@@ -331,7 +339,7 @@ def _improve(lane: Any, out: Any, limit: Any, index: Any) -> None:
         if topic.takes_part == 0:
             continue
         while topic.front <= limit:
-            _drop(lane, out, j, Reason.SUPERSEDED, index, np.int64(0))
+            _drop(lane, out, j, LeaveReason.SUPERSEDED, index, np.int64(0))
             search.steps += 1
         start = min(start, topic.front)
     search.start = start
@@ -403,12 +411,12 @@ def _clear(lane: Any, out: Any, j: Any, index: Any, amount: Any) -> None:
     """Let go of everything topic `j` holds, because of a jump."""
     topic = lane.topics[j]
     while topic.head < topic.tail:
-        _drop(lane, out, j, Reason.TIME_JUMP, index, amount)
+        _drop(lane, out, j, LeaveReason.TIME_JUMP, index, amount)
     topic.flag = 0
 
 
 @kernel
-def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
+def _clear_after_jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
     """The clock of topic `i` went back to `t`: what lies on the far side can match nothing more.
 
     With `on_jump="all"`, so goes every topic whose newest held message lies too far ahead of `t`;
@@ -417,7 +425,7 @@ def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
     search, rules = lane.search, lane.rules
     topic = lane.topics[i]
     amount = capped(topic.newest, t)
-    note_drop(out, row, Reason.CLOCK_JUMP, i, index, amount, search.moment)
+    note_drop(out, row, LeaveReason.CLOCK_JUMP, i, index, amount, search.moment)
     topic.jumps += 1
     search.pivot = 0  # the candidate, if any, holds a message of this topic
     _clear(lane, out, i, index, amount)
@@ -487,7 +495,7 @@ def _newest(lane: Any) -> Any:
 
 
 @kernel
-def _too_long_ago(lane: Any, i: Any) -> bool:
+def _front_expired(lane: Any, i: Any) -> bool:
     """Whether `queue_time` is over for the oldest of several messages of topic `i`."""
     topic, bound = lane.topics[i], np.uint64(lane.rules.queue_time)
     if topic.tail - topic.head < 2:
@@ -499,7 +507,7 @@ def _too_long_ago(lane: Any, i: Any) -> bool:
 
 
 @inline
-def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
+def _admit_to_queue(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
     """One message comes. Returns the place where its row number is kept."""
     search, rules, topic, limits = lane.search, lane.rules, lane.topics[i], lane.limits[i]
     t = corrected(stamp, limits.offset)
@@ -520,7 +528,7 @@ def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> An
             topic.inverted = tail
             bound = limits.jump_bound
             if bound >= 0 and topic.newest > t and apart(topic.newest, t) > np.uint64(bound):
-                _jump(lane, out, i, t, row, index)
+                _clear_after_jump(lane, out, i, t, row, index)
         elif rules.look_ahead != 0:
             gap = capped(t, last)
             if gap < max(limits.lower_bound, topic.bound):
@@ -573,20 +581,20 @@ def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> An
             _search(lane, out, index)
         over = tail + 1 - topic.head > rules.queue
         if not over and rules.queue_time >= 0:
-            over = _too_long_ago(lane, i)
+            over = _front_expired(lane, i)
         if not over:
             break
         ready = search.pivot != 0
         if ready:  # the candidate is undone, and what is left searched again
             search.pivot = 0
             search.streak += 1
-        _drop(lane, out, i, Reason.OVERFLOW, index, np.int64(0))
+        _drop(lane, out, i, LeaveReason.OVERFLOW, index, np.int64(0))
         topic.flag = 1
     return place
 
 
 @kernel
-def run(arrays: Any, messages: Any, out: Any) -> None:
+def run_approximate(arrays: Any, messages: Any, out: Any) -> None:
     """Handle messages in arrival order, of any lanes."""
     known = np.int64(0)
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
@@ -600,11 +608,11 @@ def run(arrays: Any, messages: Any, out: Any) -> None:
             lane = Lane(number, rules, limits, arrays.search[number], arrays.topics[number],
                         arrays.stamps[number], arrays.rows[number])  # fmt: skip
         i, stamp = messages.topic[k], messages.time_ns[k]
-        messages.places[k] = _arrive(lane, output, i, stamp, row, row)
+        messages.places[k] = _admit_to_queue(lane, output, i, stamp, row, row)
 
 
 @counted_kernel  # carray needs reference counts
-def push_one(address: Any, i: Any, stamp: Any) -> Any:
+def push_one_approximate(address: Any, i: Any, stamp: Any) -> Any:
     """One message for the only lane, whose arrays lie in one: `address` is where its parts do (see
     `in_process`). Returns sets + 2**32 * drops, mostly 0."""
     at = carray(pointer(address), (PARTS,), np.int64)
@@ -631,14 +639,14 @@ def push_one(address: Any, i: Any, stamp: Any) -> Any:
         count,
     )
     row = lane.search.seen
-    _arrive(lane, out, i, stamp, row, row)
+    _admit_to_queue(lane, out, i, stamp, row, row)
     if count.sets == 1:
         first_set(out, n, carray(pointer(at[11]), (2 * n + 4,), np.int64))
     return count.sets + (count.drops << 32)
 
 
 @kernel
-def tick(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
+def tick_approximate(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
     """Time passes without a message: optional topics whose time is up are waited for no longer."""
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for number in lanes:
@@ -654,7 +662,7 @@ def tick(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
 
 
 @kernel
-def finish(arrays: Any, lanes: Any, out: Any) -> None:
+def finish_approximate(arrays: Any, lanes: Any, out: Any) -> None:
     """Nothing more comes: publish what can be, then let go of the rest. The lanes are then empty.
 
     What has no successor cannot be beaten, so a candidate is published as it stands; an optional
@@ -682,7 +690,7 @@ def finish(arrays: Any, lanes: Any, out: Any) -> None:
                 break
         for j in range(n):
             while lane.topics[j].head < lane.topics[j].tail:
-                _drop(lane, output, j, Reason.FLUSH, np.int64(-1), np.int64(0))
+                _drop(lane, output, j, LeaveReason.FLUSH, np.int64(-1), np.int64(0))
         _forget(lane)
 
 
@@ -724,11 +732,11 @@ PROBLEMS = (
     "a held message without its row",
     "a running number out of range",
 )
-"""What `check` may find: its result is an index into these."""
+"""What `check_approximate` may find: its result is an index into these."""
 
 
 @kernel
-def check(arrays: Any, scratch: Any) -> Any:
+def check_approximate(arrays: Any, scratch: Any) -> Any:
     """What the other kernels rely on, for state that comes from outside: (lane, problem).
 
     The kernels check no bounds, and loops end because of these. Problem 0: all is well. The cost is

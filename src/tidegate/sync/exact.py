@@ -32,8 +32,8 @@ from tidegate.sync.lane import (
     TALLY,
     TOPIC_RULES,
     Lane,
+    LeaveReason,
     Output,
-    Reason,
     apart,
     capped,
     carray,
@@ -45,7 +45,15 @@ from tidegate.sync.lane import (
     record,
 )
 
-__all__ = ["SEARCH", "TOPIC", "check", "finish", "push_one", "run", "tick"]
+__all__ = [
+    "SEARCH",
+    "TOPIC",
+    "check_exact",
+    "finish_exact",
+    "push_one_exact",
+    "run_exact",
+    "tick_exact",
+]
 
 SEARCH = record(
     "head",  # running number of the oldest open stamp
@@ -94,7 +102,7 @@ def _drop_oldest(lane: Any, out: Any, reason: Any, index: Any) -> None:
 
 
 @kernel
-def _find(lane: Any, t: Any) -> Any:
+def _slot_of_stamp(lane: Any, t: Any) -> Any:
     """The slot of stamp `t`; opened in its place among the others if it is new."""
     search, stamps, rows = lane.search, lane.stamps, lane.rows
     n, size = lane.rules.topics, lane.rules.ring
@@ -121,13 +129,13 @@ def _find(lane: Any, t: Any) -> Any:
 
 
 @kernel
-def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
+def _drop_far_stamps(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
     """The clock of topic `i` went back to `t`: open stamps on the far side will not fill."""
     search, mask = lane.search, lane.rules.ring - 1
     bound = np.uint64(lane.limits[i].jump_bound)
     topic = lane.topics[i]
     amount = capped(topic.newest, t)
-    note_drop(out, row, Reason.CLOCK_JUMP, i, index, amount, _delivered(lane, i, t))
+    note_drop(out, row, LeaveReason.CLOCK_JUMP, i, index, amount, _delivered(lane, i, t))
     topic.jumps += 1
     near = 0  # those before it are near: they are kept, in front
     while near < search.count:
@@ -136,7 +144,7 @@ def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
             break
         near += 1
     for k in range(near, search.count):
-        _drop_slot(lane, out, (search.head + k) & mask, Reason.TIME_JUMP, index, amount)
+        _drop_slot(lane, out, (search.head + k) & mask, LeaveReason.TIME_JUMP, index, amount)
     search.count = near
     topic.newest = t
     search.now = t
@@ -144,7 +152,7 @@ def _jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
 
 
 @kernel
-def _too_long_ago(lane: Any) -> bool:
+def _oldest_expired(lane: Any) -> bool:
     """Whether `queue_time` is over for the oldest of several open stamps."""
     search = lane.search
     if lane.rules.queue_time < 0 or search.count < 2:
@@ -157,7 +165,7 @@ def _too_long_ago(lane: Any) -> bool:
 
 
 @kernel
-def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
+def _admit_to_slot(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
     """One message comes. Returns the place where its row number is kept."""
     search, rules, topic, rows = lane.search, lane.rules, lane.topics[i], lane.rows
     n, size = rules.topics, rules.ring
@@ -179,16 +187,16 @@ def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> An
         topic.disorder += 1
         bound = lane.limits[i].jump_bound
         if bound >= 0 and apart(topic.newest, t) > np.uint64(bound):
-            _jump(lane, out, i, t, row, index)
+            _drop_far_stamps(lane, out, i, t, row, index)
     topic.newest = max(topic.newest, t)
     topic.last = t
     search.now = max(search.now, t)
     note_arrival(search, topic, t, last)
-    slot = _find(lane, t)
+    slot = _slot_of_stamp(lane, t)
     before = rows[slot * n + i]
     if before >= 0:
-        note_drop(out, before, Reason.REPLACED, i, index, np.int64(0), stamp)
-        topic.dropped[Reason.REPLACED] += 1
+        note_drop(out, before, LeaveReason.REPLACED, i, index, np.int64(0), stamp)
+        topic.dropped[LeaveReason.REPLACED] += 1
         topic.held -= 1
     rows[slot * n + i] = row
     topic.held += 1
@@ -221,14 +229,14 @@ def _arrive(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> An
         search.sets += 1
         # Up to the set's own place, which is empty by now.
         while search.count > 0 and lane.stamps[search.head & (size - 1)] <= t:
-            _drop_oldest(lane, out, Reason.TOO_OLD, index)
-    while search.count > rules.queue or _too_long_ago(lane):
-        _drop_oldest(lane, out, Reason.OVERFLOW, index)
+            _drop_oldest(lane, out, LeaveReason.TOO_OLD, index)
+    while search.count > rules.queue or _oldest_expired(lane):
+        _drop_oldest(lane, out, LeaveReason.OVERFLOW, index)
     return slot * n + i
 
 
 @kernel
-def run(arrays: Any, messages: Any, out: Any) -> None:
+def run_exact(arrays: Any, messages: Any, out: Any) -> None:
     """Handle messages in arrival order, of any lanes."""
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for k in range(len(messages.topic)):
@@ -236,11 +244,11 @@ def run(arrays: Any, messages: Any, out: Any) -> None:
         lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
                     arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
         i, stamp = messages.topic[k], messages.time_ns[k]
-        messages.places[k] = _arrive(lane, output, i, stamp, row, row)
+        messages.places[k] = _admit_to_slot(lane, output, i, stamp, row, row)
 
 
 @counted_kernel  # carray needs reference counts
-def push_one(address: Any, i: Any, stamp: Any) -> Any:
+def push_one_exact(address: Any, i: Any, stamp: Any) -> Any:
     """One message for the only lane, whose arrays lie in one: `address` is where its parts do (see
     `in_process`). Returns sets + 2**32 * drops, mostly 0."""
     at = carray(pointer(address), (PARTS,), np.int64)
@@ -267,19 +275,19 @@ def push_one(address: Any, i: Any, stamp: Any) -> Any:
         count,
     )
     row = lane.search.seen
-    _arrive(lane, out, i, stamp, row, row)
+    _admit_to_slot(lane, out, i, stamp, row, row)
     if count.sets == 1:
         first_set(out, n, carray(pointer(at[11]), (2 * n + 4,), np.int64))
     return count.sets + (count.drops << 32)
 
 
 @kernel
-def tick(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
+def tick_exact(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
     """Time passes: nothing depends on it here, as no topic is optional."""
 
 
 @kernel
-def finish(arrays: Any, lanes: Any, out: Any) -> None:
+def finish_exact(arrays: Any, lanes: Any, out: Any) -> None:
     """Nothing more comes: open stamps will not fill. The lanes are then empty; counters stay."""
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for number in lanes:
@@ -287,7 +295,7 @@ def finish(arrays: Any, lanes: Any, out: Any) -> None:
                     arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
         search = lane.search
         while search.count > 0:
-            _drop_oldest(lane, output, Reason.FLUSH, np.int64(-1))
+            _drop_oldest(lane, output, LeaveReason.FLUSH, np.int64(-1))
         search.head = search.count = search.open = search.now = search.first = 0
         for j in range(lane.rules.topics):
             topic = lane.topics[j]
@@ -308,11 +316,11 @@ PROBLEMS = (
     "a complete set that was not delivered",
     "a running number out of range",
 )
-"""What `check` may find: its result is an index into these."""
+"""What `check_exact` may find: its result is an index into these."""
 
 
 @kernel
-def check(arrays: Any, scratch: Any) -> Any:
+def check_exact(arrays: Any, scratch: Any) -> Any:
     """What the other kernels rely on, for state that comes from outside: (lane, problem).
 
     The kernels check no bounds, and loops end because of these. Problem 0: all is well. `scratch`

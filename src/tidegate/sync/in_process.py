@@ -32,10 +32,10 @@ from tidegate.sync.lane import (
     RULES,
     SET,
     TOPIC_RULES,
-    KernelArrays,
-    Messages,
+    Arrivals,
+    LaneArrays,
+    LeaveReason,
     Output,
-    Reason,
     as_int64,
 )
 from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
@@ -52,7 +52,7 @@ _CHUNK = 1 << 16
 """Messages per kernel call: what a call needs beside them stays within the processor's cache. Fewer
 pay the call too often, more spill; between 2**14 and 2**18 there is no difference to measure."""
 
-_REASONS = tuple(reason.name.lower() for reason in Reason)
+_REASONS = tuple(reason.name.lower() for reason in LeaveReason)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -109,7 +109,7 @@ def stamp_of(value: Stamp, what: str = "push") -> int:
     return int(stamp)
 
 
-class _Synchronizer:
+class _InProcessSynchronizer:
     """The interface both policies share."""
 
     matcher: ClassVar[Matcher]
@@ -158,7 +158,7 @@ class _Synchronizer:
         for name, view in zip(("search", "topics", "stamps", "rows"), views[2:6], strict=True):
             state.arrays[name] = view
         self._state = state
-        self._arrays = KernelArrays(
+        self._arrays = LaneArrays(
             views[0].view(RULES)[:, 0],
             views[1].view(TOPIC_RULES)[:, 0],
             self.matcher.searches(state),
@@ -259,7 +259,7 @@ class _Synchronizer:
             jumps: list[ClockJump] = []
             for row, why, number, at, by, time_ns in buffers.drops[:dropped].tolist():
                 name = self.settings.topics[number]
-                if why == Reason.CLOCK_JUMP:  # the message itself stays
+                if why == LeaveReason.CLOCK_JUMP:  # the message itself stays
                     jumps.append(ClockJump(name, time_ns, by, row))
                     continue
                 payload = take(row, None)
@@ -328,7 +328,7 @@ class _Synchronizer:
             places = np.empty_like(lanes)
             for at in range(0, len(topics), _CHUNK):
                 part, stamps = topics[at : at + _CHUNK], times[at : at + _CHUNK]
-                messages = Messages(
+                messages = Arrivals(
                     lanes, as_readonly(part), as_readonly(stamps), self._seen, places
                 )
                 self.matcher.run(self._arrays, messages, out)
@@ -418,7 +418,7 @@ class _Synchronizer:
         return {
             "name": type(self).__name__,
             "version": self.version,
-            "config": _plain(self.settings),
+            "config": _settings_as_json(self.settings),
         }
 
     def snapshot(self, dump: Callable[[Any], bytes] | None = None) -> bytes:
@@ -438,7 +438,7 @@ class _Synchronizer:
         1
         """
         with self._lock:
-            kept = [[row, *_dumped(value, dump)] for row, value in self._payloads.items()]
+            kept = [[row, *_dump_payload(value, dump)] for row, value in self._payloads.items()]
             return snapshot.encode([(self._identity(), self._state)], {"payloads": kept})
 
     @classmethod
@@ -473,7 +473,7 @@ class _Synchronizer:
             settings = SyncSettings(**config)
         except (ConfigError, TypeError) as error:
             raise StateError(f"snapshot is corrupt: its settings are not ours ({error})") from error
-        identity = {"name": name, "version": cls.version, "config": _plain(settings)}
+        identity = {"name": name, "version": cls.version, "config": _settings_as_json(settings)}
         layout = cls.matcher.layout(settings, rows=True)
         needed = sum(int(np.prod(column.shape)) * 8 for column in layout.arrays.values())
         if needed > len(blob):  # before anything of that size is allocated
@@ -483,16 +483,16 @@ class _Synchronizer:
             raise StateError(f"snapshot is corrupt: it holds {state.lanes} keys, not one")
         cls.matcher.invariants(settings, state, state["rows"])
         self = cls.__new__(cls)
-        _Synchronizer.__init__(self, settings, on_set, on_unmatched, on_clock_jump, state)
+        _InProcessSynchronizer.__init__(self, settings, on_set, on_unmatched, on_clock_jump, state)
         try:
             for row, how, value in extra["payloads"]:
-                self._payloads[int(row)] = _loaded(how, value, load)
+                self._payloads[int(row)] = _load_payload(how, value, load)
         except (KeyError, TypeError, ValueError) as error:
             raise StateError("snapshot is corrupt: its payloads are unreadable") from error
         return self
 
 
-class ApproximateTime(_Synchronizer):
+class ApproximateTime(_InProcessSynchronizer):
     """One message of each topic with nearly the same stamp, as soon as the choice is proven.
 
     With `age_penalty=0` a set has the smallest spread there is; with a penalty it is the best trade
@@ -557,7 +557,7 @@ class ApproximateTime(_Synchronizer):
         super().__init__(settings, on_set, on_unmatched, on_clock_jump)
 
 
-class ExactTime(_Synchronizer):
+class ExactTime(_InProcessSynchronizer):
     """One message of each topic, all with the same stamp.
 
     Args:
@@ -597,7 +597,7 @@ class ExactTime(_Synchronizer):
         super().__init__(settings, on_set, on_unmatched, on_clock_jump)
 
 
-def _plain(settings: SyncSettings) -> dict[str, Any]:
+def _settings_as_json(settings: SyncSettings) -> dict[str, Any]:
     config = {f.name: getattr(settings, f.name) for f in fields(settings) if f.init}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}
 
@@ -619,12 +619,12 @@ def _result(settings: SyncSettings, decided: Decided) -> SyncResult:
         gone["reason"],
         gone["index"],
         np.stack([jumps["row"], jumps["topic"], jumps["amount"]], axis=1),
-        _REASONS[: Reason.CLOCK_JUMP],
+        _REASONS[: LeaveReason.CLOCK_JUMP],
         settings.topic_rules["offset"],
     )
 
 
-def _dumped(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
+def _dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
     if dump is not None:
         return "dumped", base64.b64encode(dump(value)).decode()
     if isinstance(value, bytes):
@@ -636,7 +636,7 @@ def _dumped(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
     )
 
 
-def _loaded(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
+def _load_payload(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
     if how == "plain":
         return value
     raw = base64.b64decode(value, validate=True)

@@ -4,7 +4,7 @@ A *lane* is one key's synchroniser. Its state is one record (`search`), one reco
 (`topics`), a ring of stamps and a ring of row numbers. The kernels are compiled functions that get
 two NamedTuples: `Lane`, the arrays of one lane, and `Output`, the buffers for what they decide.
 
-    KernelArrays (all lanes) --.at(lane)--> Lane --+
+    LaneArrays (all lanes) --.at(lane)--> Lane --+
                                                    +--> arrive(lane, output, ...) decides
     Output (sets, members, drops, counts) ---------+
 
@@ -43,11 +43,11 @@ __all__ = [
     "SET",
     "TALLY",
     "TOPIC_RULES",
-    "KernelArrays",
+    "Arrivals",
     "Lane",
-    "Messages",
+    "LaneArrays",
+    "LeaveReason",
     "Output",
-    "Reason",
     "apart",
     "as_int64",
     "capped",
@@ -80,7 +80,7 @@ PARTS = 12
 sets, members, times, drops, first set. It begins with the address of each."""
 
 
-class Reason(IntEnum):
+class LeaveReason(IntEnum):
     """Why a message leaves without a set. The name in lower case is what users see."""
 
     TOO_OLD = 0
@@ -134,8 +134,8 @@ TOPIC_RULES = record(
 )
 """The settings of one topic."""
 
-TALLY = ("received", "matched", "disorder", "too_close", "jumps", ("dropped", len(Reason)))
-"""Counters of a topic. They survive a flush. `dropped` is indexed by `Reason`."""
+TALLY = ("received", "matched", "disorder", "too_close", "jumps", ("dropped", len(LeaveReason)))
+"""Counters of a topic. They survive a flush. `dropped` is indexed by `LeaveReason`."""
 
 HISTORY = (
     "arrivals",  # messages since the lane opened
@@ -163,7 +163,7 @@ SET = record(
 """A set, beside its row of `members` and `times`."""
 
 DROP = record("row", "reason", "topic", "index", "amount", "time_ns")
-"""A message that left without a set, or a jump of a clock (`Reason.CLOCK_JUMP`). `amount`: by how
+"""A message that left without a set, or a jump of a clock (`LeaveReason.CLOCK_JUMP`). `amount`: by how
 many ns too wide, or how far the clock went back."""
 
 COUNT = record("sets", "drops")
@@ -186,7 +186,7 @@ class Lane(NamedTuple):
     """Row numbers of held messages."""
 
 
-class KernelArrays(NamedTuple):
+class LaneArrays(NamedTuple):
     """The arrays of all lanes."""
 
     rules: Any
@@ -209,7 +209,7 @@ class Output(NamedTuple):
     count: Any
 
 
-class Messages(NamedTuple):
+class Arrivals(NamedTuple):
     """Messages in arrival order; message k is row `first_row + k`."""
 
     lane: Int64s

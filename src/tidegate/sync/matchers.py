@@ -16,7 +16,7 @@ from tidegate.core.outcomes import Int64s
 from tidegate.core.state import Column, Layout, State
 from tidegate.errors import StateError
 from tidegate.sync import approximate, exact
-from tidegate.sync.lane import COUNT, DROP, SET, KernelArrays, Messages, Output, Reason
+from tidegate.sync.lane import COUNT, DROP, SET, Arrivals, LaneArrays, LeaveReason, Output
 from tidegate.sync.settings import SyncSettings
 
 __all__ = ["APPROXIMATE", "EXACT", "Decided", "Matcher"]
@@ -43,7 +43,7 @@ class Decided(NamedTuple):
         gone = out.drops[:dropped]
         jumps = gone[:0]
         if settings.max_jump_back is not None:
-            jumped = gone["reason"] == Reason.CLOCK_JUMP
+            jumped = gone["reason"] == LeaveReason.CLOCK_JUMP
             gone, jumps = gone[~jumped], gone[jumped]
         return cls(out.sets[:made], out.members[:made], out.times[:made], gone, jumps)
 
@@ -53,7 +53,7 @@ class Matcher:
     """A way to match: its record types and kernels."""
 
     name: str
-    reasons: tuple[Reason, ...]
+    reasons: tuple[LeaveReason, ...]
     """The reasons for which a message can leave without a set, in the order of their counters."""
     search: Any
     """Record type of a lane."""
@@ -61,11 +61,11 @@ class Matcher:
     """Record type of a topic in a lane."""
     stamps_per_place: int
     """int64 per place of a ring of stamps; 0: one ring per topic with one each."""
-    run: Callable[[KernelArrays, Messages, Output], None]
+    run: Callable[[LaneArrays, Arrivals, Output], None]
     push_one: Callable[[int, int, int], int]
-    tick: Callable[[KernelArrays, Int64s, int, Output], None]
-    finish: Callable[[KernelArrays, Int64s, Output], None]
-    check: Callable[[KernelArrays, Int64s], tuple[int, int]]
+    tick: Callable[[LaneArrays, Int64s, int, Output], None]
+    finish: Callable[[LaneArrays, Int64s, Output], None]
+    check: Callable[[LaneArrays, Int64s], tuple[int, int]]
     problems: tuple[str, ...]
     """What `check` may find."""
 
@@ -89,9 +89,9 @@ class Matcher:
         """The records of all topics, lanes x topics."""
         return state["topics"].view(self.topic)[:, :, 0]
 
-    def arrays(self, settings: SyncSettings, state: State, rows: Int64s) -> KernelArrays:
+    def arrays(self, settings: SyncSettings, state: State, rows: Int64s) -> LaneArrays:
         """What the kernels get: views of the state, and the row numbers of what is held."""
-        return KernelArrays(
+        return LaneArrays(
             settings.rules,
             settings.topic_rules,
             self.searches(state),
@@ -135,33 +135,39 @@ class Matcher:
 APPROXIMATE = Matcher(
     "approximate",
     (
-        Reason.TOO_OLD,
-        Reason.OVERFLOW,
-        Reason.UNPROVEN,
-        Reason.SUPERSEDED,
-        Reason.TIME_JUMP,
-        Reason.FLUSH,
+        LeaveReason.TOO_OLD,
+        LeaveReason.OVERFLOW,
+        LeaveReason.UNPROVEN,
+        LeaveReason.SUPERSEDED,
+        LeaveReason.TIME_JUMP,
+        LeaveReason.FLUSH,
     ),
     approximate.SEARCH,
     approximate.TOPIC,
     0,
-    approximate.run,
-    approximate.push_one,
-    approximate.tick,
-    approximate.finish,
-    approximate.check,
+    approximate.run_approximate,
+    approximate.push_one_approximate,
+    approximate.tick_approximate,
+    approximate.finish_approximate,
+    approximate.check_approximate,
     approximate.PROBLEMS,
 )
 EXACT = Matcher(
     "exact",
-    (Reason.TOO_OLD, Reason.OVERFLOW, Reason.REPLACED, Reason.TIME_JUMP, Reason.FLUSH),
+    (
+        LeaveReason.TOO_OLD,
+        LeaveReason.OVERFLOW,
+        LeaveReason.REPLACED,
+        LeaveReason.TIME_JUMP,
+        LeaveReason.FLUSH,
+    ),
     exact.SEARCH,
     exact.TOPIC,
     2,
-    exact.run,
-    exact.push_one,
-    exact.tick,
-    exact.finish,
-    exact.check,
+    exact.run_exact,
+    exact.push_one_exact,
+    exact.tick_exact,
+    exact.finish_exact,
+    exact.check_exact,
     exact.PROBLEMS,
 )

@@ -47,7 +47,7 @@ class Unmatched(NamedTuple):
     """Its running number: how many messages had come before it."""
     reason: str
     """`too_old`, `overflow`, `unproven`, `superseded`, `replaced`, `time_jump` or `flush`: see
-    `tidegate.sync.lane.Reason`."""
+    `tidegate.sync.lane.LeaveReason`."""
     decided_at: int
     by_ns: int
     """How much too wide (too_old, unproven) or how far the clock went back (time_jump); else 0."""

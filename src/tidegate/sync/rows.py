@@ -26,12 +26,12 @@ __all__ = [
     "diagnosis_rows",
     "diagnosis_schema",
     "held_and_new",
+    "held_places",
     "jump_rows",
     "jump_schema",
     "keep",
     "leave",
     "merge_unknown",
-    "places_of",
     "set_rows",
     "set_schema",
 ]
@@ -48,7 +48,7 @@ class AllRows:
 
     @classmethod
     def of_held(cls, held: pa.RecordBatch) -> AllRows:
-        return cls(_payload(held), None, held.column(LANE).to_numpy())
+        return cls(_user_columns(held), None, held.column(LANE).to_numpy())
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -67,11 +67,11 @@ class AllRows:
         return take(self.source, self.at(rows))
 
 
-def _payload(held: pa.RecordBatch) -> pa.RecordBatch:
+def _user_columns(held: pa.RecordBatch) -> pa.RecordBatch:
     return held.drop_columns([LANE, PLACE])
 
 
-def places_of(held: pa.RecordBatch) -> tuple[Int32s, Int64s]:
+def held_places(held: pa.RecordBatch) -> tuple[Int32s, Int64s]:
     return held.column(LANE).to_numpy(), held.column(PLACE).to_numpy()
 
 
@@ -85,8 +85,8 @@ def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -
         return AllRows(source, picks, lane)
     lane = np.concatenate([held.column(LANE).to_numpy(), lane])
     if not len(usable):
-        return AllRows(_payload(held), None, lane)
-    joined: Any = concat([_payload(held), source])
+        return AllRows(_user_columns(held), None, lane)
+    joined: Any = concat([_user_columns(held), source])
     if picks is not None:
         picks = np.concatenate([np.arange(held.num_rows), held.num_rows + picks])
     return AllRows(joined, picks, lane)

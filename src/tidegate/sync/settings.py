@@ -104,7 +104,7 @@ class SyncSettings:
 
     def __post_init__(self) -> None:
         put = self._put
-        put("topics", _topics(self.topics))
+        put("topics", _checked_topics(self.topics))
         self._check_queue()
         put("age_penalty", number_in("age_penalty", self.age_penalty, 0, MAX_PENALTY))
         if self.max_interval is not None:
@@ -209,7 +209,7 @@ class SyncSettings:
         ) * len(self.topics)
 
 
-def _topics(given: Any) -> tuple[str, ...]:
+def _checked_topics(given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError("topics", given, "must be a list of names")
     topics = names("topics", given)

@@ -35,7 +35,7 @@ from tidegate.core.time import UNSET
 from tidegate.errors import ConfigError, StateError
 from tidegate.sync import rows as assemble
 from tidegate.sync.diagnosis import counters_of, diagnose
-from tidegate.sync.lane import KernelArrays, Messages, Reason
+from tidegate.sync.lane import Arrivals, LaneArrays, LeaveReason
 from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
 from tidegate.sync.results import PROBLEMS, Diagnosis
 from tidegate.sync.settings import SyncSettings
@@ -43,7 +43,7 @@ from tidegate.sync.settings import SyncSettings
 __all__ = ["Synchronize"]
 
 _MATCHERS = {"approximate": APPROXIMATE, "exact": EXACT}
-_REASONS = pa.array([reason.name.lower() for reason in Reason], pa.string())
+_REASONS = pa.array([reason.name.lower() for reason in LeaveReason], pa.string())
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
 
@@ -105,7 +105,7 @@ class Synchronize(SyncSettings, Operator):
         read = as_readonly(none)
         out = matcher.output(self, 0, 0)
         arrays = self._arrays(state)
-        matcher.run(arrays, Messages(none, read, read, 0, none), out)
+        matcher.run(arrays, Arrivals(none, read, read, 0, none), out)
         matcher.finish(arrays, none, out)
         self.invariants(state)
 
@@ -176,7 +176,7 @@ class Synchronize(SyncSettings, Operator):
                 there = int(waiting[mine[0] : mine[-1] + 1].sum())
             result = self.matcher.output(self, there, len(mine))
             first = count + part.start
-            messages = Messages(mine, topics[part], times[part], first, places[part])
+            messages = Arrivals(mine, topics[part], times[part], first, places[part])
             self.matcher.run(arrays, messages, result)
             decided = Decided.of(result, self)
             assemble.leave(stays, decided)
@@ -295,7 +295,7 @@ class Synchronize(SyncSettings, Operator):
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def _arrays(self, state: State) -> KernelArrays:
+    def _arrays(self, state: State) -> LaneArrays:
         """The state as the kernels see it. The row numbers of what is held are found anew for every
         call, so that the table may be paged, filtered and joined in between."""
         shape = (state.lanes, len(self.topics) * self.ring)
@@ -303,7 +303,7 @@ class Synchronize(SyncSettings, Operator):
         rows = np.full(shape, -1, np.int64) if self.policy == "exact" else np.empty(shape, np.int64)
         held = state.tables["held"]
         if held is not None and held.num_rows:
-            lane, place = assemble.places_of(held)
+            lane, place = assemble.held_places(held)
             rows[lane, place] = np.arange(held.num_rows)
         return self.matcher.arrays(self, state, rows)
 
@@ -321,7 +321,7 @@ class Synchronize(SyncSettings, Operator):
             kinds = {held.schema.field(PLACE).type} if PLACE in held.schema.names else set()
             if kinds != {pa.int64()} or held.column(PLACE).null_count:
                 raise StateError("the table of held rows is damaged: it has no places")
-            lane, place = assemble.places_of(held)
+            lane, place = assemble.held_places(held)
             if not 0 <= place.min() <= place.max() < rows.shape[1]:
                 raise StateError("the table of held rows is damaged: a place out of range")
             rows[lane, place] = np.arange(held.num_rows)
