@@ -1136,7 +1136,7 @@ def epoch_changed(a, n, patient):
 
 @lean_inline
 def remember_grids(a, n):
-    """Note the grids that the closing window had: the report is written after they are refreshed."""
+    """Note the grids of the closing window: its report is written after they are refreshed."""
     for s in range(a.lanes[n].streams):
         stream, tally = a.streams[n, s], a.tally[s]
         tally.had_slots = stream.slots if stream.tracked != 0 and stream.period != 0 else -1

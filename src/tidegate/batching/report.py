@@ -1,11 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, assignment"
 """What a batch says about itself and its streams: what was expected, what is missing, how steady.
 
-Late is a row from before the batch (on a grid: before its first slot), early one from behind its
-end, which rode along. Rate is what the distances between messages say; jitter is how far rows lie
-from their slots, as a standard deviation around their common offset. Skew compares the newest time of each stream at the moment of closing
-with the median over all: a stream whose clock runs two seconds ahead shows two seconds, whether or
-not they were corrected. A stream that does not gate says why.
+- *Late* is a row from before the batch (on a grid: before its first slot), *early* one from behind
+  its end, which rode along.
+- *Rate* is what the distances between messages say.
+- *Jitter* is how far rows lie from their slots, as a standard deviation around their common offset.
+- *Skew* compares the newest time of each stream at the moment of closing with the median over all:
+  a stream whose clock runs two seconds ahead shows two seconds, whether or not they were corrected.
+- A stream that does not gate says why.
 
 The first half is the kernel that measures while a batch is written; the second half makes Arrow
 columns of it.

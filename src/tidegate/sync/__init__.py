@@ -1,4 +1,16 @@
-"""One message of each topic, matched by time: in process, and as a stage of a pipeline."""
+"""One message of each topic, matched by time: in process, and as a stage of a pipeline.
+
+in_process    ApproximateTime, ExactTime: push messages, get sets
+stage         Synchronize: the stage of a pipeline, many keys at once
+settings      SyncSettings: what decides a match, checked once
+results       what users get: sets, unmatched messages, clock jumps, a diagnosis
+approximate   the approximate-time search, from top to bottom
+exact         the exact-time search
+lane          the records both searches work on, and exact arithmetic of stamps
+matchers      the two searches behind one interface
+diagnosis     are sets coming, and if not, because of which topic
+rows          Arrow rows from the row numbers that the kernels decide on
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ TOPIC = record(
 
 EQUAL_PATIENCE = 64
 """How many sets of one and the same stamp an overflow may veto. No lost message could have been
-closer than that, and with a clock that stands still the veto would otherwise never end. Fewer would
+closer than that, and with a clock that repeats one stamp the veto would never end. Fewer would
 change outcomes of ordinary traces with a few equal stamps; more only delays the recovery."""
 
 LEARN_GAPS = 32
@@ -127,7 +127,16 @@ one short gap is forgotten too soon; more, and a topic that becomes faster is wr
 
 @kernel
 def _drop(lane: Any, out: Any, j: Any, reason: Any, index: Any, amount: Any) -> None:
-    """The oldest message of topic `j` leaves without a set."""
+    """Let the oldest message of topic `j` leave without a set.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output` it is noted in.
+        j: Number of the topic; its queue is not empty.
+        reason: A `LeaveReason`.
+        index: Running number of the message that decided it; -1 for a flush or a tick.
+        amount: By how many ns, where the reason has an amount; else 0.
+    """
     topic = lane.topics[j]
     place = j * lane.rules.ring + (topic.head & (lane.rules.ring - 1))
     note_drop(out, lane.rows[place], reason, j, index, amount, lane.stamps[place])
@@ -137,6 +146,10 @@ def _drop(lane: Any, out: Any, j: Any, reason: Any, index: Any, amount: Any) -> 
 
 @inline
 def _behead(lane: Any, j: Any) -> None:
+    """Take the head off the queue of topic `j`, and keep `front` and `present` right.
+
+    An absent topic counts as present even with an empty queue, so it is not taken off the count.
+    """
     topic = lane.topics[j]
     head = topic.head + 1
     topic.head = head
@@ -149,7 +162,13 @@ def _behead(lane: Any, j: Any) -> None:
 
 @inline
 def _publish(lane: Any, out: Any, index: Any) -> None:
-    """Deliver the candidate as a set."""
+    """Deliver the candidate as a set: its members are the heads of the queues that take part.
+
+    Args:
+        lane: The `Lane`, with a candidate.
+        out: The `Output` it is written to.
+        index: Running number of the message that decided it; -1 for a flush or a tick.
+    """
     search, ring = lane.search, lane.rules.ring
     k = out.count.sets
     latest = np.int64(LOWEST)
@@ -184,7 +203,17 @@ def _publish(lane: Any, out: Any, index: Any) -> None:
 
 @kernel
 def _look_ahead(lane: Any, j: Any, pivot_time: Any) -> None:
-    """`low` and `next` of topic `j`, whose front lies before the new pivot."""
+    """Find `low` and `next` of topic `j`, whose front lies before the new pivot.
+
+    A queue in order is searched by doubling steps from the head, then by halving: the pivot is
+    mostly near, and a long queue costs O(log n). With a message out of order in the queue, every
+    message up to the first one at or after the pivot is looked at.
+
+    Args:
+        lane: The `Lane`.
+        j: Number of the topic, with at least two messages in its queue.
+        pivot_time: Corrected stamp of the pivot.
+    """
     topic, offset = lane.topics[j], lane.limits[j].offset
     base, mask = j * lane.rules.ring, lane.rules.ring - 1
     head, tail = topic.head, topic.tail
@@ -229,7 +258,15 @@ def _look_ahead(lane: Any, j: Any, pivot_time: Any) -> None:
 
 @inline
 def _form(lane: Any, out: Any, index: Any) -> bool:
-    """Make the fronts a candidate, after letting go of what cannot start one."""
+    """Make the fronts a candidate, after letting go of fronts that cannot start one.
+
+    The earliest front goes if the fronts are wider apart than `max_interval` (too_old), or if the
+    latest topic has lost a message to overflow, because the lost one might have matched better
+    (unproven). Then the next fronts are tried.
+
+    Returns:
+        False if a queue ran empty before there was a candidate.
+    """
     search, rules, topics = lane.search, lane.rules, lane.topics
     n = rules.topics
     partial = rules.timeout >= 0
@@ -289,7 +326,11 @@ def _form(lane: Any, out: Any, index: Any) -> bool:
 
 @kernel
 def _forgiven(search: Any, start: Any, end: Any) -> bool:
-    """Whether the latest topic may be the pivot although it lost a message to overflow."""
+    """Return whether the latest topic may be the pivot although it lost a message to overflow.
+
+    That is so for fronts of one and the same stamp, after EQUAL_PATIENCE sets of it were refused.
+    Counts the refusals as it goes.
+    """
     if start != end:
         search.equal_streak = 0
         return False
@@ -303,7 +344,18 @@ def _forgiven(search: Any, start: Any, end: Any) -> bool:
 
 @kernel
 def _proven_ahead(lane: Any, limit: Any, goal: Any) -> bool:
-    """Whether the earliest messages that can still come prove the candidate optimal."""
+    """Return whether the earliest messages that can still come prove the candidate optimal.
+
+    A topic whose next message has not come is assumed to deliver at its lower bound after its last
+    one, the best case for a better set. If even then the interval grows too large, nothing better
+    can come and there is no need to wait.
+
+    Args:
+        lane: The `Lane`, with a candidate.
+        limit: Corrected stamp up to which fronts are not better than the candidate.
+        goal: Pivot minus start of the candidate (uint64 ns). Once the interval has grown by this
+            much, age penalty included, the candidate is proven.
+    """
     search, rules = lane.search, lane.rules
     reach = search.reach
     while True:
@@ -331,7 +383,11 @@ def _proven_ahead(lane: Any, limit: Any, goal: Any) -> bool:
 
 @kernel
 def _improve(lane: Any, out: Any, limit: Any, index: Any) -> None:
-    """The first message beyond the limit of every topic is the new candidate."""
+    """Make the first message beyond the limit of every topic the new candidate.
+
+    What lies before these leaves as superseded. Each message is stepped over once in its life, so
+    this is O(1) per message on average.
+    """
     search = lane.search
     start = np.int64(HIGHEST)
     for j in range(lane.rules.topics):
@@ -349,7 +405,16 @@ def _improve(lane: Any, out: Any, limit: Any, index: Any) -> None:
 
 @inline
 def _search(lane: Any, out: Any, index: Any) -> None:
-    """Decide all that can be decided now."""
+    """Decide all that can be decided with the messages there are.
+
+    Each round publishes the candidate, raises the reach, takes a better candidate, or ends: there
+    is nothing to form a candidate of, or topic `wait` must deliver first.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output` for sets and drops.
+        index: Running number of the message being handled; -1 for a flush or a tick.
+    """
     search, rules, topics = lane.search, lane.rules, lane.topics
     n = rules.topics
     while True:
@@ -394,7 +459,11 @@ def _search_again(lane: Any, out: Any, index: Any) -> None:
 
 @kernel
 def _learn(topic: Any, gap: Any) -> None:
-    """The smallest gap of the last one to two blocks, less an eighth for what was not seen yet."""
+    """Learn the lower bound of a topic from one more gap between its messages (ns).
+
+    The bound is the smallest gap of the last one to two blocks of LEARN_GAPS, less an eighth for
+    gaps that were not seen yet. There is none before the first block is full.
+    """
     current = gap if topic.gaps % LEARN_GAPS == 0 else min(topic.gap, gap)
     topic.gaps += 1
     topic.gap = current
@@ -408,7 +477,7 @@ def _learn(topic: Any, gap: Any) -> None:
 
 @kernel
 def _clear(lane: Any, out: Any, j: Any, index: Any, amount: Any) -> None:
-    """Let go of everything topic `j` holds, because of a jump."""
+    """Let go of everything topic `j` holds, because of a jump; its overflow is forgotten too."""
     topic = lane.topics[j]
     while topic.head < topic.tail:
         _drop(lane, out, j, LeaveReason.TIME_JUMP, index, amount)
@@ -417,10 +486,20 @@ def _clear(lane: Any, out: Any, j: Any, index: Any, amount: Any) -> None:
 
 @kernel
 def _clear_after_jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
-    """The clock of topic `i` went back to `t`: what lies on the far side can match nothing more.
+    """Handle a jump: the clock of topic `i` went back to `t`, so what lies on the far side matches
+    nothing.
 
-    With `on_jump="all"`, so goes every topic whose newest held message lies too far ahead of `t`;
-    one that has jumped already holds near stamps and keeps them.
+    With `on_jump="all"` the same goes for every topic whose newest held message lies too far ahead
+    of `t`; one that has jumped already holds near stamps and keeps them. The lane's clock starts
+    again at `t`, and so does the silence of optional topics.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output`; the jump itself is noted there as CLOCK_JUMP.
+        i: Number of the topic.
+        t: Corrected stamp after the jump.
+        row: Row number of the message that brought it. The message stays.
+        index: Its running number.
     """
     search, rules = lane.search, lane.rules
     topic = lane.topics[i]
@@ -450,7 +529,12 @@ def _clear_after_jump(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any)
 
 @kernel
 def _silences(lane: Any) -> None:
-    """Mark the optional topics that have been silent for longer than the timeout."""
+    """Mark the optional topics that have been silent for longer than the timeout as absent.
+
+    Silence counts from the topic's last message, or from when the lane opened or its clock last
+    jumped, whichever is later. `deadline` is set to the next time at which this can change, so
+    that most messages need not look.
+    """
     search, timeout = lane.search, lane.rules.timeout
     deadline = np.int64(HIGHEST)
     for j in range(lane.rules.topics):
@@ -472,7 +556,7 @@ def _silences(lane: Any) -> None:
 
 @kernel
 def _pass_time(lane: Any, out: Any, index: Any) -> None:
-    """Stop waiting for optional topics whose time is up."""
+    """Stop waiting for optional topics whose time is up, and search again if that helps."""
     search = lane.search
     if search.now > search.deadline or search.deadline == LOWEST:
         _silences(lane)
@@ -485,8 +569,11 @@ def _pass_time(lane: Any, out: Any, index: Any) -> None:
 
 @kernel
 def _newest(lane: Any) -> Any:
-    """The newest of the topics' last stamps. Not the lane's clock: one wrong stamp in the future
-    would hold that for ever."""
+    """Return the newest of the topics' last stamps, LOWEST if there is none.
+
+    Not the lane's clock: one wrong stamp in the future would hold that for ever, and every message
+    would then be too old.
+    """
     newest = np.int64(LOWEST)
     for j in range(lane.rules.topics):
         if lane.topics[j].started != 0:
@@ -496,7 +583,11 @@ def _newest(lane: Any) -> Any:
 
 @kernel
 def _front_expired(lane: Any, i: Any) -> bool:
-    """Whether `queue_time` is over for the oldest of several messages of topic `i`."""
+    """Return whether `queue_time` is over for the oldest of several messages of topic `i`.
+
+    The newest message of a topic always stays. The lane's clock is compared first: that needs no
+    loop over the topics, and mostly settles it.
+    """
     topic, bound = lane.topics[i], np.uint64(lane.rules.queue_time)
     if topic.tail - topic.head < 2:
         return False
@@ -508,7 +599,24 @@ def _front_expired(lane: Any, i: Any) -> bool:
 
 @inline
 def _admit_to_queue(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
-    """One message comes. Returns the place where its row number is kept."""
+    """Handle one message: put it into its queue, search, and let go of what overflows.
+
+    In order: notice a jump or a gap, advance the lane's clock, append the message, search if it
+    can change anything (its topic was waited for, came back, or was the last one missing), then
+    enforce the bounds of the queue. A candidate whose member overflows is undone and what is left
+    searched again.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output` for sets and drops.
+        i: Number of the topic.
+        stamp: Its stamp as delivered, in ns.
+        row: Row number of the message.
+        index: Running number, for what it decides.
+
+    Returns:
+        The place in `lane.rows` where its row number is kept.
+    """
     search, rules, topic, limits = lane.search, lane.rules, lane.topics[i], lane.limits[i]
     t = corrected(stamp, limits.offset)
     tail = topic.tail
@@ -595,7 +703,16 @@ def _admit_to_queue(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: An
 
 @kernel
 def run_approximate(arrays: Any, messages: Any, out: Any) -> None:
-    """Handle messages in arrival order, of any lanes."""
+    """Handle messages in arrival order, of any lanes.
+
+    The views of a lane are made when the lane changes, so messages sorted by lane are the
+    cheapest.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        messages: The `Arrivals`; `places` is filled in.
+        out: The `Output`, with room for all that these messages can decide (`Matcher.output`).
+    """
     known = np.int64(0)
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     rules, limits = arrays.rules[0], arrays.limits
@@ -613,8 +730,18 @@ def run_approximate(arrays: Any, messages: Any, out: Any) -> None:
 
 @counted_kernel  # carray needs reference counts
 def push_one_approximate(address: Any, i: Any, stamp: Any) -> Any:
-    """One message for the only lane, whose arrays lie in one: `address` is where its parts do (see
-    `in_process`). Returns sets + 2**32 * drops, mostly 0."""
+    """Handle one message for the only lane, whose arrays are parts of one array.
+
+    Args:
+        address: Address of that array, which begins with the addresses of its parts (see
+            `in_process` and `PARTS`).
+        i: Number of the topic.
+        stamp: Its stamp as delivered, in ns.
+
+    Returns:
+        Sets + 2**32 * drops, mostly 0. A single set is also written as plain numbers
+        (`first_set`).
+    """
     at = carray(pointer(address), (PARTS,), np.int64)
     rules = carray(pointer(at[0]), (1,), RULES)[0]
     n = rules.topics
@@ -647,7 +774,15 @@ def push_one_approximate(address: Any, i: Any, stamp: Any) -> Any:
 
 @kernel
 def tick_approximate(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
-    """Time passes without a message: optional topics whose time is up are waited for no longer."""
+    """Let time pass without a message: optional topics whose time is up are waited for no longer.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        lanes: Numbers of the lanes. Lanes that are not open, or whose clock is at `now` or later,
+            stay as they are.
+        now: The time, comparable with corrected stamps.
+        out: The `Output` for sets and drops.
+    """
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for number in lanes:
         lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
@@ -663,10 +798,15 @@ def tick_approximate(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
 
 @kernel
 def finish_approximate(arrays: Any, lanes: Any, out: Any) -> None:
-    """Nothing more comes: publish what can be, then let go of the rest. The lanes are then empty.
+    """End these lanes: publish what can be, then let go of the rest. The lanes are then empty.
 
     What has no successor cannot be beaten, so a candidate is published as it stands; an optional
     topic without a message is not waited for.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        lanes: Numbers of the lanes.
+        out: The `Output` for sets and drops.
     """
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     n = arrays.rules[0].topics
@@ -737,10 +877,18 @@ PROBLEMS = (
 
 @kernel
 def check_approximate(arrays: Any, scratch: Any) -> Any:
-    """What the other kernels rely on, for state that comes from outside: (lane, problem).
+    """Check what the other kernels rely on, in state that comes from outside.
 
-    The kernels check no bounds, and loops end because of these. Problem 0: all is well. The cost is
-    one look at every held message.
+    The kernels check no bounds, and their loops end because of these rules. The cost is one look
+    at every held message.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        scratch: Not used here; the exact search needs it.
+
+    Returns:
+        (lane, problem): the first lane with a problem and its index into PROBLEMS; (0, 0) if all
+        is well.
     """
     for number in range(len(arrays.search)):
         lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
@@ -755,11 +903,14 @@ def check_approximate(arrays: Any, scratch: Any) -> Any:
 
 @kernel
 def _flag(value: Any) -> bool:
+    """Return whether a value is 0 or 1."""
     return bool(value == 0 or value == 1)
 
 
 @kernel
 def _check_queues(lane: Any) -> Any:
+    """Check the queues of one lane and the counters derived from them. Returns an index into
+    PROBLEMS."""
     search, rules = lane.search, lane.rules
     n, mask = rules.topics, rules.ring - 1
     if not (0 <= search.pivot <= n and 0 <= search.wait <= n):
@@ -809,6 +960,11 @@ def _check_queues(lane: Any) -> Any:
 
 @kernel
 def _check_candidate(lane: Any) -> Any:
+    """Check the candidate of a lane whose queues are sound. Returns an index into PROBLEMS.
+
+    Everything the search keeps about it follows from the queues and the pivot, so it is computed
+    again and compared.
+    """
     search, rules = lane.search, lane.rules
     mask = rules.ring - 1
     start = np.int64(HIGHEST)

@@ -58,8 +58,16 @@ also more than a period: which topic came first changes a distance by up to one.
 
 
 def counters_of(matcher: Matcher, settings: SyncSettings, topics: Any) -> dict[str, dict[str, int]]:
-    """Per topic, over all lanes: received, matched, disorder, too_close, jumps, and per reason how
-    many messages left without a set. `topics`: records, lanes x topics."""
+    """Return the counters of every topic, summed over all lanes.
+
+    Args:
+        matcher: For the reasons for which its messages can leave.
+        settings: For the names of the topics.
+        topics: Records of the topics, lanes x topics.
+
+    Returns:
+        Per topic: received, matched, disorder, too_close, jumps, and one count per reason.
+    """
     sums = {
         name: topics[name].sum(axis=0)
         for name in ("received", "matched", "disorder", "too_close", "jumps")
@@ -73,7 +81,15 @@ def counters_of(matcher: Matcher, settings: SyncSettings, topics: Any) -> dict[s
 
 
 def healthy(settings: SyncSettings, topics: Any) -> Any:
-    """Whether sets are coming, per lane. `topics`: records, lanes x topics."""
+    """Return whether sets are coming, per lane.
+
+    They are if a set came within the last few messages, and most recent messages of the slowest
+    required topic are in one.
+
+    Args:
+        settings: For which topics are required.
+        topics: Records of the topics, lanes x topics.
+    """
     required = settings.topic_rules["optional"] == 0
     mine = topics[:, required]
     recent = np.where(
@@ -88,7 +104,17 @@ def healthy(settings: SyncSettings, topics: Any) -> Any:
 
 
 def diagnose(matcher: Matcher, settings: SyncSettings, search: Any, topics: Any) -> Diagnosis:
-    """The diagnosis of one lane: `search` is its record, `topics` the records of its topics."""
+    """Return the diagnosis of one lane.
+
+    Silence is looked at first, because it explains everything else; then whether sets are coming;
+    then stuck clocks; then stamps that lie apart.
+
+    Args:
+        matcher: The search that was used.
+        settings: Its settings.
+        search: The record of the lane.
+        topics: The records of its topics.
+    """
     if not search["open"]:
         return Diagnosis("starting")
     refused = int(search["rejected"]) if "rejected" in matcher.search.names else 0
@@ -123,7 +149,13 @@ def _is_silent(search: Any, topics: Any, j: int) -> bool:
 
 
 def _displaced(settings: SyncSettings, topics: Any, refused: int) -> Diagnosis:
-    """The topic whose stamps lie apart from the others', and how."""
+    """Return which topic's stamps lie apart from the others', and how.
+
+    Args:
+        settings: For the names of the topics.
+        topics: The records of the lane's topics.
+        refused: Candidates refused since the last set, handed through.
+    """
     two_blocks = topics["arrivals"] > BLOCK
     low = topics["late_low"].astype(float)
     before = np.where(two_blocks, topics["late_low_before"], low)
@@ -169,6 +201,6 @@ def _from_median(lateness: Any) -> Any:
 
 
 def _guess(topics: Any) -> Any:
-    """The period of a topic whose first block is not full yet."""
+    """Return the period (ns) of topics whose first block is not full yet, from the span so far."""
     span = np.maximum(0, topics["last"] - topics["block_stamp"]).astype(float)
     return span / np.maximum(1, topics["arrivals"] - 1)

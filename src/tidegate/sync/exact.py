@@ -67,18 +67,28 @@ SEARCH = record(
 """The state of a lane."""
 
 TOPIC = record("newest", "last", "started", "held", *HISTORY, *TALLY)
-"""The state of a topic in a lane."""
+"""The state of a topic in a lane: its newest and its last corrected stamp, whether a message has
+come, how many messages it holds, its history and its counters."""
 
 
 @kernel
 def _delivered(lane: Any, j: Any, stamp: Any) -> Any:
-    """The stamp of topic `j` before its offset was added."""
+    """Return the stamp of topic `j` as it was delivered, from the corrected one."""
     return corrected(stamp, -lane.limits[j].offset)
 
 
 @kernel
 def _drop_slot(lane: Any, out: Any, place: Any, reason: Any, index: Any, amount: Any) -> None:
-    """All messages of the open stamp at `place` leave without a set."""
+    """Let all messages of the open stamp at `place` leave without a set.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output` they are noted in.
+        place: Index of the stamp in the ring.
+        reason: A `LeaveReason`.
+        index: Running number of the message that decided it; -1 for a flush.
+        amount: By how many ns, where the reason has an amount; else 0.
+    """
     n = lane.rules.topics
     slot = lane.stamps[lane.rules.ring + place]
     for j in range(n):
@@ -92,7 +102,7 @@ def _drop_slot(lane: Any, out: Any, place: Any, reason: Any, index: Any, amount:
 
 @kernel
 def _drop_oldest(lane: Any, out: Any, reason: Any, index: Any) -> None:
-    """The oldest open stamp goes, with all its messages."""
+    """Let the oldest open stamp go, with all its messages. There is at least one open stamp."""
     search = lane.search
     place = search.head & (lane.rules.ring - 1)
     _drop_slot(lane, out, place, reason, index, np.int64(0))
@@ -103,7 +113,12 @@ def _drop_oldest(lane: Any, out: Any, reason: Any, index: Any) -> None:
 
 @kernel
 def _slot_of_stamp(lane: Any, t: Any) -> Any:
-    """The slot of stamp `t`; opened in its place among the others if it is new."""
+    """Return the slot of the corrected stamp `t`, opening one if the stamp is new.
+
+    Searched from the young end: stamps mostly come in order, so the first or second look finds it.
+    A new stamp between others moves the younger ones up by one place; only stamps and slot numbers
+    move, never the row numbers in the slots.
+    """
     search, stamps, rows = lane.search, lane.stamps, lane.rows
     n, size = lane.rules.topics, lane.rules.ring
     mask = size - 1
@@ -130,7 +145,20 @@ def _slot_of_stamp(lane: Any, t: Any) -> Any:
 
 @kernel
 def _drop_far_stamps(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) -> None:
-    """The clock of topic `i` went back to `t`: open stamps on the far side will not fill."""
+    """Handle a jump: the clock of topic `i` went back to `t`, so open stamps on the far side will
+    not fill.
+
+    Open stamps up to `t`, or within the bound of the jump ahead of it, are kept. The lane's clock
+    starts again at `t`.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output`; the jump itself is noted there as CLOCK_JUMP.
+        i: Number of the topic.
+        t: Corrected stamp after the jump.
+        row: Row number of the message that brought it. The message stays.
+        index: Its running number.
+    """
     search, mask = lane.search, lane.rules.ring - 1
     bound = np.uint64(lane.limits[i].jump_bound)
     topic = lane.topics[i]
@@ -153,7 +181,11 @@ def _drop_far_stamps(lane: Any, out: Any, i: Any, t: Any, row: Any, index: Any) 
 
 @kernel
 def _oldest_expired(lane: Any) -> bool:
-    """Whether `queue_time` is over for the oldest of several open stamps."""
+    """Return whether `queue_time` is over for the oldest of several open stamps.
+
+    Measured against the newest of the topics' last stamps, not the lane's clock: one wrong stamp
+    in the future would hold that for ever.
+    """
     search = lane.search
     if lane.rules.queue_time < 0 or search.count < 2:
         return False
@@ -166,7 +198,23 @@ def _oldest_expired(lane: Any) -> bool:
 
 @kernel
 def _admit_to_slot(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any) -> Any:
-    """One message comes. Returns the place where its row number is kept."""
+    """Handle one message: put it into the slot of its stamp, and deliver the slot if it is full.
+
+    A second message of the same topic and stamp replaces the first. A set makes all older open
+    stamps leave as too old: stamps are taken to arrive in order. Then the bounds on open stamps
+    are enforced.
+
+    Args:
+        lane: The `Lane`.
+        out: The `Output` for sets and drops.
+        i: Number of the topic.
+        stamp: Its stamp as delivered, in ns.
+        row: Row number of the message.
+        index: Running number, for what it decides.
+
+    Returns:
+        The place in `lane.rows` where its row number is kept.
+    """
     search, rules, topic, rows = lane.search, lane.rules, lane.topics[i], lane.rows
     n, size = rules.topics, rules.ring
     t = corrected(stamp, lane.limits[i].offset)
@@ -237,7 +285,13 @@ def _admit_to_slot(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: Any
 
 @kernel
 def run_exact(arrays: Any, messages: Any, out: Any) -> None:
-    """Handle messages in arrival order, of any lanes."""
+    """Handle messages in arrival order, of any lanes.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        messages: The `Arrivals`; `places` is filled in.
+        out: The `Output`, with room for all that these messages can decide (`Matcher.output`).
+    """
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for k in range(len(messages.topic)):
         number, row = messages.lane[k], messages.first_row + k
@@ -249,8 +303,18 @@ def run_exact(arrays: Any, messages: Any, out: Any) -> None:
 
 @counted_kernel  # carray needs reference counts
 def push_one_exact(address: Any, i: Any, stamp: Any) -> Any:
-    """One message for the only lane, whose arrays lie in one: `address` is where its parts do (see
-    `in_process`). Returns sets + 2**32 * drops, mostly 0."""
+    """Handle one message for the only lane, whose arrays are parts of one array.
+
+    Args:
+        address: Address of that array, which begins with the addresses of its parts (see
+            `in_process` and `PARTS`).
+        i: Number of the topic.
+        stamp: Its stamp as delivered, in ns.
+
+    Returns:
+        Sets + 2**32 * drops, mostly 0. A single set is also written as plain numbers
+        (`first_set`).
+    """
     at = carray(pointer(address), (PARTS,), np.int64)
     rules = carray(pointer(at[0]), (1,), RULES)[0]
     n = rules.topics
@@ -283,12 +347,20 @@ def push_one_exact(address: Any, i: Any, stamp: Any) -> Any:
 
 @kernel
 def tick_exact(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
-    """Time passes: nothing depends on it here, as no topic is optional."""
+    """Do nothing: no topic is optional here, so no decision depends on time that passes."""
 
 
 @kernel
 def finish_exact(arrays: Any, lanes: Any, out: Any) -> None:
-    """Nothing more comes: open stamps will not fill. The lanes are then empty; counters stay."""
+    """End these lanes: their open stamps will not fill, so their messages leave as `flush`.
+
+    The lanes are then empty and may be used again; counters stay.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        lanes: Numbers of the lanes.
+        out: The `Output` for drops.
+    """
     output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
     for number in lanes:
         lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
@@ -321,10 +393,17 @@ PROBLEMS = (
 
 @kernel
 def check_exact(arrays: Any, scratch: Any) -> Any:
-    """What the other kernels rely on, for state that comes from outside: (lane, problem).
+    """Check what the other kernels rely on, in state that comes from outside.
 
-    The kernels check no bounds, and loops end because of these. Problem 0: all is well. `scratch`
-    is an array of zeros, one per place of the ring.
+    The kernels check no bounds, and their loops end because of these rules.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        scratch: Zeros, one per place of the ring; used to see that no slot belongs to two places.
+
+    Returns:
+        (lane, problem): the first lane with a problem and its index into PROBLEMS; (0, 0) if all
+        is well.
     """
     for number in range(len(arrays.search)):
         lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
@@ -337,6 +416,8 @@ def check_exact(arrays: Any, scratch: Any) -> Any:
 
 @kernel
 def _check_lane(lane: Any, scratch: Any) -> Any:
+    """Check one lane: its ring, its slots and the counts derived from them. Returns an index into
+    PROBLEMS."""
     search, rules = lane.search, lane.rules
     n, size = rules.topics, rules.ring
     if not 0 <= search.seen <= MOST or search.head > MOST:

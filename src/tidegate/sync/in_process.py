@@ -110,7 +110,18 @@ def stamp_of(value: Stamp, what: str = "push") -> int:
 
 
 class _InProcessSynchronizer:
-    """The interface both policies share."""
+    """The interface both policies share.
+
+    Messages are known by their running number (`row`), counted from 0 over the whole life.
+    Payloads are kept by that number until the message leaves; one that is None is not kept at all.
+
+    Args:
+        settings: The checked settings.
+        on_set: Called with every set; None for not at all.
+        on_unmatched: Called with every message that leaves without a set.
+        on_clock_jump: Called with every jump of a clock.
+        state: A restored state; None: an empty one.
+    """
 
     matcher: ClassVar[Matcher]
     version: ClassVar[int] = 2
@@ -134,8 +145,12 @@ class _InProcessSynchronizer:
         self._attach(state or State(self.matcher.layout(settings, rows=True)))
 
     def _attach(self, state: State) -> None:
-        """Lay state and buffers into one array, which `push_one` gets by its address: handing over
-        ten arrays takes longer than the search. The array begins with the address of each part."""
+        """Lay state and buffers into one array, and make the views of it that the kernels use.
+
+        `push_one` gets this array by its address, because handing over ten arrays takes longer
+        than the search. The array begins with the address of each part (`lane.PARTS`). The arrays
+        of `state` are replaced by views of it, so that a snapshot sees what the kernel writes.
+        """
         n = len(self.settings.topics)
         out = self.matcher.output(self.settings, n * self.settings.ring, 1)
         kept = [
@@ -238,7 +253,15 @@ class _InProcessSynchronizer:
         return out
 
     def _collect(self, made: int, dropped: int) -> list[SyncSet]:
-        """The results of the last kernel call, with their payloads."""
+        """Return the sets of the last kernel call, with their payloads.
+
+        What left without a set, and jumps, are kept for the calling thread (`unmatched`,
+        `clock_jumps`).
+
+        Args:
+            made: How many sets the kernel wrote.
+            dropped: How many entries it wrote to `drops`.
+        """
         take = self._payloads.pop
         out = []
         buffers = self._out
@@ -415,6 +438,7 @@ class _InProcessSynchronizer:
     # -- snapshots ------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
+        """Return what a snapshot must agree with to be restored: class, version and settings."""
         return {
             "name": type(self).__name__,
             "version": self.version,
@@ -495,24 +519,47 @@ class _InProcessSynchronizer:
 class ApproximateTime(_InProcessSynchronizer):
     """One message of each topic with nearly the same stamp, as soon as the choice is proven.
 
-    With `age_penalty=0` a set has the smallest spread there is; with a penalty it is the best trade
-    of spread and age. With a given `queue_size` the outcome equals that of message_filters'
+    With `age_penalty=0` a set has the smallest spread there is; with a penalty it is the best
+    trade of spread and age. With a given `queue_size` the outcome equals that of message_filters'
     ApproximateTime policy, message for message (see `SyncSettings` for the one exception).
 
+    All settings but `topics` are keyword-only; `SyncSettings` says more about each, and why its
+    default is what it is.
+
     Args:
-        topics: the topics of a set, in its order.
+        topics: the topics of a set, in its order: 2 to 4096 different names.
+        queue_size: messages held per topic; one more and the oldest leaves. None: see
+            `queue_time`.
+        age_penalty: how much better a newer set must be to replace an older one; 0 for the
+            smallest spread.
+        max_interval: sets wider than this are not formed. None: any width.
+        lower_bounds: least time between two messages of a topic; lets sets be decided earlier.
+        learn_bounds: learn lower bounds from the gaps that were seen.
+        optional: topics that a set may lack after a silence of `timeout`.
+        timeout: silence of an optional topic, in event time; given together with `optional`.
+        max_jump_back: a stamp further than this behind its topic's newest is a jump of the clock.
+            None: stamps may go back.
+        on_jump: what a jump clears: `"all"` topics that lie as far ahead, or its own `"topic"`.
+        offsets: added to the stamps of a topic for every decision; may be negative.
+        overflow_patience: sets that overflow may undo in a row before one is delivered as it is.
+            None: any number.
+        queue_time: how long a message may wait, in event time; 1 s by default. Only without
+            `queue_size`.
+        max_queue: messages held per topic at most; 250 by default. Only without `queue_size`.
         on_set: called with every set, after `push`, `tick` or `flush` decided it.
         on_unmatched: called with every message that leaves without a set.
         on_clock_jump: called with every jump of a clock.
 
-    The other settings are described at `SyncSettings`. All are keyword-only.
+    Raises:
+        ConfigError: for a bad value; it names the setting, the value and what it should be.
 
-    >>> sync = ApproximateTime(["camera", "lidar"], queue_size=10)
-    >>> sync.push("camera", 0, "frame 0"), sync.push("lidar", 10, "scan 0")
-    ([], [])
-    >>> [s] = sync.push("camera", 30, "frame 1")
-    >>> s.times_ns, s.payloads, s.spread_ns
-    ((0, 10), ('frame 0', 'scan 0'), 10)
+    Example:
+        >>> sync = ApproximateTime(["camera", "lidar"], queue_size=10)
+        >>> sync.push("camera", 0, "frame 0"), sync.push("lidar", 10, "scan 0")
+        ([], [])
+        >>> [s] = sync.push("camera", 30, "frame 1")
+        >>> s.times_ns, s.payloads, s.spread_ns
+        ((0, 10), ('frame 0', 'scan 0'), 10)
     """
 
     matcher = APPROXIMATE
@@ -561,14 +608,26 @@ class ExactTime(_InProcessSynchronizer):
     """One message of each topic, all with the same stamp.
 
     Args:
-        topics: the topics of a set, in its order.
-        queue_size: stamps that may be open at once; one more and the oldest goes.
-        max_jump_back, offsets, queue_time, max_queue: see `SyncSettings`.
-        on_set, on_unmatched, on_clock_jump: see `ApproximateTime`.
+        topics: the topics of a set, in its order: 2 to 4096 different names.
+        queue_size: stamps that may be open at once; one more and the oldest goes. None: see
+            `queue_time`.
+        max_jump_back: a stamp further than this behind its topic's newest is a jump of the clock.
+            None: stamps may go back.
+        offsets: added to the stamps of a topic before they are compared; may be negative.
+        queue_time: how long a stamp may stay open, in event time; 1 s by default. Only without
+            `queue_size`.
+        max_queue: stamps that may be open at most; 250 by default. Only without `queue_size`.
+        on_set: called with every set, after `push` decided it.
+        on_unmatched: called with every message that leaves without a set.
+        on_clock_jump: called with every jump of a clock.
 
-    >>> sync = ExactTime(["left", "right"], queue_size=2)
-    >>> sync.push("left", 5, "L"), [s.payloads for s in sync.push("right", 5, "R")]
-    ([], [('L', 'R')])
+    Raises:
+        ConfigError: for a bad value; it names the setting, the value and what it should be.
+
+    Example:
+        >>> sync = ExactTime(["left", "right"], queue_size=2)
+        >>> sync.push("left", 5, "L"), [s.payloads for s in sync.push("right", 5, "R")]
+        ([], [('L', 'R')])
     """
 
     matcher = EXACT
@@ -598,11 +657,13 @@ class ExactTime(_InProcessSynchronizer):
 
 
 def _settings_as_json(settings: SyncSettings) -> dict[str, Any]:
+    """Return the settings as a snapshot keeps them: those a user may give, tuples as lists."""
     config = {f.name: getattr(settings, f.name) for f in fields(settings) if f.init}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}
 
 
 def _result(settings: SyncSettings, decided: Decided) -> SyncResult:
+    """Return what the kernel decided as the columns of a `SyncResult`."""
     sets, gone, jumps = decided.sets, decided.gone, decided.jumps
     return SyncResult(
         settings.topics,
@@ -625,6 +686,11 @@ def _result(settings: SyncSettings, decided: Decided) -> SyncResult:
 
 
 def _dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
+    """Return a payload as (how it is kept, JSON value).
+
+    Raises:
+        ContractError: if it is of a type that needs `dump`, and there is none.
+    """
     if dump is not None:
         return "dumped", base64.b64encode(dump(value)).decode()
     if isinstance(value, bytes):
@@ -637,6 +703,12 @@ def _dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str,
 
 
 def _load_payload(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
+    """Return the payload that `_dump_payload` was given.
+
+    Raises:
+        ContractError: if it was made with `dump` and there is no `load`.
+        ValueError: if it is no base64; the caller turns this into a StateError.
+    """
     if how == "plain":
         return value
     raw = base64.b64decode(value, validate=True)

@@ -66,6 +66,7 @@ __all__ = [
 LOWEST = -(2**63)
 """Smaller than every stamp: stands for "none" where a stamp is expected."""
 HIGHEST = 2**63 - 1
+"""Not smaller than any stamp: where arithmetic on stamps stops instead of wrapping around."""
 MOST = 2**62
 """Messages a lane can count: at a billion per second, those of 146 years. State that claims more is
 damaged, and its sums would overflow."""
@@ -163,17 +164,23 @@ SET = record(
 """A set, beside its row of `members` and `times`."""
 
 DROP = record("row", "reason", "topic", "index", "amount", "time_ns")
-"""A message that left without a set, or a jump of a clock (`LeaveReason.CLOCK_JUMP`). `amount`: by how
-many ns too wide, or how far the clock went back."""
+"""A message that left without a set, or a jump of a clock (`LeaveReason.CLOCK_JUMP`).
+
+`index` is the running number of the message that decided it. `amount`, in ns, is the spread of the
+refused fronts (approximate: too_old, unproven), how far the clock went back (jumps), else 0.
+"""
 
 COUNT = record("sets", "drops")
+"""How far the buffers of an `Output` are filled."""
 
 
 class Lane(NamedTuple):
     """The arrays of one lane, as the kernels get them."""
 
     number: Any
+    """Number of the lane."""
     rules: Any
+    """One `RULES` record: the settings."""
     limits: Any
     """`TOPIC_RULES` per topic."""
     search: Any
@@ -190,32 +197,46 @@ class LaneArrays(NamedTuple):
     """The arrays of all lanes."""
 
     rules: Any
+    """One `RULES` record, in an array of length 1."""
     limits: Any
+    """`TOPIC_RULES` per topic."""
     search: Any
+    """One record per lane; its type differs between the searches."""
     topics: Any
+    """Lanes x topics: one record each; the type differs between the searches."""
     stamps: Any
+    """Per lane: the rings of stamps."""
     rows: Any
+    """Per lane: the row numbers of held messages, by place."""
 
 
 class Output(NamedTuple):
     """Buffers that kernels append to; `count` says how far they are filled."""
 
     sets: Any
+    """One `SET` record per set."""
     members: Int64s
     """Sets x topics: row numbers, -1 for a missing optional member."""
     times: Int64s
     """Sets x topics: stamps as delivered, `LOWEST` for a missing one."""
     drops: Any
+    """One `DROP` record per message that left without a set, and per jump."""
     count: Any
+    """The `COUNT` record: in an array of length 1 outside the kernels, the record itself inside."""
 
 
 class Arrivals(NamedTuple):
     """Messages in arrival order; message k is row `first_row + k`."""
 
     lane: Int64s
+    """The lane of each message."""
     topic: Int64s
+    """The number of each message's topic."""
     time_ns: Int64s
+    """The stamp of each message, as delivered."""
     first_row: int
+    """Row number of the first message; it is also its running number where rows are counted from
+    the start."""
     places: Int64s
     """Filled by the kernel: the place in `rows` where each message's row number is kept."""
 
@@ -231,6 +252,8 @@ _numba: Any = numba  # its stubs do not export all that it documents
 
 @intrinsic
 def _pointer(_: Any, address: Any) -> Any:
+    """Compiled form of `pointer`: a cast from int64 to a void pointer."""
+
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
@@ -238,6 +261,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 def _interpreted_pointer(address: int) -> Any:
+    """`pointer` without the JIT, for tests that run the kernels as plain Python."""
     return ctypes.c_void_p(address)
 
 
@@ -302,7 +326,15 @@ def corrected(time_ns: Any, offset: Any) -> Any:
 
 @kernel
 def scaled(distance: Any, numerator: Any, shift: Any) -> Any:
-    """`distance * numerator / 2**shift`, cut off to whole nanoseconds; at most 2**64 - 1."""
+    """Return `distance * numerator / 2**shift`, cut off to whole nanoseconds; at most 2**64 - 1.
+
+    The product has up to 117 bits, so it is made of four products of 32-bit halves, as on paper.
+
+    Args:
+        distance: uint64 nanoseconds.
+        numerator: Below 2**53 (see `factor_of`).
+        shift: 0 to 63.
+    """
     if distance == _NONE:
         return _NONE
     n = np.uint64(numerator)
@@ -330,7 +362,17 @@ def scaled(distance: Any, numerator: Any, shift: Any) -> Any:
 @kernel
 def note_drop(out: Any, row: Any, reason: Any, topic: Any, index: Any, amount: Any,
               time_ns: Any) -> None:  # fmt: skip
-    """Append one entry to `drops`."""
+    """Append one entry to `drops`; the caller has made room for it.
+
+    Args:
+        out: The `Output`.
+        row: Row number of the message.
+        reason: A `LeaveReason`.
+        topic: Number of its topic.
+        index: Running number of the message that decided it; -1 for a flush or a tick.
+        amount: In ns, see `DROP`.
+        time_ns: Its stamp as delivered.
+    """
     count = out.count
     entry = out.drops[count.drops]
     entry.row = row
@@ -344,8 +386,10 @@ def note_drop(out: Any, row: Any, reason: Any, topic: Any, index: Any, amount: A
 
 @kernel
 def first_set(out: Any, n: Any, flat: Any) -> None:
-    """The first set as plain numbers: members, times, then how it was decided. Python reads them
-    with one call."""
+    """Write the first set as plain numbers: members, times, then how it was decided.
+
+    Python unpacks them with one call, which is several times faster than reading record fields.
+    """
     for j in range(n):
         flat[j] = out.members[0, j]
         flat[n + j] = out.times[0, j]
@@ -358,8 +402,16 @@ def first_set(out: Any, n: Any, flat: Any) -> None:
 
 @kernel
 def note_arrival(search: Any, topic: Any, stamp: Any, last: Any) -> None:
-    """Keep the history of a topic (`HISTORY`): `stamp` and `last`, the one before, are corrected,
-    and `search.now` is the lane's clock with this message."""
+    """Keep the history of a topic (`HISTORY`) with one more message.
+
+    Every BLOCK messages the current block becomes the one before, and a new one starts.
+
+    Args:
+        search: Record of the lane; `now` is its clock with this message.
+        topic: Record of the topic.
+        stamp: Corrected stamp of the message.
+        last: Corrected stamp of the topic's message before it.
+    """
     number = topic.arrivals
     topic.arrivals = number + 1
     if number > 0:

@@ -50,9 +50,14 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Matcher:
-    """A way to match: its record types and kernels."""
+    """A way to match: its record types and kernels.
+
+    There are two, `APPROXIMATE` and `EXACT`. The kernels have the same signatures in both, so the
+    stage and the in-process classes never ask which one they have.
+    """
 
     name: str
+    """As users write it in the setting `policy`."""
     reasons: tuple[LeaveReason, ...]
     """The reasons for which a message can leave without a set, in the order of their counters."""
     search: Any
@@ -62,15 +67,28 @@ class Matcher:
     stamps_per_place: int
     """int64 per place of a ring of stamps; 0: one ring per topic with one each."""
     run: Callable[[LaneArrays, Arrivals, Output], None]
+    """Handle many messages, of any lanes."""
     push_one: Callable[[int, int, int], int]
+    """Handle one message of a single lane: (address, topic number, stamp) to sets + 2**32 * drops.
+    """
     tick: Callable[[LaneArrays, Int64s, int, Output], None]
+    """Let time pass in some lanes, without a message."""
     finish: Callable[[LaneArrays, Int64s, Output], None]
+    """End some lanes: deliver what can be, let go of the rest."""
     check: Callable[[LaneArrays, Int64s], tuple[int, int]]
+    """Check state that comes from outside: (lane, index into `problems`)."""
     problems: tuple[str, ...]
     """What `check` may find."""
 
     def layout(self, settings: SyncSettings, *, rows: bool) -> Layout:
-        """The state per lane; `rows`: with the row numbers of what is held."""
+        """Return the layout of the state.
+
+        Args:
+            settings: For the number of topics and the size of the rings.
+            rows: True: the row numbers of held messages are part of the state (in process, where
+                payloads are kept by number). False: held messages are rows of the table `held`
+                (stage).
+        """
         n, ring = len(settings.topics), settings.ring
         arrays = {
             "search": Column(np.int64, (self.search.itemsize // 8,)),
@@ -107,7 +125,16 @@ class Matcher:
         return np.asarray(topics["tail"] - topics["head"])
 
     def output(self, settings: SyncSettings, held: int, coming: int) -> Output:
-        """Buffers for what one call can produce at most."""
+        """Return buffers for what one call can produce at most, so that kernels need no checks.
+
+        Every message leaves at most once, as a member or without a set; a set has at least one
+        member of every required topic; and every message that comes may report one jump.
+
+        Args:
+            settings: For topics, optional topics and `max_jump_back`.
+            held: Messages that wait in the lanes of the call.
+            coming: Messages the call brings.
+        """
         n = len(settings.topics)
         smallest = n - len(set(settings.optional))
         sets = (held + coming) // smallest + 1
@@ -122,6 +149,11 @@ class Matcher:
 
     def invariants(self, settings: SyncSettings, state: State, rows: Int64s) -> None:
         """Refuse restored state that would lead the kernels out of their arrays.
+
+        Args:
+            settings: The settings the state is used with.
+            state: The restored state.
+            rows: Row numbers of what is held, by lane and place.
 
         Raises:
             StateError: with the number of the lane and what is wrong there.

@@ -17,6 +17,7 @@ class SyncSet(NamedTuple):
     times_ns: tuple[int | None, ...]
     """The members' stamps, as they were delivered."""
     payloads: tuple[Any, ...]
+    """The members' payloads, as they were pushed."""
     rows: tuple[int | None, ...]
     """The members' running numbers: how many messages had come before each."""
     spread_ns: int
@@ -40,28 +41,34 @@ class Unmatched(NamedTuple):
     """A message that left without a set, and why."""
 
     topic: str
+    """The topic of the message."""
     time_ns: int
     """Its stamp, as it was delivered."""
     payload: Any
+    """Its payload, as it was pushed."""
     row: int
     """Its running number: how many messages had come before it."""
     reason: str
     """`too_old`, `overflow`, `unproven`, `superseded`, `replaced`, `time_jump` or `flush`: see
     `tidegate.sync.lane.LeaveReason`."""
     decided_at: int
+    """The running number of the message that decided it; -1: `flush` or `tick` did."""
     by_ns: int
-    """How much too wide (too_old, unproven) or how far the clock went back (time_jump); else 0."""
+    """The spread of the refused candidate (too_old and unproven, approximate only), or how far the
+    clock went back (time_jump); else 0."""
 
 
 class ClockJump(NamedTuple):
     """A stamp that lies further behind its topic's newest one than `max_jump_back` allows."""
 
     topic: str
+    """The topic whose clock jumped."""
     time_ns: int
     """The stamp after the jump. The message itself stays and may be matched."""
     back_ns: int
     """How far back."""
     row: int
+    """The running number of the message that came after the jump."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +76,7 @@ class SyncResult:
     """What `process` decided, as columns."""
 
     topics: tuple[str, ...]
+    """The topics, in the order of a set's members."""
     rows: Int64s
     """Sets x topics: running numbers of the members; -1 where an optional one is missing."""
     times_ns: Int64s
@@ -76,25 +84,32 @@ class SyncResult:
     decided_at: Int64s
     """The running number of the message that decided each set."""
     spread_ns: Int64s
+    """Latest minus earliest member of each set, after the offsets of their topics were added."""
     time_ns: Int64s
     """The stamp of each set's latest member."""
     decided_at_ns: Int64s
+    """The stamp of the message that decided each set."""
     delay_ns: Int64s
     """How long after its latest member, in event time, each set was decided."""
     unmatched_rows: Int64s
+    """Running numbers of the messages that left without a set, in the order they left."""
     unmatched_topics: Int64s
     """Indices into `topics`."""
     unmatched_times_ns: Int64s
+    """Their stamps, as they were delivered."""
     unmatched_reasons: Int64s
     """Indices into `reasons`."""
     unmatched_decided_at: Int64s
+    """The running number of the message that decided that each of them leaves."""
     jumps: Int64s
     """Jumps of a clock: the row that came after the jump, its topic, and how far back (ns)."""
     reasons: tuple[str, ...]
+    """The names of the reasons, by number."""
     offsets_ns: Int64s
     """What was added to the stamps of each topic for the decisions."""
 
     def __len__(self) -> int:
+        """The number of sets."""
         return len(self.rows)
 
 

@@ -1,7 +1,12 @@
 """Arrow rows from row numbers: sets, clock jumps, dropped rows, and what stays held.
 
-The kernels know a message by its row number in one list: the rows held from earlier calls, then the
-rows of this call (`AllRows`). Nothing is copied before it is known where it goes.
+The kernels know a message by its row number in one list: the rows held from earlier calls, then
+the rows of this call (`AllRows`). Nothing is copied before it is known where it goes.
+
+    held table (payload, lane, place) --+
+                                        +--> AllRows --kernel--> Decided --+--> set_rows, jump_rows
+    new collection (usable rows) -------+                                  +--> leave, keep: held
+    again
 """
 
 from __future__ import annotations
@@ -42,40 +47,55 @@ class AllRows:
     """The held rows and behind them the new ones: what the kernel's row numbers mean."""
 
     source: pa.RecordBatch
+    """The columns of the user, of all rows."""
     picks: Int64s | None
     """Where each row lies in the source; None: as numbered."""
     lane: Int32s
+    """The lane of each row."""
 
     @classmethod
     def of_held(cls, held: pa.RecordBatch) -> AllRows:
+        """Return the held rows alone, for a call that brings none. `held` is the state table."""
         return cls(_user_columns(held), None, held.column(LANE).to_numpy())
 
     def __len__(self) -> int:
+        """The number of rows, held and new."""
         return len(self.lane)
 
     @property
     def schema(self) -> pa.Schema:
+        """The schema of the user's columns."""
         return self.source.schema
 
     def at(self, rows: Int64s) -> Int64s:
-        """Where these rows lie; -1 stays -1."""
+        """Return the indices into `source` of these row numbers; -1, a missing member, stays -1."""
         if self.picks is None:
             return rows
         return np.where(rows < 0, -1, self.picks[rows])
 
     def take(self, rows: Int64s) -> pa.RecordBatch:
+        """Return the user's columns of these row numbers, none of which is -1."""
         return take(self.source, self.at(rows))
 
 
 def _user_columns(held: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the state table `held` without the columns we added."""
     return held.drop_columns([LANE, PLACE])
 
 
 def held_places(held: pa.RecordBatch) -> tuple[Int32s, Int64s]:
+    """Return lane and place (index into the lane's `rows`) of every held row."""
     return held.column(LANE).to_numpy(), held.column(PLACE).to_numpy()
 
 
 def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -> AllRows:
+    """Return the rows a call works on: those held, then the usable new ones.
+
+    Args:
+        held: The state table `held`; None before the first call.
+        new: The collection that came.
+        usable: Indices of its rows that have a known topic, ascending.
+    """
     source, picks = new.lies
     lane = new.lane
     if len(usable) < len(new):
@@ -93,14 +113,26 @@ def held_and_new(held: pa.RecordBatch | None, new: Collection, usable: Int64s) -
 
 
 def leave(stays: NDArray[np.bool_], decided: Decided) -> None:
-    """Mark the rows that became part of a set, or left without one."""
+    """Mark the rows that became part of a set, or left without one.
+
+    Args:
+        stays: Per row number: whether it stays; set to False here.
+        decided: What the kernel decided.
+    """
     members = decided.members.ravel()
     stays[members[members >= 0]] = False
     stays[decided.gone["row"]] = False
 
 
 def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) -> None:
-    """Put the rows that stay into the state table `held`, with the places the kernel knows."""
+    """Put the rows that stay into the state table `held`, with the places the kernel knows.
+
+    Args:
+        state: The state of the stage.
+        rows: Held and new rows.
+        stays: Per row number: whether it stays.
+        places: Per new row: the place the kernel gave it. Held rows keep theirs.
+    """
     at = np.flatnonzero(stays)
     table = state.tables["held"]
     before = np.empty(0, np.int64) if table is None else table.column(PLACE).to_numpy()
@@ -113,7 +145,8 @@ def keep(state: State, rows: AllRows, stays: NDArray[np.bool_], places: Int64s) 
 
 
 def _member_fields(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> list[pa.Field]:
-    """The payload columns of a member: all but the topic, the keys, and a time of another name."""
+    """Return the payload columns of a member: all but the topic, the keys and the names that we
+    add."""
     out = {topic, *keys, "time_ns", "offset_ns"}
     return [field.with_nullable(True) for field in rows if field.name not in out]
 
@@ -121,7 +154,14 @@ def _member_fields(rows: pa.Schema, topic: str, keys: tuple[str, ...]) -> list[p
 def set_schema(
     rows: pa.Schema, settings: SyncSettings, topic: str, keys: tuple[str, ...]
 ) -> pa.Schema:
-    """The keys, spread and moment of the decision, and per topic a struct of its payload."""
+    """Return the schema of sets: keys, spread and moment of the decision, and a struct per topic.
+
+    Args:
+        rows: Schema of the rows that come.
+        settings: For the topics, and whether there are offsets to report.
+        topic: The column that holds the topic.
+        keys: Columns carried over from the first member.
+    """
     own = [pa.field("time_ns", pa.int64())]
     if any(settings.offsets):
         own.append(pa.field("offset_ns", pa.int64()))
@@ -139,7 +179,15 @@ def set_schema(
 def set_rows(
     rows: AllRows, decided: Decided, settings: SyncSettings, topic: str, keys: tuple[str, ...]
 ) -> pa.RecordBatch:
-    """One row per set."""
+    """Return one row per set, in the order they were decided.
+
+    Args:
+        rows: Held and new rows.
+        decided: What the kernel decided; at least one set.
+        settings: For the topics and their offsets.
+        topic: The column that holds the topic.
+        keys: Columns carried over, from the first member that is present.
+    """
     schema = set_schema(rows.schema, settings, topic, keys)
     fields = _member_fields(rows.schema, topic, keys)
     present = decided.members >= 0
@@ -214,8 +262,18 @@ def diagnosis_rows(
 def merge_unknown(
     out: list[Outcome], unknown: Collection, at: Int64s, usable: Int64s, decided: Decided, held: int
 ) -> None:
-    """Rows of no known topic, between the other dropped rows in order of arrival, so that the
-    order does not depend on how the input was cut."""
+    """Put rows of no known topic between the other dropped rows, in order of arrival.
+
+    So the order of dropped rows does not depend on how the input was cut into collections.
+
+    Args:
+        out: The outcomes of this call; its `Dropped` is replaced, or one is added.
+        unknown: The rows of no known topic.
+        at: Their indices in the collection.
+        usable: Indices of the other rows in the collection.
+        decided: What the kernel decided about those.
+        held: How many rows were held before: row numbers of new rows start there.
+    """
     reason = pa.array(["unknown topic"] * len(unknown), pa.string())
     number = next((k for k, o in enumerate(out) if isinstance(o, Dropped)), None)
     if number is None:

@@ -19,6 +19,7 @@ PerTopic = Mapping[str, Duration] | Sequence[Duration]
 """A duration for some topics by name, or for all of them in their order."""
 
 ON_JUMP = ("all", "topic")
+"""What a jump of a clock may clear: all topics that lie as far ahead, or its own alone."""
 
 MAX_TOPICS = 4096
 """A set is one message of each; beyond this it is a list of topics given by mistake."""
@@ -36,7 +37,7 @@ class SyncSettings:
 
     With a given `queue_size`, `age_penalty`, `max_interval` and `lower_bounds`, and the rest left
     at its default, the sets and the message that decides each are those of message_filters'
-    ApproximateTime policy, with one exception: a clock that stands still
+    ApproximateTime policy, with one exception: a clock that repeats one stamp
     (`tidegate.sync.approximate.EQUAL_PATIENCE`).
 
     All durations are whole nanoseconds (int), text such as `"50 ms"`, or a timedelta. A bad value
@@ -130,6 +131,7 @@ class SyncSettings:
         self._lay_out(jumps)
 
     def _put(self, name: str, value: Any) -> None:
+        """Set a field of this frozen class: only while it is being made."""
         object.__setattr__(self, name, value)
 
     @property
@@ -144,6 +146,8 @@ class SyncSettings:
         return 1 << self.queue.bit_length()
 
     def _check_queue(self) -> None:
+        """Check that the queue is bounded in one of two ways, and fill in the defaults of the
+        second."""
         if self.queue_size is not None:
             self._put("queue_size", int_in("queue_size", self.queue_size, 1, MAX_QUEUE))
             for name in ("queue_time", "max_queue"):
@@ -157,6 +161,8 @@ class SyncSettings:
         self._put("max_queue", int_in("max_queue", most, 1, MAX_QUEUE))
 
     def _lay_out(self, jumps: tuple[int, ...]) -> None:
+        """Write the checked settings into the records that the kernels read; None becomes -1."""
+
         def number(value: Any) -> Any:
             return -1 if value is None else value
 
@@ -182,6 +188,8 @@ class SyncSettings:
         self._put("topic_rules", per_topic)
 
     def _optional(self) -> tuple[str, ...]:
+        """Return the optional topics, all of which are topics, and at least one topic is not
+        optional."""
         found = names("optional", self.optional)
         for name in found:
             one_of("optional", name, self.topics)
@@ -192,6 +200,17 @@ class SyncSettings:
     def _per_topic(
         self, name: str, given: Any, default: int, minimum: int | None
     ) -> tuple[int, ...]:
+        """Return one duration per topic, in the order of `topics`.
+
+        Args:
+            name: Name of the setting, for the error.
+            given: A mapping from topic to duration, or one duration per topic, or nothing.
+            default: For topics without one.
+            minimum: Smallest duration allowed, in ns; None: any, also negative.
+
+        Raises:
+            ConfigError: for an unknown topic, a wrong number of durations, or a bad one.
+        """
         if isinstance(given, Mapping):
             for topic in given:
                 if topic not in self.topics:
@@ -210,6 +229,11 @@ class SyncSettings:
 
 
 def _checked_topics(given: Any) -> tuple[str, ...]:
+    """Return the topics as a tuple of 2 to MAX_TOPICS different names; a ConfigError if they are
+    not.
+
+    A single string is refused: it would be read as one topic per letter.
+    """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError("topics", given, "must be a list of names")
     topics = names("topics", given)

@@ -139,6 +139,7 @@ class Synchronize(SyncSettings, Operator):
         return out
 
     def _check(self, rows: pa.Schema) -> None:
+        """Raise a ConfigError unless the topic and the keys are columns of the rows."""
         for field, column in [("topic", self.topic), *(("keys", key) for key in self.keys)]:
             if rows.get_field_index(column) < 0:
                 have = ", ".join(rows.names)
@@ -279,12 +280,18 @@ class Synchronize(SyncSettings, Operator):
         return counters_of(self.matcher, self, self.matcher.topics(state))
 
     def diagnose(self, state: State, lane: int = 0) -> Diagnosis:
-        """Which topic holds up the match of this lane, and by how much."""
+        """Return which topic holds up the match of a lane, and by how much.
+
+        Args:
+            state: The state of the stage.
+            lane: Number of the lane; 0 is the first key that came.
+        """
         topics = self.matcher.topics(state)[lane]
         return diagnose(self.matcher, self, self.matcher.searches(state)[lane], topics)
 
     def _numbers(self, column: pa.Array) -> Int64s:
-        """The number of each row's topic; below zero if it has none, or an unknown one."""
+        """Return the number of each row's topic; _NO_TOPIC for null, _NO_SUCH_TOPIC for an unknown
+        one."""
         column = as_text(column)
         found = pc.index_in(column, pa.array(self.topics, column.type))
         if not found.null_count:
@@ -332,6 +339,7 @@ class Synchronize(SyncSettings, Operator):
         self.matcher.invariants(self, state, rows)
 
     def _no_topic(self, state: State, rows: Collection) -> StreamError:
+        """Count rows whose topic is null, and return them as error rows."""
         np.add.at(state["unusable"][:, _NULL], rows.lane, 1)
         n = len(rows)
         return StreamError(
@@ -343,6 +351,13 @@ class Synchronize(SyncSettings, Operator):
         )
 
     def _outcomes(self, rows: assemble.AllRows, decided: Decided, wall_ns: int) -> list[Outcome]:
+        """Return what was decided as outcomes: sets, then dropped rows, then jumps of clocks.
+
+        Args:
+            rows: Held and new rows.
+            decided: What the kernel decided.
+            wall_ns: Wall time of the collection, handed on with the sets; 0 at a flush.
+        """
         out: list[Outcome] = []
         if len(decided.members):
             made = assemble.set_rows(rows, decided, self, self.topic, self.keys)
@@ -360,7 +375,11 @@ class Synchronize(SyncSettings, Operator):
 
 
 def _by_lane(lanes: Int32s) -> list[slice]:
-    """Parts to work on side by side: where rows lie by lane, whole lanes each."""
+    """Return slices of the rows to work on side by side, each of whole lanes.
+
+    One slice if there are few rows, where threads cost more than they save, or if the rows are not
+    sorted by lane.
+    """
     if len(lanes) < MANY or bool((lanes[1:] < lanes[:-1]).any()):
         return [slice(0, len(lanes))]
     return whole_runs(lanes)
