@@ -1,4 +1,11 @@
-"""Align: what every stream was at the times of a reference topic, or on a grid."""
+"""Align: what every stream was at the times of a reference topic, or on a grid.
+
+methods     latest, next, nearest, linear, slerp, mean, min, max: how a value at t is found
+stage       Align: the same as a stage of a pipeline
+recorded    rows, align_recording: a whole recording in one call, without Spark
+values      interpolation and aggregates over Arrow columns
+kernels     the compiled search for the messages around each point
+"""
 
 from tidegate.align.methods import (
     Method,

@@ -66,6 +66,7 @@ class Points(NamedTuple):
     """The moments to align to, by lane, in time order within a lane."""
 
     time_ns: Int64s
+    """The moments themselves, in ns since 1970."""
     starts: Int64s
     """The points of lane l are starts[l]:starts[l + 1]."""
     position: Int64s
@@ -76,12 +77,15 @@ class Search(NamedTuple):
     """The settings of a search, one entry per topic, and what is known, one entry per lane."""
 
     family: Int64s
+    """One of the families above; the last entry is `UNALIGNED`."""
     reach_ns: Int64s
+    """Tolerance (inclusive) or span (open at its far end) in ns; FAR: no limit."""
     known_ns: Int64s
+    """No row at or before this time will come any more; FAR at the end of the stream."""
 
 
 @kernel
-def _distance(later: int, earlier: int) -> int:
+def _time_between(later: int, earlier: int) -> int:
     """later - earlier for later >= earlier, FAR where that does not fit into int64."""
     if earlier < 0 and later > FAR + earlier:
         return FAR
@@ -97,7 +101,7 @@ def _later(time: int, by: int) -> int:
 @kernel
 def _waited(known: int, time: int, wait: int) -> bool:
     """Whether no message up to `wait` after `time` can still come."""
-    return bool(known == FAR or _distance(known, time) >= wait)
+    return bool(known == FAR or _time_between(known, time) >= wait)
 
 
 class LaneTimes(NamedTuple):
@@ -215,21 +219,22 @@ def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, 
                 after = max(after, at)
                 while after < end and segments.time_ns[after] <= time:
                     after += 1
-                back = FAR if after == begin else _distance(time, segments.time_ns[after - 1])
+                back = FAR if after == begin else _time_between(time, segments.time_ns[after - 1])
                 certain = known >= time  # no message at or before the point is still to come
                 if family == LATEST:
                     left[topic, point] = after - 1 if after > begin and back <= reach else -1
                 elif family == AGGREGATE:
-                    while since < after and _distance(time, segments.time_ns[since]) >= reach:
+                    while since < after and _time_between(time, segments.time_ns[since]) >= reach:
                         since += 1
+                    # The span is (time - reach, time]: it is the half-open end that is far away.
                     left[topic, point] = since
                     right[topic, point] = after
                 elif family == NEXT:
-                    ahead = FAR if at == end else _distance(segments.time_ns[at], time)
+                    ahead = FAR if at == end else _time_between(segments.time_ns[at], time)
                     left[topic, point] = at if at < end and ahead <= reach else -1
                     certain = certain and (at < end or _waited(known, time, reach))
                 elif family == NEAREST:
-                    ahead = FAR if after == end else _distance(segments.time_ns[after], time)
+                    ahead = FAR if after == end else _time_between(segments.time_ns[after], time)
                     if after > begin and back <= ahead:
                         left[topic, point] = after - 1 if back <= reach else -1
                     else:
@@ -240,7 +245,7 @@ def find_values(segments: Any, points: Any, search: Any, left: Any, right: Any, 
                         wait = reach if after == begin else min(reach, back - 1)
                         certain = _waited(known, time, wait)
                 else:
-                    ahead = FAR if after == end else _distance(segments.time_ns[after], time)
+                    ahead = FAR if after == end else _time_between(segments.time_ns[after], time)
                     if after > begin and back == 0:
                         left[topic, point] = right[topic, point] = after - 1
                     elif after == begin or back > reach:
@@ -298,6 +303,12 @@ def point_time(number: int, origin: int, numerator: int, denominator: int) -> in
     """The time of point `number`: origin + number * numerator / denominator, rounded half up.
 
     Whole multiples of the denominator are taken out first, so nothing overflows.
+
+    Args:
+        number: The number of the point; may be negative.
+        origin: The time of point 0.
+        numerator: With `denominator`, the period in nanoseconds.
+        denominator: At least 1.
     """
     whole, rest = number // denominator, number % denominator
     return origin + whole * numerator + (2 * rest * numerator + denominator) // (2 * denominator)
@@ -305,7 +316,11 @@ def point_time(number: int, origin: int, numerator: int, denominator: int) -> in
 
 @kernel
 def last_point(time: int, origin: int, numerator: int, denominator: int) -> int:
-    """The number of the last point at or before `time`."""
+    """The number of the last point at or before `time`.
+
+    The division gives the number up to the rounding of `point_time`; the two loops correct for
+    that.
+    """
     whole, rest = (time - origin) // numerator, (time - origin) % numerator
     number = whole * denominator + rest * denominator // numerator
     while point_time(number + 1, origin, numerator, denominator) <= time:
@@ -328,10 +343,14 @@ class GridRule(NamedTuple):
     """Where the points of a grid are, and for how long a lane goes on without messages."""
 
     origin: int
+    """The time of point 0, in ns since 1970."""
     numerator: int
+    """With `denominator`, the period as an exact fraction of nanoseconds, so that no point
+    drifts."""
     denominator: int
     """The period is numerator / denominator nanoseconds."""
     gap_ns: int
+    """How long after its last message a lane still makes points."""
 
 
 @kernel

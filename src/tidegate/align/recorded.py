@@ -117,8 +117,12 @@ def align_recording(stage: Align, recording: Any, *, time: str, type: str | None
 
     Returns:
         The aligned rows, and what did not become part of them.
+
+    Raises:
+        ConfigError: The recording cannot be read, lacks a column that `time`, `topic` or `keys`
+            names, or needs a `type` for its time column.
     """
-    batch = _one_batch(_read(recording))
+    batch = _one_batch(_open_recording(recording))
     wanted = [("time", time), ("topic", stage.topic), *(("key", key) for key in stage.keys)]
     for setting, column in wanted:
         if batch.schema.get_field_index(column) < 0:
@@ -138,14 +142,15 @@ def align_recording(stage: Align, recording: Any, *, time: str, type: str | None
         out += stage.process(state, ordered)
         out += stage.flush(state)
     return Aligned(
-        _table(out, "data", stage.schema(batch.schema)),
-        _table(out, "dropped", batch.schema),
-        _table(out, "error", batch.schema),
-        _table(out, "offsets", stage.side_schemas(batch.schema)["offsets"]),
+        _outcome_table(out, "data", stage.schema(batch.schema)),
+        _outcome_table(out, "dropped", batch.schema),
+        _outcome_table(out, "error", batch.schema),
+        _outcome_table(out, "offsets", stage.side_schemas(batch.schema)["offsets"]),
     )
 
 
-def _table(outcomes: list[Outcome], kind: str, schema: pa.Schema) -> pa.Table:
+def _outcome_table(outcomes: list[Outcome], kind: str, schema: pa.Schema) -> pa.Table:
+    """All outcomes of one kind as one table; an empty one of `schema` where there are none."""
     made = [pa.Table.from_batches([o.table()]) for o in outcomes if o.kind == kind]  # type: ignore[union-attr]
     if not made:
         return schema.empty_table()
@@ -153,6 +158,17 @@ def _table(outcomes: list[Outcome], kind: str, schema: pa.Schema) -> pa.Table:
 
 
 def _time_type(kind: pa.DataType, column: str, given: str | None) -> str:
+    """The event-time type of the time column: the one given, else the one its Arrow type implies.
+
+    Args:
+        kind: The Arrow type of the column.
+        column: Its name, for the error.
+        given: What the user wrote, if anything.
+
+    Raises:
+        ConfigError: The column is neither a timestamp nor an integer, and no type was given: text
+            and floats have several readings, and a guess would be silent.
+    """
     if given is not None:
         return given
     if pa.types.is_timestamp(kind):
@@ -164,8 +180,15 @@ def _time_type(kind: pa.DataType, column: str, given: str | None) -> str:
     )
 
 
-def _read(recording: Any) -> Any:
-    """A recording as something Arrow takes."""
+def _open_recording(recording: Any) -> Any:
+    """Read a recording that is given by its path; anything else is returned unchanged.
+
+    A directory is read as a Parquet dataset. MCAP is imported only when such a file is read, so
+    that `align` works without it.
+
+    Raises:
+        ConfigError: There is no such path, or its ending is unknown.
+    """
     if not isinstance(recording, str | Path):
         return recording
     path = Path(recording)
@@ -184,6 +207,11 @@ def _read(recording: Any) -> Any:
 
 
 def _one_batch(recording: Any) -> pa.RecordBatch:
+    """The recording as a single record batch, so that row numbers are valid for all of it.
+
+    Raises:
+        ConfigError: Arrow cannot make a table of it.
+    """
     if isinstance(recording, pa.RecordBatch):
         return recording
     if isinstance(recording, list):

@@ -17,6 +17,16 @@ A row of the output stands for one point: the keys; on a reference, a struct of 
   aggregates that of the newest message;
 - `offset_ns`: that time minus the time of the row; negative means older;
 - `missing`: why there is no value; null where there is one.
+
+The path of a row through this file:
+
+    process    number its topic; set aside late rows and null topics; join it to those that wait
+    _decide    group rows by lane and topic, list the points, find values, see what is decided
+    _deliver   make output rows of decided points, or drop those that lack a value
+    _let_go    keep what later points may need; drop the rest, with a reason if nothing used it
+
+`advance` and `flush` run `_decide` without new rows: more is known, so more is decided. Rows
+leave in an order given by their times, so that no cut of the input changes it.
 """
 
 from __future__ import annotations
@@ -62,7 +72,9 @@ USED = PREFIX + "used"
 """bool: whether a waiting message has been a value of some row."""
 
 UNUSED = "not used by any aligned row"
+"""The reason a message of an aligned topic leaves with when no row used it."""
 NOT_ALIGNED = "topic is not aligned"
+"""The reason a message leaves with when its topic is neither aligned nor the reference."""
 
 _UNKNOWN, _NULL, _LATE = -1, -2, -3
 """Instead of a topic's number: a topic that is not aligned, no topic, a row out of order."""
@@ -76,6 +88,11 @@ memory with rows that repeat the last value."""
 @dataclass(frozen=True)
 class Align(Operator):
     """What every stream was at the times of a reference topic, or on a grid, per key.
+
+    Raises:
+        ConfigError: No topics; neither or both of `reference` and `grid`; a topic that is also the
+            reference, a key or `time_ns`; `max_gap` without `grid`; an unknown method or value.
+            When the schema is known: a column that is missing.
 
     Example:
         >>> from tidegate.align import latest
@@ -114,8 +131,11 @@ class Align(Operator):
     version: ClassVar[int] = 1
 
     _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The topics by number: the reference first, if there is one, then `topics` in their order."""
     _methods: tuple[Method | None, ...] = field(init=False, repr=False, compare=False)
+    """The method of each of these topics; None for the reference."""
     _rule: k.GridRule | None = field(init=False, repr=False, compare=False)
+    """Where the points of the grid are; None with a reference."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -152,6 +172,8 @@ class Align(Operator):
         put("_methods", (*(None for _ in first), *topics.values()))
 
     def _grid_rule(self, topics: Mapping[str, Method]) -> k.GridRule:
+        """The grid as the kernels read it: an exact period, and the gap after which a lane is
+        silent."""
         period = grid_period(self.grid)
         finite = [m.reach_ns for m in topics.values() if m.tolerance is not None]
         gap = max([*finite, int(FEWEST_GAP_PERIODS * period)])
@@ -226,11 +248,13 @@ class Align(Operator):
             "newest": Column(np.int64, (), UNSET),
             "last": Column(np.int64, (), UNSET),  # the newest message of an aligned topic
             "named": Column(np.int8),
+            # The watermark that was handed on, which never goes back.
             "handed": Column(np.int64, (), UNSET),
             "rows": Column(np.int64, ()),
             "values": Column(np.int64, (n,)),
             "missing": Column(np.int64, (n,)),
             "unused": Column(np.int64, (n,)),
+            # Rows of topics that are not aligned, and rows without a topic.
             "unusable": Column(np.int64, (2,)),
             "offset_sum": Column(np.int64, (n,)),
             "offset_min": Column(np.int64, (n,), MAX_NS),
@@ -259,6 +283,14 @@ class Align(Operator):
         return out
 
     def _check(self, rows: pa.Schema) -> None:
+        """Check that the columns that settings name are there.
+
+        Args:
+            rows: The schema of the rows that come.
+
+        Raises:
+            ConfigError: One is missing; the message names the setting and the columns there are.
+        """
         for name, column in [("topic", self.topic), *(("keys", key) for key in self.keys)]:
             if rows.get_field_index(column) < 0:
                 have = ", ".join(rows.names)
@@ -305,6 +337,7 @@ class Align(Operator):
         rows = pa.record_batch(
             {self.topic: [self._names[0]] * 2} | {key: [0, 0] for key in self.keys}
         )
+        # Without `columns`: the two rows have only the topic and the keys.
         stage = Align(
             {n: type(m)(m.tolerance) for n, m in self.topics.items()}, self.reference,
             self.grid, topic=self.topic, keys=self.keys,
@@ -327,6 +360,8 @@ class Align(Operator):
         self._note_keys(state, collection, lanes.first_row)
         out: list[Outcome] = []
         new = collection
+        # Late rows and null topics leave now; topics that are not aligned wait for their turn, so
+        # that they leave in the order of their times.
         if int(number.min()) < _UNKNOWN:
             out = self._set_aside(state, collection, number, late)
             which = np.flatnonzero(number >= _UNKNOWN)
@@ -339,7 +374,7 @@ class Align(Operator):
             np.add.at(state["unusable"][:, 0], new.lane[unknown], 1)
             number = np.where(unknown, len(self._names), number)
             aligned_lane, aligned_time = new.lane[~unknown], new.time_ns[~unknown]
-        rows = _Rows.join(self._waiting(state), new, number)
+        rows = _CallRows.join(self._waiting(state), new, number)
         return out + self._decide(state, rows, aligned_lane, aligned_time)
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
@@ -362,6 +397,9 @@ class Align(Operator):
         which = which[state["newest"][which] != UNSET].astype(np.int32)
         if not len(which):
             return []
+        # The end of a lane decides like a watermark behind every time. The real one is put back
+        # afterwards: it belongs to the state, and a flush of some lanes must not change what it
+        # says.
         watermark = state["watermark"].copy()
         state["watermark"][which] = MAX_NS
         held = self._waiting(state)
@@ -391,6 +429,8 @@ class Align(Operator):
     # -- rows that are not aligned ----------------------------------------------------------------
 
     def _topic_numbers(self, column: pa.Array) -> Int64s:
+        """The number of each row's topic in `_names`, `_UNKNOWN` if it is not among them, `_NULL`
+        for null."""
         column = as_text(column)
         found = pc.index_in(column, pa.array(self._names, column.type))
         number = np.asarray(pc.fill_null(found, _UNKNOWN).to_numpy(), np.int64)
@@ -402,7 +442,15 @@ class Align(Operator):
     def _set_aside(
         self, state: State, rows: Collection, number: Int64s, late: NDArray[np.bool_]
     ) -> list[Outcome]:
-        """Rows that cannot be aligned, each with its reason."""
+        """Rows that cannot be aligned, each with its reason: late ones as `Late`, null topics as
+        errors.
+
+        Args:
+            state: Of this stage; rows with a null topic are counted in it.
+            rows: The collection.
+            number: The number of each row's topic; `_NULL` where there is none.
+            late: Which rows came out of order.
+        """
         out: list[Outcome] = []
         if late.any():
             which = np.flatnonzero(late)
@@ -422,14 +470,26 @@ class Align(Operator):
     # -- decisions --------------------------------------------------------------------------------
 
     def _known(self, state: State) -> Int64s:
+        """Per lane, the time up to which everything has come; UNSET before the first row and
+        watermark."""
         newest = state["newest"]
         newest = np.where(newest == UNSET, UNSET, newest - 1)
         return np.asarray(np.maximum(state["watermark"], newest), np.int64)
 
     def _decide(
-        self, state: State, rows: _Rows, new_lane: Int32s, new_time: Int64s
+        self, state: State, rows: _CallRows, new_lane: Int32s, new_time: Int64s
     ) -> list[Outcome]:
-        """Deliver the decided points, let go of what no later point needs, keep the rest."""
+        """Deliver the decided points, let go of what no later point needs, keep the rest.
+
+        Args:
+            state: Of this stage. Everything it keeps is replaced.
+            rows: The rows that waited, and behind them the new ones.
+            new_lane: The lanes of the new rows of aligned topics; a grid grows by these.
+            new_time: Their times.
+
+        Returns:
+            Aligned rows, then side tables, then dropped rows.
+        """
         known = self._known(state)
         families = [k.REFERENCE if m is None else _family(m) for m in self._methods]
         reach = [MAX_NS if m is None else m.reach_ns for m in self._methods]
@@ -475,6 +535,18 @@ class Align(Operator):
         new_lane: Int32s,
         new_time: Int64s,
     ) -> k.Points:
+        """The points to decide: those that waited, and those that the new rows bring.
+
+        With a reference, its messages are the points. A grid is extended twice: once on a copy of
+        its state to count the points, then into arrays of that size.
+
+        Args:
+            state: Of this stage; a grid's position is moved on.
+            segments: The rows by lane and topic.
+            known: The time up to which everything has come, per lane.
+            new_lane: The lanes of the new rows of aligned topics.
+            new_time: Their times.
+        """
         lanes, n = state.lanes, len(self._names) + 1
         if self._rule is None:  # the reference is the first topic of each lane
             begin, end = segments.starts[0:-1:n], segments.starts[1::n]
@@ -493,6 +565,8 @@ class Align(Operator):
         if waiting is not None and waiting.num_rows:
             lane = np.concatenate([waiting.column(LANE).to_numpy(), lane])
             time_ns = np.concatenate([waiting.column(TIME).to_numpy(), time_ns])
+        # Stable: within a lane the points that waited are older than the new ones and stay before
+        # them.
         order = np.argsort(lane, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(lane, minlength=lanes))])
         return k.Points(time_ns[order], starts, np.full(len(lane), -1, np.int64))
@@ -534,8 +608,8 @@ class Align(Operator):
     # -- rows that leave --------------------------------------------------------------------------
 
     def _deliver(
-        self, state: State, rows: _Rows, made: _Decided, used: NDArray[np.bool_]
-    ) -> tuple[list[Outcome], list[_Leaving]]:
+        self, state: State, rows: _CallRows, made: _Decided, used: NDArray[np.bool_]
+    ) -> tuple[list[Outcome], list[_DroppedRows]]:
         """The aligned rows, and reference messages that did not become one; marks what was used."""
         if not len(made.time_ns):
             return [], []
@@ -544,7 +618,7 @@ class Align(Operator):
         if self._rule is not None:  # a point without any value is no row
             whole &= ~lacking.all(axis=0)
         out: list[Outcome] = []
-        dropped: list[_Leaving] = []
+        dropped: list[_DroppedRows] = []
         kept = made.select(np.flatnonzero(whole))
         if len(kept.time_ns):
             out.append(self._aligned(state, rows, kept, lacking[:, whole], used))
@@ -557,11 +631,20 @@ class Align(Operator):
     def _aligned(
         self,
         state: State,
-        rows: _Rows,
+        rows: _CallRows,
         made: _Decided,
         lacking: NDArray[np.bool_],
         used: NDArray[np.bool_],
     ) -> Collection:
+        """The aligned rows of these points, and their statistics.
+
+        Args:
+            state: Of this stage; counts are added to it.
+            rows: The rows of this call.
+            made: The points to deliver.
+            lacking: Per topic and point: whether there is no value.
+            used: Filled: the messages that became a value.
+        """
         schema = self.schema(rows.source.schema)
         arrays: list[pa.Array] = [
             rows.source.column(key).take(pa.array(rows.at(made.any_row(lacking))))
@@ -579,14 +662,26 @@ class Align(Operator):
 
     def _values(
         self,
-        rows: _Rows,
+        rows: _CallRows,
         made: _Decided,
         number: int,
         method: Method | None,
         lacking: NDArray[np.bool_],
         used: NDArray[np.bool_],
     ) -> tuple[pa.StructArray, Int64s]:
-        """The struct of one topic, and when its values were measured."""
+        """The struct of one topic, and when its values were measured.
+
+        Args:
+            rows: The rows of this call.
+            made: The points to deliver.
+            number: The number of the topic.
+            method: Its method; None for the reference.
+            lacking: Per point: whether there is no value.
+            used: Filled: the messages that became part of a value.
+
+        Returns:
+            One struct per point, and the time of the message it stands for (0 where there is none).
+        """
         order, time_ns = made.segments.order, made.segments.time_ns
         left, right = made.left[number], made.right[number]
         payload = self._payload(rows.source.schema, method)
@@ -641,8 +736,8 @@ class Align(Operator):
         np.maximum.at(state["offset_max"][:, number], lane, offset)
 
     def _lacking(
-        self, rows: _Rows, made: _Decided, lacking: NDArray[np.bool_], used: NDArray[np.bool_]
-    ) -> tuple[list[Outcome], list[_Leaving]]:
+        self, rows: _CallRows, made: _Decided, lacking: NDArray[np.bool_], used: NDArray[np.bool_]
+    ) -> tuple[list[Outcome], list[_DroppedRows]]:
         """Points that lack a value: the reference message with the reason, or a row that tells."""
         reasons = []
         for column in lacking.T:
@@ -656,7 +751,7 @@ class Align(Operator):
         if self._rule is None:
             row = made.segments.order[made.left[0]]
             used[row] = True
-            return [], [_Leaving(row, made.time_ns, 1, why)]
+            return [], [_DroppedRows(row, made.time_ns, 1, why)]
         some = ~lacking.all(axis=0)
         if not some.any():
             return [], []
@@ -671,13 +766,26 @@ class Align(Operator):
     def _let_go(
         self,
         state: State,
-        rows: _Rows,
+        rows: _CallRows,
         segments: k.Segments,
         begin: Int64s,
         leave_ns: Int64s,
         used: NDArray[np.bool_],
-    ) -> list[_Leaving]:
-        """Keep what later points may need; the rest leaves, told if nothing used it."""
+    ) -> list[_DroppedRows]:
+        """Keep what later points may need; the rest leaves, told if nothing used it.
+
+        Args:
+            state: Of this stage; its table `held` is replaced.
+            rows: The rows of this call.
+            segments: The rows by lane and topic.
+            begin: Per segment, the first position that may still be needed.
+            leave_ns: Per position before that, when it was no longer needed; gives the order of
+                leaving.
+            used: Per row: whether it has been a value.
+
+        Returns:
+            The rows to drop, at most one entry; none with `unused=False`.
+        """
         position, _ = ranges(begin, segments.starts[1:])
         state.tables["held"] = rows.keep(np.sort(segments.order[position]), used)
         position, _ = ranges(segments.starts[:-1], begin)
@@ -690,7 +798,7 @@ class Align(Operator):
         why = pa.array([UNUSED, NOT_ALIGNED], pa.string()).take(
             pa.array((~aligned).astype(np.int8))
         )
-        return [_Leaving(row, leave_ns[position], 0, why)]
+        return [_DroppedRows(row, leave_ns[position], 0, why)]
 
     def _note_keys(self, state: State, rows: Collection, first_row: Int64s) -> None:
         """Remember the keys of new lanes, for tables that have no row to take them from."""
@@ -731,13 +839,13 @@ class Align(Operator):
         schema = pa.schema([*fields, *list(_STATISTICS)])
         return [Side("offsets", pa.RecordBatch.from_arrays(arrays, schema=schema), lane)]
 
-    def _waiting(self, state: State) -> _Rows:
+    def _waiting(self, state: State) -> _CallRows:
         """The rows that wait in the state."""
         held = state.tables["held"]
         if held is None or not held.num_rows:
-            return _Rows.none()
+            return _CallRows.none()
         number = self._topic_numbers(held.column(self.topic))
-        return _Rows.waiting(held, np.where(number < 0, len(self._names), number))
+        return _CallRows.waiting(held, np.where(number < 0, len(self._names), number))
 
 
 _STATISTICS = pa.schema(
@@ -759,18 +867,20 @@ def _at(values: Int64s, position: Int64s) -> Int64s:
     return np.asarray(values[np.maximum(position, 0)] if len(values) else position, np.int64)
 
 
-class _Leaving(NamedTuple):
+class _DroppedRows(NamedTuple):
     """Rows that are dropped, and what decides their order."""
 
     row: Int64s
+    """Row numbers of this call."""
     when_ns: Int64s
     """Rows leave in this order within a lane."""
     rank: int
     """Of rows with the same time, those of the lower rank leave first."""
     reason: pa.Array
+    """Why each of them is dropped."""
 
 
-def _in_one(rows: _Rows, leaving: list[_Leaving]) -> list[Outcome]:
+def _in_one(rows: _CallRows, leaving: list[_DroppedRows]) -> list[Outcome]:
     """All dropped rows of a call as one outcome, in an order that no cut of the input changes."""
     if not leaving:
         return []
@@ -788,12 +898,16 @@ class _Decided(NamedTuple):
     """Points whose values are known, and the positions of these values."""
 
     segments: k.Segments
+    """What the positions in `left` and `right` point into."""
     time_ns: Int64s
     lane: Int32s
     left: Int64s
+    """Per topic and point, as `find_values` writes it."""
     right: Int64s
+    """Likewise."""
 
     def select(self, which: Int64s) -> _Decided:
+        """Only these points, in this order."""
         return self._replace(
             time_ns=self.time_ns[which],
             lane=self.lane[which],
@@ -816,10 +930,11 @@ class _Decided(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _CallRows:
     """The waiting rows and behind them the new ones: what row numbers mean during a call."""
 
     source: pa.RecordBatch
+    """The batch that holds the rows; it may hold others as well."""
     index: Int64s | None
     """Where each row is in the source; None: where its number says."""
     lane: Int32s
@@ -827,15 +942,17 @@ class _Rows:
     number: Int64s
     """The number of each row's topic."""
     used: NDArray[np.bool_]
+    """Whether each row has been a value, in this call or an earlier one."""
 
     @classmethod
-    def none(cls) -> _Rows:
+    def none(cls) -> _CallRows:
+        """No rows at all: nothing waits."""
         empty = np.empty(0, np.int64)
         lane, used = empty.astype(np.int32), empty.astype(np.bool_)
         return cls(pa.record_batch({}), None, lane, empty, empty, used)
 
     @classmethod
-    def waiting(cls, held: pa.RecordBatch, number: Int64s) -> _Rows:
+    def waiting(cls, held: pa.RecordBatch, number: Int64s) -> _CallRows:
         """The rows of the state table alone."""
         used = held.column(USED).to_numpy(zero_copy_only=False)
         return cls(
@@ -844,8 +961,17 @@ class _Rows:
         )  # fmt: skip
 
     @classmethod
-    def join(cls, before: _Rows, new: Collection, number: Int64s) -> _Rows:
-        """Waiting rows, and behind them those of a collection."""
+    def join(cls, before: _CallRows, new: Collection, number: Int64s) -> _CallRows:
+        """Waiting rows, and behind them those of a collection.
+
+        A collection that is a selection of a larger batch is not copied: `index` says where its
+        rows are.
+
+        Args:
+            before: The rows that waited.
+            new: The collection.
+            number: The number of the topic of each new row.
+        """
         source, index = new.lies
         fresh = cls(source, index, new.lane, new.time_ns, number, np.zeros(len(new), np.bool_))
         if not len(before):
@@ -867,10 +993,16 @@ class _Rows:
         return rows if self.index is None else self.index[rows]
 
     def take(self, rows: Int64s) -> pa.RecordBatch:
+        """These rows as a batch of their own."""
         return take(self.source, self.at(rows))
 
     def keep(self, rows: Int64s, used: NDArray[np.bool_]) -> pa.RecordBatch | None:
-        """These rows as the state table."""
+        """These rows as the state table, or None if there are none.
+
+        Args:
+            rows: Row numbers of this call, ascending.
+            used: Per row of the call: whether it has been a value.
+        """
         if not len(rows):
             return None
         payload = self.take(rows)
@@ -885,12 +1017,14 @@ class _Rows:
 
 
 def _keep_points(state: State, lane: Int32s, time_ns: Int64s) -> None:
+    """Store the points of a grid that are not decided yet."""
     state.tables["points"] = pa.record_batch(
         {LANE: pa.array(lane, pa.int32()), TIME: pa.array(time_ns, pa.int64())}
     )
 
 
 def _family(method: Method) -> int:
+    """How the kernels search for the values of this method."""
     if method.aggregates:
         return k.AGGREGATE
     if method.blends:
@@ -905,6 +1039,10 @@ def grid_period(given: Any) -> Fraction:
 
     Args:
         given: A rate such as `"30 Hz"` or `"29.97 Hz"`, or a period as a duration.
+
+    Raises:
+        ConfigError: Not a rate or duration; a rate of 0 or above 1e9 Hz; or a fraction so long that
+            the kernels' arithmetic in 64 bits would overflow.
 
     Example:
         >>> grid_period("30 Hz"), grid_period("20 ms")

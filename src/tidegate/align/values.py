@@ -4,6 +4,12 @@ Interpolation works on float64. With share s = (t - t0) / (t1 - t0), a number be
 v0 + (v1 - v0) * s; where s is 0 it is v0 itself, so that infinities and NaN of the other message do
 not reach it. A null on either side gives null. Lists are interpolated element by element where both
 have the same length, structs field by field.
+
+Integers above 2**53 lose their low digits by the cast to float64. What cannot be interpolated
+(text, booleans, timestamps) is taken from the message before the point, never invented.
+
+Public functions come in pairs: `blend` and `aggregate` compute values, `blend_type` and
+`aggregate_type` say which type these will have, before there is any row.
 """
 
 from __future__ import annotations
@@ -23,11 +29,14 @@ __all__ = ["aggregate", "aggregate_type", "blend", "blend_type"]
 Floats = NDArray[np.float64]
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Whether a type can be interpolated: integers and floats, but not booleans, decimals or
+    times."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list, large list or list of fixed size."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
@@ -37,16 +46,24 @@ def _is_quaternion(kind: pa.DataType) -> bool:
     """A struct of x, y, z, w, or a list of numbers (whose length is checked value by value)."""
     if pa.types.is_struct(kind):
         return {field.name for field in kind} == {"x", "y", "z", "w"} and all(
-            _is_number(field.type) for field in kind
+            _is_numeric(field.type) for field in kind
         )
-    return _is_list(kind) and _is_number(kind.value_type)
+    return _is_list(kind) and _is_numeric(kind.value_type)
 
 
 def blend_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column after interpolation: numbers become float64, also inside."""
-    if _is_number(kind):
+    """The type of a column after interpolation: numbers become float64, also inside.
+
+    Args:
+        kind: The type of the input column.
+
+    Example:
+        >>> blend_type(pa.int32()), blend_type(pa.string())
+        (DataType(double), DataType(string))
+    """
+    if _is_numeric(kind):
         return pa.float64()
-    if _is_list(kind) and _is_number(kind.value_type):
+    if _is_list(kind) and _is_numeric(kind.value_type):
         return pa.list_(pa.float64())
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, blend_type(f.type)) for f in kind])
@@ -68,9 +85,11 @@ def blend(left: pa.Array, right: pa.Array, share: Floats, *, spherical: bool = F
     kind = left.type
     if spherical and _is_quaternion(kind):
         return _slerp_column(left, right, share)
-    if _is_number(kind):
-        return _masked(_lerp(_floats(left), _floats(right), share), _either_null(left, right))
-    if _is_list(kind) and _is_number(kind.value_type):
+    if _is_numeric(kind):
+        return _masked(
+            _lerp(_as_float64(left), _as_float64(right), share), _either_null(left, right)
+        )
+    if _is_list(kind) and _is_numeric(kind.value_type):
         return _blend_lists(left, right, share)
     if pa.types.is_struct(kind):
         null = _either_null(left, right)
@@ -87,21 +106,26 @@ def blend(left: pa.Array, right: pa.Array, share: Floats, *, spherical: bool = F
 
 
 def _lerp(left: Floats, right: Floats, share: Floats) -> Floats:
+    """Interpolate linearly, element by element; where the share is 0, exactly the left value."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(share == 0, left, left + (right - left) * share)
 
 
-def _floats(column: pa.Array) -> Floats:
+def _as_float64(column: pa.Array) -> Floats:
+    """A column as float64 for numpy; nulls become NaN, so callers mask them separately."""
     values = column.cast(pa.float64(), safe=False)
     return np.asarray(values.fill_null(float("nan")).to_numpy(zero_copy_only=False), np.float64)
 
 
 def _either_null(left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
+    """Per row: whether one of the two values is null, so that there is nothing to interpolate."""
     null = pc.or_(left.is_null(), right.is_null())
     return np.asarray(null.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _masked(values: Floats, null: NDArray[np.bool_]) -> pa.Array:
+    """Floats as an Arrow array, null where `null` is set; no mask is stored where nothing is
+    null."""
     return pa.array(values, pa.float64(), mask=null if null.any() else None)
 
 
@@ -129,7 +153,7 @@ def _blend_lists(left: pa.Array, right: pa.Array, share: Floats) -> pa.Array:
     weight = np.where(alike, np.repeat(share, lengths), 0.0)
     empty = np.asarray(first.is_null().to_numpy(zero_copy_only=False), np.bool_)
     gone = np.asarray(second.is_null().to_numpy(zero_copy_only=False), np.bool_) & alike
-    made = _masked(_lerp(_floats(first), _floats(second), weight), empty | gone)
+    made = _masked(_lerp(_as_float64(first), _as_float64(second), weight), empty | gone)
     mask = pa.array(null) if null.any() else None
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, mask=mask)
 
@@ -137,7 +161,7 @@ def _blend_lists(left: pa.Array, right: pa.Array, share: Floats) -> pa.Array:
 def _quaternions(column: pa.Array) -> tuple[Floats, NDArray[np.bool_]]:
     """An array of (n, 4) and which rows are no quaternion of four numbers."""
     if pa.types.is_struct(column.type):
-        parts = [_floats(pc.struct_field(column, name)) for name in "xyzw"]
+        parts = [_as_float64(pc.struct_field(column, name)) for name in "xyzw"]
         null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
         out = np.stack(parts, axis=1)
         return out, null | np.isnan(out).any(axis=1)
@@ -146,11 +170,16 @@ def _quaternions(column: pa.Array) -> tuple[Floats, NDArray[np.bool_]]:
     position = np.where(bad[:, None], 0, starts[:, None] + np.arange(4))
     mask = np.repeat(bad, 4)
     taken = values.take(pa.array(position.ravel(), mask=mask))
-    out = _floats(taken).reshape(-1, 4)
+    out = _as_float64(taken).reshape(-1, 4)
     return out, bad | np.isnan(out).any(axis=1)
 
 
 def _slerp_column(left: pa.Array, right: pa.Array, share: Floats) -> pa.Array:
+    """Interpolate a column of quaternions; the layout of the input (struct or list) is kept.
+
+    A row where either side is not a quaternion of four numbers becomes null. Where the share is 0
+    the left value is taken as it is, so that a message exactly at the point is not renormalised.
+    """
     first, no_first = _quaternions(left)
     second, no_second = _quaternions(right)
     null = no_first | no_second
@@ -171,7 +200,17 @@ NEARLY_PARALLEL = 1 - 1e-9
 
 
 def _slerp(first: Floats, second: Floats, share: Floats) -> Floats:
-    """Spherical interpolation of unit quaternions along the shorter arc."""
+    """Spherical interpolation of unit quaternions along the shorter arc.
+
+    q and -q are the same rotation: where the cosine is negative, the second one is negated, which
+    makes the arc the shorter one. Nearly parallel ones are interpolated on a straight line and
+    normalised.
+
+    Args:
+        first: Unit quaternions (x, y, z, w), shape (n, 4).
+        second: Likewise.
+        share: How far each row is on the way, from 0 to 1.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         cosine = np.einsum("ij,ij->i", first, second)
         second = np.where((cosine < 0)[:, None], -second, second)
@@ -188,10 +227,11 @@ def _slerp(first: Floats, second: Floats, share: Floats) -> Floats:
 
 def aggregate_type(kind: pa.DataType) -> pa.DataType:
     """The type of a column after an aggregate: numbers become float64; else the newest value."""
-    return pa.float64() if _is_number(kind) else kind
+    return pa.float64() if _is_numeric(kind) else kind
 
 
 MEAN, SMALLEST, LARGEST = range(3)
+"""The aggregates as `_fold_spans` tells them apart."""
 _FUNCTIONS = {"mean": MEAN, "min": SMALLEST, "max": LARGEST}
 
 
@@ -210,10 +250,10 @@ def aggregate(
         An array of `aggregate_type(kind)`; nulls and NaN in a span are left out.
     """
     begin, end = spans
-    if not _is_number(kind):
+    if not _is_numeric(kind):
         return take(np.where(end > begin, end - 1, -1))
     low, high = (int(begin.min()), int(end.max())) if len(begin) else (0, 0)
-    values = _floats(take(np.arange(low, high)))
+    values = _as_float64(take(np.arange(low, high)))
     out = np.full(len(begin), np.nan)
     _fold_spans(values, begin - low, end - low, _FUNCTIONS[name], out)
     return _masked(out, np.isnan(out))
@@ -221,6 +261,15 @@ def aggregate(
 
 @kernel
 def _fold_spans(values: Floats, begin: Int64s, end: Int64s, function: int, out: Floats) -> None:
+    """Fold each span of `values` into `out`; a span without a number leaves its entry unchanged.
+
+    Args:
+        values: The numbers, NaN where there is none.
+        begin: First position of each span.
+        end: Position behind its last value.
+        function: `MEAN`, `SMALLEST` or `LARGEST`.
+        out: Filled, one entry per span.
+    """
     for span in range(len(begin)):
         count = 0
         total = 0.0

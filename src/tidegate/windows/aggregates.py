@@ -242,9 +242,13 @@ class Need(Enum):
     COUNT = "count"
     """How many values are not null."""
     SUM = "sum"
+    """Sum and count of a column."""
     EXTREMES = "extremes"
+    """Least and greatest value of a column, besides sum and count."""
     FIRST = "first"
+    """The value of the first row by (time, arrival)."""
     LAST = "last"
+    """The value of the last row."""
     FOLD = "fold"
     """The state of a user's `Fold`."""
 
@@ -257,9 +261,14 @@ class AggregateFunction:
     """
 
     need: Need = Need.ROWS
+    """What it is worked out from. `ROWS` makes the stage buffer rows."""
 
     def is_incremental(self, kind: pa.DataType | None) -> bool:
-        """Whether it can be kept up to date for a column of this type (None: for whole rows)."""
+        """Whether it can be kept up to date for a column of this type (None: for whole rows).
+
+        Asked once per input schema; if any aggregate says no, the stage buffers rows for all of
+        them.
+        """
         if self.need in (Need.SUM, Need.EXTREMES):
             return kind is not None and storage_of(kind) is not None
         return self.need is not Need.ROWS
@@ -269,7 +278,14 @@ class AggregateFunction:
         raise NotImplementedError
 
     def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
-        """The results of these slots; null where there is no value."""
+        """The results of these slots; null where there is no value. Called when panes emit, if the
+        aggregate is incremental.
+
+        Args:
+            slots: the accumulators.
+            column: the input column; None for `count` of rows.
+            which: the slots, none of them without rows.
+        """
         raise NotImplementedError
 
     def over_rows(
@@ -280,7 +296,16 @@ class AggregateFunction:
         aggregate: Aggregate,
         kind: pa.DataType,
     ) -> pa.Array:
-        """The results of slots `which`; slot s has `values[edges[s]:edges[s + 1]]`, by time."""
+        """The results of slots `which`; slot s has `values[edges[s]:edges[s + 1]]`, by time. Called
+        when panes emit, if the aggregate is not incremental.
+
+        Args:
+            values: the column of all rows, those of a slot next to each other.
+            edges: where each slot begins, and the end of the last one.
+            which: the slots, none of them without rows.
+            aggregate: the settings, such as `q`.
+            kind: the type the result must have.
+        """
         raise NotImplementedError
 
 
@@ -359,17 +384,20 @@ class MeanOfValues(SumOfValues):
     """The sum divided by the count."""
 
     def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        """float64 for numbers; what Arrow makes of it for other types, or a ConfigError."""
         if kind is not None and is_number(kind) and storage_of(kind) is not None:
             return pa.float64()
         return ArrowFunction("mean").result_type(kind, column)
 
     def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        """The means of these slots; null without a value, or where the sum left 64 bits."""
         sums = slots.sums[str(column)]
         mean = sums.total[which] / np.maximum(sums.n[which], 1)
         return pa.array(mean, mask=_without_sum(sums, which))
 
 
 def _without_sum(sums: Sums, which: Int64s) -> NDArray[np.bool_]:
+    """Which of these slots have no sum: no value at all, or a sum beyond 64 bits."""
     empty: NDArray[np.bool_] = sums.n[which] == 0
     return empty | sums.overflow[which] if len(sums.overflow) else empty
 
@@ -437,6 +465,7 @@ class LastValue(FirstValue):
     need = Need.LAST
 
     def finish(self, slots: Accumulators, column: str | None, which: Int64s) -> pa.Array:
+        """The values of the last rows of these slots."""
         return slots.payload(str(column), which, last=True)
 
 
@@ -472,6 +501,7 @@ class ArrowFunction(AggregateFunction):
     """An aggregation that Arrow brings, such as `stddev` or `count_distinct`."""
 
     name: str
+    """As in `pyarrow.TableGroupBy.aggregate`."""
 
     def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
         try:
@@ -495,6 +525,7 @@ class ArrowFunction(AggregateFunction):
     ) -> pa.Array:
         slot = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
         table = pa.table({"slot": slot, "v": values})
+        # One thread, so that the order of sums, and so the floats, are the same in every run.
         made = table.group_by("slot", use_threads=False).aggregate([("v", self.name)])
         at = np.empty(len(edges) - 1, np.int64)
         at[made.column("slot").to_numpy()] = np.arange(made.num_rows)
@@ -509,7 +540,9 @@ class UserFunction(AggregateFunction):
     """A plain function of the user's: one call per window and group, never per row."""
 
     function: Callable[[pa.Array], Any]
+    """Called with the values of one window and group, sorted by time."""
     type: pa.DataType
+    """The Arrow type of what it returns."""
 
     def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
         return self.type
@@ -534,6 +567,7 @@ class UserFold(AggregateFunction):
     """A `Fold` of the user's."""
 
     fold: Fold
+    """The user's object; its states are kept in the accumulators."""
     need = Need.FOLD
 
     def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
@@ -556,7 +590,12 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def storage_of(kind: pa.DataType) -> str | None:
-    """How a column is accumulated: as `int` or `float` (64 bits), or not at all (None)."""
+    """How a column is accumulated: as `int` or `float` (64 bits), or not at all (None).
+
+    Args:
+        kind: the type of the column. Times and dates count as whole numbers; decimals, texts and
+            nested types are left to Arrow.
+    """
     types = pa.types
     if types.is_floating(kind):
         return "float"
@@ -587,19 +626,27 @@ class SlotPlan:
     first: tuple[str, ...]
     """Columns of which the first value is kept: keys, groups, `first`."""
     last: tuple[str, ...]
+    """Columns of which the last value is kept."""
     sums: tuple[SlotColumn, ...]
+    """Columns of numbers with sum, count and perhaps extremes."""
     counted: tuple[str, ...]
     """Columns of which only the values that are not null are counted."""
     folds: tuple[tuple[str, Fold, str], ...]
     """Folds of the user's: their key, themselves, their column."""
     counts_only: bool
-    """No first or last by time is asked for, so times need not be compared."""
+    """No column needs the first or last row by time, so times need not be compared."""
 
 
 def plan_slots(
     rows: pa.Schema, carried: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]]
 ) -> SlotPlan:
-    """What these aggregates need, besides the columns whose first value is carried along."""
+    """What these aggregates need, besides the columns whose first value is carried along.
+
+    Args:
+        rows: the schema of the rows.
+        carried: keys and groups, which are constant within a slot.
+        aggregates: output names and aggregates; those that are not incremental need nothing here.
+    """
     first, last = list(carried), []
     sums: dict[str, SlotColumn] = {}
     counted, folds = [], {}
@@ -637,7 +684,9 @@ class RowSlots(NamedTuple):
     """The slot of every row from number `first` on, or -1: see `kernels/any_order.py`."""
 
     slot: Int32s
+    """One entry per row; -1: the row joins none."""
     first: int
+    """The number of the row that entry 0 stands for."""
 
 
 @dataclass
@@ -645,8 +694,11 @@ class Accumulators:
     """The accumulators of all slots of one call."""
 
     plan: SlotPlan
+    """What has to be held."""
     size: int
+    """How many slots there are."""
     held: pa.RecordBatch | None = None
+    """The state's table of slots; None: it held none."""
     held_at: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     """For each of the first slots: its row of the table the state held, or -1."""
 
@@ -713,6 +765,7 @@ class Accumulators:
             _add_fold(fold, self.folds[key], moves, column)
 
     def _add_rows(self, moves: Steps | RowSlots, times: Int64s) -> None:
+        """Count the rows of every slot and find its first and last one."""
         plan = self.plan
         if isinstance(moves, Steps):
             fold_rows(moves, times, plan.counts_only, self.shift, self.rows)
@@ -722,6 +775,7 @@ class Accumulators:
             scatter_rows(moves.slot, part, plan.counts_only, number, self.rows)
 
     def _add_values(self, moves: Steps | RowSlots, column: SlotColumn) -> None:
+        """Add the values of one column to the sums of every slot."""
         values, sums = (
             _column_values(self.batch, column.name, column.storage),
             self.sums[column.name],
@@ -750,7 +804,13 @@ class Accumulators:
         fold_ints(moves, zeros, False, spare)
 
     def payload(self, name: str, which: Int64s, *, last: bool = False) -> pa.Array:
-        """The first (or last) value of a column, for these slots."""
+        """The first (or last) value of a column, for these slots.
+
+        Args:
+            name: a column of `plan.first` (or `plan.last`).
+            which: the slots, none of them without rows.
+            last: the value of the last row instead of the first.
+        """
         row = (self.rows.last_row if last else self.rows.first_row)[which]
         held = None
         if self.held is not None:
@@ -778,7 +838,13 @@ class Accumulators:
         return from_storage(made, kind)
 
     def store(self, which: Int64s, lane: Int32s, serial: Int64s) -> pa.RecordBatch:
-        """These slots as a table of the state."""
+        """These slots as a table of the state.
+
+        Args:
+            which: the slots.
+            lane: the lane of each.
+            serial: the number of the window of each.
+        """
         columns: dict[str, Any] = {LANE: pa.array(lane), SERIAL: pa.array(serial)}
         for column, array in self._kept().items():
             columns[column] = pa.array(array[which])
@@ -793,6 +859,7 @@ class Accumulators:
 
 
 def _empty_sums(n: int, storage: str) -> Sums:
+    """Accumulators of `n` slots without values: sums 0, extremes at the far ends."""
     dtype: Any = np.int64 if storage == "int" else np.float64
     low, high = (_MAX, _MIN) if storage == "int" else (np.inf, -np.inf)
     return Sums(
@@ -811,6 +878,7 @@ def _add_fold(fold: Fold, states: list[Any], steps: Steps, column: pa.Array | No
             assert column is not None
             states[slot] = fold.add(states[slot], column.slice(first, last - first))
         elif what == Step.COPY:
+            # Merged into a new state rather than shared: a fold may change its state in place.
             states[slot] = fold.merge(fold.init(), states[first])
         else:
             states[slot] = fold.merge(states[slot], states[first])
@@ -841,6 +909,10 @@ def from_storage(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _column_values(rows: pa.RecordBatch | None, name: str, storage: str) -> Values:
+    """A column as the kernels read it; empty where there are no rows.
+
+    Nulls are filled with 0 and marked in `valid`, which is empty where there is none.
+    """
     if rows is None:
         dtype: Any = np.int64 if storage == "int" else np.float64
         return Values(as_readonly(np.zeros(0, dtype)), _NO_NULLS)

@@ -43,7 +43,7 @@ from tidegate.core.outcomes import (
 )
 from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
-from tidegate.windows.kernels.layout import Reason
+from tidegate.windows.kernels.layout import FiringReason
 from tidegate.windows.kinds import Adaptive, Fixed, WindowKind
 from tidegate.windows.memory import Memory, MemoryPolicy, MemoryTracker
 from tidegate.windows.rate import RateMonitor
@@ -56,19 +56,51 @@ __all__ = ["Log", "Spill", "Windows"]
 class Log(Protocol):
     """A write-ahead log: see `tidegate.windows.durable.WriteAheadLog`."""
 
-    def append(self, kind: str, body: bytes) -> None: ...
-    def acknowledge(self, deliveries: int) -> None: ...
-    def checkpoint(self, snapshot: bytes) -> None: ...
-    def load(self) -> tuple[bytes | None, list[tuple[str, bytes]], int]: ...
+    def append(self, kind: str, body: bytes) -> None:
+        """Write a call down before it is carried out; on disk when this returns.
+
+        Args:
+            kind: which call: `rows`, `watermark`, `wake`, `fire` or `flush`.
+            body: its arguments as bytes.
+        """
+
+    def acknowledge(self, deliveries: int) -> None:
+        """Note that further deliveries of the logged calls were accepted.
+
+        Args:
+            deliveries: how many, in the order in which they were made.
+        """
+
+    def checkpoint(self, snapshot: bytes) -> None:
+        """Forget all calls: the snapshot contains them, and all their deliveries were accepted.
+
+        Args:
+            snapshot: the state as bytes.
+        """
+
+    def load(self) -> tuple[bytes | None, list[tuple[str, bytes]], int]:
+        """The last snapshot (None: there is none), the calls since then in order, and how many of
+        their deliveries were accepted."""
 
 
 class Spill(Protocol):
     """A queue of rows on disk: see `tidegate.windows.durable.SpillStore`."""
 
-    def put(self, body: bytes) -> None: ...
-    def first(self) -> bytes | None: ...
-    def drop_first(self) -> None: ...
-    def __len__(self) -> int: ...
+    def put(self, body: bytes) -> None:
+        """Add a collection at the end.
+
+        Args:
+            body: the collection as bytes.
+        """
+
+    def first(self) -> bytes | None:
+        """The oldest collection, which stays until `drop_first`; None: there is none."""
+
+    def drop_first(self) -> None:
+        """Remove the oldest collection, once its rows are in the windows."""
+
+    def __len__(self) -> int:
+        """How many collections wait."""
 
 
 FIRST_PAUSE_S = 0.02
@@ -323,6 +355,15 @@ class Windows:
         ]
 
     def _admit(self, piece: Collection) -> list[Outcome]:
+        """Take a collection in, or spill or refuse it.
+
+        First pending deliveries are offered again, then open windows are flushed (not with
+        `reject`); what still does not fit is spilled, waits, or is returned as dropped, as the
+        policy says.
+
+        Args:
+            piece: small against the budget, see `_pieces`.
+        """
         size = int(piece.rows.nbytes)
         policy = self.memory.policy
         if not self._room(size):
@@ -361,6 +402,8 @@ class Windows:
         return True
 
     def _room(self, size: int) -> bool:
+        """Whether `size` more bytes fit below the mark at which windows are flushed, and no
+        component is over its own budget."""
         self._measure()
         return self.tracker.used + size <= self.memory.limit and not self.tracker.over()
 
@@ -379,6 +422,7 @@ class Windows:
         return out
 
     def _measure(self) -> None:
+        """Tell the tracker what is held now: rows and pending deliveries, open windows, rates."""
         levels = self.operator.metrics(self._state)
         # What a call returned is in the caller's hands, unless they acknowledge by hand.
         mine = 0 if self._manual or self._emit is not None else self._returned
@@ -403,7 +447,7 @@ class Windows:
         elif kind == "wake":
             made = self._chain.wake(states, int(body))
         elif kind == "fire":
-            made = self.operator.fire_open_windows(self._state, None, Reason.MEMORY_PRESSURE)
+            made = self.operator.fire_open_windows(self._state, None, FiringReason.MEMORY_PRESSURE)
         else:
             made = self._chain.flush(states)
         data = [item for item in made if isinstance(item, Collection)]
@@ -434,6 +478,7 @@ class Windows:
         return True
 
     def _accept_returned(self) -> None:
+        """Without `emit` or `manual`: the next call accepts what the one before returned."""
         if not self._manual and self._emit is None and self._returned:
             count, self._returned = self._returned, 0
             for _ in range(count):
@@ -441,6 +486,8 @@ class Windows:
             self._accepted(count)
 
     def _accepted(self, count: int) -> None:
+        """Note accepted deliveries in the log; write a checkpoint where nothing is pending and no
+        window is open, or enough calls were logged."""
         if count == 0:
             return
         self._measure()

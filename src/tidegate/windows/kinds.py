@@ -269,7 +269,8 @@ class LookBack(WindowKind):
 @dataclass(frozen=True)
 class CountWindow(WindowKind):
     """Every `rows` rows of a key, closed by arrivals only; start and end are its first and last
-    row times. (`AfterCount` is the trigger that fires after so many rows of any window.)
+    row times. (`AfterCount` is the trigger that fires after a number of rows in any kind of
+    window.)
 
     >>> CountWindow(100)
     CountWindow(rows=100)

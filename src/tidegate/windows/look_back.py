@@ -23,8 +23,8 @@ from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, WAITS
 from tidegate.core.outcomes import Collection, Int32s, Int64s
 from tidegate.core.state import State
 from tidegate.core.time import MAX_NS, UNSET
-from tidegate.windows.kernels.layout import Reason, Timing
-from tidegate.windows.results import Emits, Emitted, Plan, emit_rows
+from tidegate.windows.kernels.layout import FiringReason, Timing
+from tidegate.windows.results import Emits, Emitted, OutputPlan, emit_rows
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RowWindows:
     def add(
         self,
         state: State,
-        plan: Plan,
+        plan: OutputPlan,
         collection: Collection,
         rows: pa.RecordBatch,
         late: NDArray[np.bool_],
@@ -79,7 +79,7 @@ class RowWindows:
             return None
         return self._emit(state, plan, np.flatnonzero(_waits(held)))
 
-    def advance(self, state: State, plan: Plan) -> tuple[Emits, Emitted] | None:
+    def advance(self, state: State, plan: OutputPlan) -> tuple[Emits, Emitted] | None:
         """The watermark has moved: emit what is complete, let go of what no window can reach.
 
         Args:
@@ -95,7 +95,9 @@ class RowWindows:
         self._release(state)
         return emitted
 
-    def flush(self, state: State, plan: Plan, lanes: Int32s | None) -> tuple[Emits, Emitted] | None:
+    def flush(
+        self, state: State, plan: OutputPlan, lanes: Int32s | None
+    ) -> tuple[Emits, Emitted] | None:
         """The end of these lanes (or all): emit every window that waits.
 
         Args:
@@ -115,7 +117,12 @@ class RowWindows:
         return emitted
 
     def hold_back(self, state: State, limit: Int64s) -> None:
-        """Lower `limit` below the earliest row that is still to leave with a window."""
+        """Lower `limit` below the earliest row that is still to leave with a window.
+
+        Args:
+            state: of the stage.
+            limit: changed: per lane, the watermark that may be handed on.
+        """
         held = state.tables["rows"]
         if held is None:
             return
@@ -130,8 +137,14 @@ class RowWindows:
         held = state.tables["rows"]
         return 0 if held is None else int(_waits(held).sum())
 
-    def _emit(self, state: State, plan: Plan, due: Int64s) -> tuple[Emits, Emitted]:
-        """Emit the windows of these rows per lane: by arrival without `ahead`, else by time."""
+    def _emit(self, state: State, plan: OutputPlan, due: Int64s) -> tuple[Emits, Emitted]:
+        """Emit the windows of these rows per lane: by arrival without `ahead`, else by time.
+
+        Args:
+            state: of the stage; the rows are marked as no longer waiting.
+            plan: of the rows.
+            due: indices into the state's table `rows`.
+        """
         held = state.tables["rows"]
         assert held is not None
         lane = held.column(LANE).to_numpy().astype(np.int64)
@@ -142,7 +155,7 @@ class RowWindows:
         else:
             due = due[np.lexsort((serial[due], lane[due]))]
         by = np.lexsort((serial, time, lane))
-        # LaneState apart by rank: a range of one lane never reaches into the next.
+        # Ranks are by lane first, so a range of one lane never reaches into the next.
         low, high = time[due] - self.back, time[due] + self.ahead
         first = _rank(lane[by], time[by], lane[due], low, right=False)
         last = _rank(lane[by], time[by], lane[due], high, right=True)
@@ -153,7 +166,7 @@ class RowWindows:
             row, emit = row[arrived], emit[arrived]
         start = np.where((low < 0) & (time[due] >= 0), 0, low)  # no window reaches before 1970
         zero = np.zeros(len(due), np.int64)
-        mask = np.full(len(due), Reason.ROW, np.int64)
+        mask = np.full(len(due), FiringReason.ROW, np.int64)
         on_time, final = np.full(len(due), Timing.ON_TIME, np.int64), np.ones(len(due), np.bool_)
         emits = Emits(
             lane[due], start, high, serial[due], zero, zero, mask, on_time, final, time[due]
@@ -192,7 +205,15 @@ def _waits(held: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _rank(lanes: Int64s, times: Int64s, lane: Int64s, time: Int64s, *, right: bool) -> Int64s:
-    """Where (lane, time) stands among pairs sorted by lane then time."""
+    """Where (lane, time) would be inserted among pairs sorted by lane, then time.
+
+    Args:
+        lanes: of the sorted pairs.
+        times: of the sorted pairs.
+        lane: of the pairs to find.
+        time: of the pairs to find.
+        right: behind equal pairs instead of before them.
+    """
     n = len(lanes)
     both_lane = np.concatenate([lanes, lane])
     both_time = np.concatenate([times, time])

@@ -113,6 +113,7 @@ class Memory:
         object.__setattr__(self, "components", parts)
 
     def settings(self) -> dict[str, Any]:
+        """The settings as plain values, for `explain()` and snapshots."""
         assert isinstance(self.policy, MemoryPolicy)
         return {
             "budget": self.budget,

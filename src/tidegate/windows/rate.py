@@ -31,7 +31,7 @@ JUMP = 2.0
 
 
 @lean_kernel
-def bucket_of(t: Int, width: Int) -> Int:
+def rate_bucket(t: Int, width: Int) -> Int:
     """Buckets are (k * width, (k + 1) * width], so that (now - window, now] is whole buckets."""
     return -(-t // width) - 1
 
@@ -40,7 +40,7 @@ def bucket_of(t: Int, width: Int) -> Int:
 def rate_record(ring: Int64s, head: Int64s, t: Int, count: Int, width: Int) -> None:
     """Count rows at time t. `head` is (newest bucket, start time, rows ever), unset at first."""
     n = len(ring)
-    b = bucket_of(t, width)
+    b = rate_bucket(t, width)
     if head[2] <= 0:
         head[2] = 0
         head[0] = b
@@ -63,8 +63,8 @@ def rate_at(ring: Int64s, head: Int64s, now: Int, width: Int, window: Int) -> An
     if head[2] <= 0 or now <= head[1]:
         return 0.0
     span = min(window, now - head[1])
-    oldest = bucket_of(now - window, width)
-    newest = min(bucket_of(now, width), head[0])
+    oldest = rate_bucket(now - window, width)
+    newest = min(rate_bucket(now, width), head[0])
     inside = 0.0
     for b in range(max(oldest, head[0] - n + 1), newest + 1):
         if b == oldest:

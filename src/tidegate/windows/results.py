@@ -1,7 +1,7 @@
 """What comes out of a window stage: its columns, the rows of an emission, and windows as objects.
 
-How to read this file: `Plan` is worked out once per input schema and says which columns come out
-and what has to be kept for them. `Emits` are the emissions of one call. `emit_slots` and
+How to read this file: `OutputPlan` is worked out once per input schema and says which columns come
+out and what has to be kept for them. `Emits` are the emissions of one call. `emit_slots` and
 `emit_rows` make output rows of them, from accumulators or from buffered rows; `retract` puts the
 rows that are taken back before them. `outputs` turns delivered tables into `WindowOutput` objects.
 """
@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError
 from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, column_type, plan_slots
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.any_order import Slots
-from tidegate.windows.kernels.layout import Reason, Step, Steps, Timing
+from tidegate.windows.kernels.layout import FiringReason, Step, Steps, Timing
 
 __all__ = ["WindowOutput", "WindowStats", "outputs"]
 
@@ -57,21 +57,27 @@ LANE_STRIDE = np.int64(1) << 32
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class OutputPlan:
     """Columns in, columns out, and what has to be kept for it."""
 
     rows: pa.Schema
+    """The schema of the rows that come, without metadata."""
     written: bytes
     """The same as bytes: it travels with the state."""
     widened: pa.Schema
     """The rows with the column of their sizes, where statistics ask for it."""
     keys: tuple[str, ...]
+    """Columns that are constant per key; part of `window_id`."""
     group_by: tuple[str, ...]
+    """Columns that divide a window in the output; empty without aggregates."""
     carried: tuple[str, ...]
     """Keys and groups, which are constant within a slot."""
     aggregates: tuple[tuple[str, Aggregate], ...]
+    """Output columns and how they are worked out, those of statistics included."""
     stat_aggregates: tuple[tuple[str, Aggregate], ...]
+    """Those of statistics alone."""
     stats: tuple[str, ...]
+    """The names of the statistics, `duration_ns` included; empty without `stats`."""
     aggregated: bool
     """One row per window and group leaves; otherwise the rows themselves."""
     buffered: bool
@@ -79,24 +85,33 @@ class Plan:
     sized: bool
     """The bytes of rows matter."""
     slots: SlotPlan
+    """What the accumulators have to hold."""
     output: pa.Schema
+    """The schema of the rows that leave."""
     own: dict[str, str]
     """Our columns by the names they have in the output: another if the user has that one."""
     deduplicate_by: str | None
+    """Of the rows of a pane with equal values here only the first counts; None: all do."""
     numbered: bool
     """Identifiers contain the serial number of the window."""
     names: tuple[str, ...]
     """Of the stage's triggers, by bit."""
 
     def trigger_name(self, mask: int) -> str:
-        """The names of the triggers in a fired mask."""
+        """The names of the triggers in a fired mask, joined by ` & `: the stage's own, then our
+        reasons.
+
+        Args:
+            mask: bits of the stage's triggers and `FiringReason`.
+        """
         own = [name for bit, name in enumerate(self.names) if mask >> bit & 1]
-        ours = [reason.name.lower() for reason in Reason if mask & reason]
+        ours = [reason.name.lower() for reason in FiringReason if mask & reason]
         return " & ".join(own + ours)
 
 
 class Wanted(NamedTuple):
-    """The settings of a stage that decide what comes out."""
+    """The settings of a stage that decide what comes out; fields as in `Window` and
+    `OutputPlan`."""
 
     keys: tuple[str, ...]
     group_by: tuple[str, ...]
@@ -110,8 +125,12 @@ class Wanted(NamedTuple):
     names: tuple[str, ...]
 
 
-def make_plan(rows: pa.Schema, wanted: Wanted) -> Plan:
+def make_plan(rows: pa.Schema, wanted: Wanted) -> OutputPlan:
     """What a stage with these settings does with rows of this schema.
+
+    Args:
+        rows: the schema of the rows, without metadata.
+        wanted: the settings.
 
     Raises:
         ConfigError: a column is missing or of the wrong type, or two would have one name.
@@ -157,7 +176,7 @@ def make_plan(rows: pa.Schema, wanted: Wanted) -> Plan:
         or not all(aggregate.is_incremental(widened) for _, aggregate in every)
     )
     accumulated = every if aggregated else stat_aggregates
-    return Plan(
+    return OutputPlan(
         rows=rows,
         written=bytes(rows.serialize()),
         widened=widened,
@@ -217,7 +236,14 @@ def row_bytes(rows: pa.RecordBatch, column: str | None) -> Int64s:
 
 
 def value_bytes(values: pa.Array) -> Int64s | int:
-    """The bytes of every value; one number where all have the same."""
+    """The bytes of every value; one number where all have the same.
+
+    Fixed-width types count their width, at least 1; what they contain counts for texts, lists, maps
+    and structs; dictionary values count as the value they stand for.
+
+    Args:
+        values: a column.
+    """
     kind, types = values.type, pa.types
     if types.is_dictionary(kind):
         sizes = value_bytes(values.dictionary)
@@ -261,13 +287,19 @@ class Emits(NamedTuple):
     """Emissions of windows, in order: one entry of each array per emission."""
 
     lane: Int64s
+    """The key."""
     start: Int64s
+    """Start of the window, in ns."""
     end: Int64s
+    """Its end, in ns."""
     serial: Int64s
+    """Its number within the lane."""
     pane: Int64s
+    """The number of this emission of the window, from 0."""
     revision: Int64s
+    """How often the window was emitted again after it had been complete."""
     mask: Int64s
-    """Why: bits of triggers and `Reason`."""
+    """Why: bits of triggers and `FiringReason`."""
     timing: Int64s
     """`Timing`: before the window was complete, by its completion, or after."""
     final: NDArray[np.bool_]
@@ -280,14 +312,24 @@ class Emitted(NamedTuple):
     """Output rows, the emission each belongs to (ascending), and their times."""
 
     rows: pa.RecordBatch
+    """Rows of the schema `OutputPlan.output`."""
     emit: Int64s
+    """Index into the arrays of `Emits`."""
     time: Int64s
+    """The event time of each row for the stages behind."""
 
 
 def emit_slots(
-    plan: Plan, slots: Accumulators, emits: Emits, which: Int64s, emit: Int64s
+    plan: OutputPlan, slots: Accumulators, emits: Emits, which: Int64s, emit: Int64s
 ) -> tuple[pa.RecordBatch, Int64s]:
     """Make aggregated rows: slot `which[i]` belongs to emission `emit[i]`.
+
+    Args:
+        plan: of the stage.
+        slots: the accumulators.
+        emits: the emissions.
+        which: the slots to emit.
+        emit: the emission of each.
 
     Returns:
         The rows with the emission each belongs to, in the order of emission, then of group values.
@@ -304,9 +346,21 @@ def emit_slots(
     return _output_batch(plan, columns), emit
 
 
-def emit_rows(plan: Plan, emits: Emits, held: pa.RecordBatch, row: Int64s, emit: Int64s) -> Emitted:
-    """Make output from buffered rows: row `row[i]` of `held` belongs to emission `emit[i]`, and
-    `emit` does not descend."""
+def emit_rows(
+    plan: OutputPlan, emits: Emits, held: pa.RecordBatch, row: Int64s, emit: Int64s
+) -> Emitted:
+    """Make output from buffered rows: row `row[i]` of `held` belongs to emission `emit[i]`.
+
+    Rows leave by emission, then time, then arrival. Duplicates are removed per emission, after
+    sorting, so that the earliest one stays.
+
+    Args:
+        plan: of the stage.
+        emits: the emissions.
+        held: the state's table of rows.
+        row: indices into it; a row may be in several emissions.
+        emit: the emission of each; must not descend.
+    """
     times = held.column(TIME).to_numpy()
     order = np.lexsort((times[row], emit))
     row, emit = row[order], emit[order]
@@ -333,9 +387,28 @@ def emit_rows(plan: Plan, emits: Emits, held: pa.RecordBatch, row: Int64s, emit:
 
 
 def _aggregate_rows(
-    plan: Plan, emits: Emits, rows: pa.RecordBatch, times: Int64s, emit: Int64s, *, grouped: bool
+    plan: OutputPlan,
+    emits: Emits,
+    rows: pa.RecordBatch,
+    times: Int64s,
+    emit: Int64s,
+    *,
+    grouped: bool,
 ) -> tuple[pa.RecordBatch, Int64s]:
-    """Aggregates of rows sorted by (emission, time): the same kernels as the incremental ones."""
+    """Aggregates of rows sorted by (emission, time): the same kernels as the incremental ones.
+
+    Args:
+        plan: of the stage.
+        emits: the emissions.
+        rows: the rows.
+        times: their times.
+        emit: the emission of each row.
+        grouped: make whole output rows, one per emission and group; otherwise the statistics alone,
+            one row per emission.
+
+    Returns:
+        The rows, and the emission of each.
+    """
     n = len(emits.lane)
     edges = np.searchsorted(emit, np.arange(n + 1))
     filled = np.flatnonzero(edges[1:] > edges[:-1])
@@ -380,7 +453,7 @@ def _aggregate_rows(
 
 
 def window_columns(
-    plan: Plan, emits: Emits, emit: Int64s, carried: dict[str, pa.Array]
+    plan: OutputPlan, emits: Emits, emit: Int64s, carried: dict[str, pa.Array]
 ) -> dict[str, pa.Array]:
     """The columns that say which window a row is of.
 
@@ -422,7 +495,7 @@ def window_columns(
     return {name: values.take(which) for name, values in out.items()}
 
 
-def _order_of_slots(plan: Plan, slots: Accumulators, which: Int64s, emit: Int64s) -> Int64s:
+def _order_of_slots(plan: OutputPlan, slots: Accumulators, which: Int64s, emit: Int64s) -> Int64s:
     """Slots by emission, then by the values of their groups (null last)."""
     if not plan.group_by or len(which) < 2:
         return np.argsort(emit, kind="stable")
@@ -438,12 +511,14 @@ def _order_of_slots(plan: Plan, slots: Accumulators, which: Int64s, emit: Int64s
         return np.argsort(emit, kind="stable")
 
 
-def _add_duration(plan: Plan, columns: dict[str, Any], emits: Emits, emit: Int64s) -> None:
+def _add_duration(plan: OutputPlan, columns: dict[str, Any], emits: Emits, emit: Int64s) -> None:
+    """With `stats`, add the length of the window as a column."""
     if plan.stats:
         columns[plan.own["duration_ns"]] = pa.array(emits.end[emit] - emits.start[emit])
 
 
-def _output_batch(plan: Plan, columns: dict[str, Any]) -> pa.RecordBatch:
+def _output_batch(plan: OutputPlan, columns: dict[str, Any]) -> pa.RecordBatch:
+    """The columns in the order of the output schema."""
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in plan.output.names], schema=plan.output
     )
@@ -454,10 +529,17 @@ def no_slots() -> Slots:
     return Slots(*np.zeros((3, 0), np.int64))
 
 
-def retract(plan: Plan, state: State, emits: Emits, made: Emitted) -> Emitted:
+def retract(plan: OutputPlan, state: State, emits: Emits, made: Emitted) -> Emitted:
     """Put before every emission of a window the rows of its previous one, marked as taken back.
 
-    The rows of the last emission of every window are kept in the state's table `sent`.
+    The rows of the last emission of every window are kept in the state's table `sent`. A window may
+    be emitted several times in one call; then the second takes back the first.
+
+    Args:
+        plan: of the stage.
+        state: of the stage; `sent` is replaced.
+        emits: the emissions of this call, in order.
+        made: their rows.
     """
     keys = emits.lane * LANE_STRIDE + emits.serial
     lane, serial = emits.lane[made.emit].astype(np.int32), emits.serial[made.emit]
@@ -483,6 +565,8 @@ def retract(plan: Plan, state: State, emits: Emits, made: Emitted) -> Emitted:
         owner += [np.full(len(before) + len(now), number)]
         last[key] = number
     result = both.take(pa.array(np.concatenate(chosen)))
+    # Keep the rows of the newest emission only: those of windows not emitted now have -1 on both
+    # sides.
     latest = np.array([last.get(int(key), -1) for key in key_of.tolist()], np.int64)
     state.tables["sent"] = both.filter(pa.array(of == latest))
     times = result.column(TIME).to_numpy()

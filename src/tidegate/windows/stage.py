@@ -59,17 +59,17 @@ from tidegate.windows.kernels.layout import (
     STACK,
     Call,
     Family,
+    FiringReason,
+    KernelRows,
     LaneState,
     LateRows,
     Panes,
-    Reason,
-    Rows,
+    RowVerdict,
     Settings,
     Step,
     Steps,
     Timing,
     Totals,
-    Verdict,
     Verdicts,
     empty_steps,
 )
@@ -92,7 +92,7 @@ from tidegate.windows.results import (
     LANE_STRIDE,
     Emits,
     Emitted,
-    Plan,
+    OutputPlan,
     Wanted,
     emit_rows,
     emit_slots,
@@ -133,11 +133,11 @@ COUNTERS = (
 """The columns of the state's array `counters`."""
 
 NOT_PLACED = (
-    (Verdict.DISCARDED, "late", "late_dropped_count"),
-    (Verdict.TOO_LARGE, "too_large", "too_large_count"),
-    (Verdict.REFUSED, "memory_pressure", "rejected_count"),
-    (Verdict.OUTSIDE, "no_open_window", "outside_count"),
-    (Verdict.OUT_OF_RANGE, "time_out_of_range", "outside_count"),
+    (RowVerdict.DISCARDED, "late", "late_dropped_count"),
+    (RowVerdict.TOO_LARGE, "too_large", "too_large_count"),
+    (RowVerdict.REFUSED, "memory_pressure", "rejected_count"),
+    (RowVerdict.OUTSIDE, "no_open_window", "outside_count"),
+    (RowVerdict.OUT_OF_RANGE, "time_out_of_range", "outside_count"),
 )
 """Rows that are dropped: the reason they leave with, and the counter they count in."""
 
@@ -154,7 +154,9 @@ class Given(NamedTuple):
     """The rows of a collection, as they are applied to the state."""
 
     rows: pa.RecordBatch
+    """The rows, with the column of their sizes where statistics need it."""
     times: Int64s
+    """Event times, also for `Fixed` windows."""
     late: NDArray[np.bool_] | None
     """Which rows joined a window late; None: none did."""
 
@@ -164,7 +166,9 @@ class WindowDecision:
     """The arrays of one kernel call, and what it decided."""
 
     call: Call
+    """Panes and lists; the kernel writes into them."""
     settings: Settings
+    """The settings of this call."""
     n_held: int
     """Panes that the state held; those behind them are new."""
     partitions: dict[str, pa.Array] = field(default_factory=dict)
@@ -219,13 +223,13 @@ class WindowDecision:
         """
         p, fired, settings = self.call.panes, self.call.fires, self.settings
         mask, timing = p.fired[fired], p.timing[fired]
-        final = (mask & (Reason.SHUTDOWN | Reason.FORGOTTEN)) != 0
+        final = (mask & (FiringReason.SHUTDOWN | FiringReason.FORGOTTEN)) != 0
         if settings.family >= Family.EVERYTHING:
             final[:] = True
         elif settings.lateness == 0:
             final |= timing == Timing.ON_TIME
         elif self.late_trigger:  # what late firings left over, when the window expired
-            final |= mask == Reason.LATE
+            final |= mask == FiringReason.LATE
         return Emits(
             p.lane[fired], p.start[fired], p.end[fired], p.serial[fired],
             p.pane[fired], p.revision[fired], mask, timing, final,
@@ -297,11 +301,17 @@ class Window(Operator):
     event-time stage. Rows that break the promise are late."""
 
     mode: Accumulation = field(init=False, repr=False, compare=False)
+    """`accumulation`, or what follows from `late` where that is None."""
     program: TriggerProgram = field(init=False, repr=False, compare=False)
+    """The compiled triggers."""
     row_windows: RowWindows | None = field(init=False, repr=False, compare=False)
-    _plans: dict[Any, Plan] = field(init=False, repr=False, compare=False)
+    """The transitions of `LookBack`; None for every other kind."""
+    _plans: dict[Any, OutputPlan] = field(init=False, repr=False, compare=False)
+    """Plans by schema, and by the bytes of a schema: each is worked out once."""
     _settings: dict[bool, Settings] = field(init=False, repr=False, compare=False)
+    """Kernel settings without the wall time, by whether rows are buffered."""
     _open_schemas: dict[bytes, pa.Schema] = field(init=False, repr=False, compare=False)
+    """Schemas of the state's table of open windows, by the bytes of the rows' schema."""
 
     name: ClassVar[str] = "window"
     version: ClassVar[int] = 2
@@ -403,7 +413,7 @@ class Window(Operator):
         columns = (aggregate.column for _, aggregate in self.aggregates)
         return frozenset(filter(None, (*self.keys, *self.group_by, *named, *columns)))
 
-    def plan(self, rows: pa.Schema) -> Plan:
+    def plan(self, rows: pa.Schema) -> OutputPlan:
         """What this stage does with rows of this schema.
 
         Args:
@@ -430,14 +440,19 @@ class Window(Operator):
             found = self._plans[rows] = make_plan(rows.remove_metadata(), wanted)
         return found
 
-    def kernel_settings(self, plan: Plan, wall_ns: int) -> Settings:
+    def kernel_settings(self, plan: OutputPlan, wall_ns: int) -> Settings:
         """The settings as the kernels read them, for a call at this wall time."""
         base = self._settings.get(plan.buffered)
         if base is None:
             base = self._settings[plan.buffered] = self._make_settings(plan)
         return base._replace(wall=wall_ns)
 
-    def _make_settings(self, plan: Plan) -> Settings:
+    def _make_settings(self, plan: OutputPlan) -> Settings:
+        """The settings of all calls, but for the wall time.
+
+        Where overlapping windows are combined, the kernels work on sub-windows: the greatest common
+        divisor of size and step is the largest length of which both are multiples.
+        """
         values: dict[str, Any] = {**self.window.kernel_settings()}
         if self.combines:
             values["span"], values["stride"] = values["size"], values["step"]
@@ -472,6 +487,7 @@ class Window(Operator):
     def layout(self) -> Layout:
         arrays = {
             "watermark": Column(np.int64, (), UNSET),
+            # The watermark that was handed on, and the latest wall time; neither goes back.
             "handed": Column(np.int64, (), UNSET),
             "clock": Column(np.int64, (), UNSET),
             "serial": Column(np.int64),
@@ -571,11 +587,18 @@ class Window(Operator):
                 stage.advance(state, Watermark.at(1))
                 late = Late(rows, times, lane, times)
                 stage.process_late(state, late)
-                stage.fire_open_windows(state, None, Reason.FIRE)
+                stage.fire_open_windows(state, None, FiringReason.FIRE)
                 stage.wake(state, 10**18)
                 stage.flush(state)
 
     def metrics(self, state: State) -> dict[str, int | float]:
+        """Counters since the start, and what the state holds now.
+
+        Besides `COUNTERS`: `open_windows`, `rows_held`, `buffered_bytes` (rows),
+        `window_metadata_bytes` (open windows and accumulators); for adaptive windows `rate_bytes`
+        and `duration_ns` (mean over the keys; the largest int64 before the first row); with a
+        budget `memory_ratio` and `memory_level` (0: the first `Level`).
+        """
         totals = state.arrays["counters"].sum(axis=0)
         out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
         out["open_windows"] = state.rows("open")
@@ -606,6 +629,12 @@ class Window(Operator):
     # -- rows come --------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
+        """Decide the rows of a collection, and return the panes, late rows and dropped rows of
+        that.
+
+        With deadlines by the wall clock, what is due at the wall time of the collection is emitted
+        first.
+        """
         return self._process(state, collection, _NO_INTS)
 
     def process_late(self, state: State, late: Late) -> list[Outcome]:
@@ -622,6 +651,13 @@ class Window(Operator):
         return [Dropped(late.rows, late.time_ns, late.lane, why)]
 
     def _process(self, state: State, collection: Collection, marks: Int64s) -> list[Outcome]:
+        """`process`, for rows that come on time or late.
+
+        Args:
+            state: of this stage.
+            collection: the rows.
+            marks: the watermark each row was late for; empty for rows that come on time.
+        """
         state.grow(int(collection.lane.max()) + 1)
         wall = self._wall(state, collection.wall_ns)
         out: list[Outcome] = []
@@ -634,6 +670,7 @@ class Window(Operator):
             return out + self._process_row_windows(state, plan, collection, marks)
         n = rows.num_rows
         if plan.group_by and n > GROUPED_ROWS and not self.accepts_any_order:
+            # Rows are decided one after the other, so cutting here changes nothing.
             for start in range(0, n, GROUPED_ROWS):
                 part = slice(start, start + GROUPED_ROWS)
                 piece = Collection(
@@ -647,9 +684,20 @@ class Window(Operator):
         return out + self._decide_rows(state, plan, collection, marks, wall)
 
     def _decide_rows(
-        self, state: State, plan: Plan, collection: Collection, marks: Int64s, wall: int
+        self, state: State, plan: OutputPlan, collection: Collection, marks: Int64s, wall: int
     ) -> list[Outcome]:
-        """Decide rows one after the other, in as few kernel calls as there is room for."""
+        """Decide rows one after the other, in as few kernel calls as there is room for.
+
+        Args:
+            state: of this stage.
+            plan: of the rows.
+            collection: the rows.
+            marks: as for `_process`.
+            wall: the wall time of the call.
+
+        Returns:
+            The emitted panes, then rows that joined no window.
+        """
         out: list[Outcome] = []
         rows, n = collection.rows, collection.rows.num_rows
         given = self._kernel_rows(plan, collection, marks, wall)
@@ -662,13 +710,16 @@ class Window(Operator):
         while first < n:
             decision, first = self._assign(state, plan, settings, rows, given, verdicts, first)
             late = None
-            if plan.buffered and (verdicts.status == Verdict.PLACED_LATE).any():
-                late = verdicts.status == Verdict.PLACED_LATE
+            if plan.buffered and (verdicts.status == RowVerdict.PLACED_LATE).any():
+                late = verdicts.status == RowVerdict.PLACED_LATE
             out += self._apply(state, plan, decision, Given(rows, collection.time_ns, late))
         return out + self._refused(state, collection, verdicts)
 
-    def _kernel_rows(self, plan: Plan, collection: Collection, marks: Int64s, wall: int) -> Rows:
-        """The collection as the kernels read it."""
+    def _kernel_rows(
+        self, plan: OutputPlan, collection: Collection, marks: Int64s, wall: int
+    ) -> KernelRows:
+        """The collection as the kernels read it: conditions evaluated, sizes measured if a setting
+        needs them, and for `Fixed` windows the wall time in place of the rows' own."""
         rows, times = collection.rows, collection.time_ns
         if isinstance(self.window, Fixed):
             times = np.full(rows.num_rows, wall, np.int64)
@@ -678,7 +729,7 @@ class Window(Operator):
         if isinstance(self.window, StateWindow):
             opens = as_readonly(condition_holds(self.window.open, rows, "open"))
             emits = as_readonly(condition_holds(self.window.emit, rows, "emit"))
-        return Rows(
+        return KernelRows(
             as_readonly(collection.lane),
             as_readonly(times),
             sizes,
@@ -692,16 +743,31 @@ class Window(Operator):
     def _assign(
         self,
         state: State,
-        plan: Plan,
+        plan: OutputPlan,
         settings: Settings,
         batch: pa.RecordBatch,
-        rows: Rows,
+        rows: KernelRows,
         verdicts: Verdicts,
         first: int,
     ) -> tuple[WindowDecision, int]:
-        """Let the kernel of this kind of window decide rows from `first` on."""
+        """Let the kernel of this kind of window decide rows from `first` on.
+
+        Args:
+            state: of this stage.
+            plan: of the rows.
+            settings: of the call.
+            batch: the rows, for the partitions of state windows.
+            rows: the same as the kernels read them.
+            verdicts: filled by the kernel.
+            first: the row to begin with.
+
+        Returns:
+            What was decided, and the first row that is still to be decided.
+        """
         n, lanes = len(rows.time) - first, kernel_lanes(state)
         if self.accepts_any_order and not plan.buffered and not plan.sized:
+            # Runs of rows are best where one lane comes in order; else a pane per row
+            # (`any_order.py`).
             mixed = bool(plan.group_by) or state.lanes > 1
             if not mixed:
                 settings = settings._replace(ascending=ascending(rows.time, 0))
@@ -734,9 +800,9 @@ class Window(Operator):
         if not status.any():
             return []
         out: list[Outcome] = []
-        late = np.isin(status, (Verdict.PLACED_LATE, Verdict.DISCARDED, Verdict.ASIDE))
+        late = np.isin(status, (RowVerdict.PLACED_LATE, RowVerdict.DISCARDED, RowVerdict.ASIDE))
         count_rows(state, "late_count", collection.lane[late])
-        aside = np.flatnonzero(status == Verdict.ASIDE)
+        aside = np.flatnonzero(status == RowVerdict.ASIDE)
         if len(aside):
             out.append(_late_rows(collection.take(aside), verdicts.behind[aside]))
             if self.late.lateness_ns:
@@ -753,6 +819,12 @@ class Window(Operator):
     # -- time passes ------------------------------------------------------------------------------
 
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        """Move the watermarks of lanes, emit the windows that this completes, and hand watermarks
+        on.
+
+        A watermark never goes back. `Fixed` windows pass it on and emit nothing: they live in wall
+        time.
+        """
         state.grow(int(watermark.lane.max()) + 1)
         marks = state.arrays["watermark"]
         if isinstance(self.window, Fixed):  # event time means nothing to windows of wall time
@@ -771,7 +843,15 @@ class Window(Operator):
     def _close(
         self, state: State, watermark: Int64s, before: Int64s | None, wall: int = 0
     ) -> list[Outcome]:
-        """Close what the watermark completes, per lane by end then start."""
+        """Close what the watermark completes, per lane by end then start.
+
+        Args:
+            state: of this stage.
+            watermark: the watermark of every lane.
+            before: where overlapping windows are combined: the watermarks before this call; else
+                None.
+            wall: the wall time of the call; 0 where none is known.
+        """
         held = state.tables["open"]
         if held is None:
             return []
@@ -782,6 +862,7 @@ class Window(Operator):
             # A sub-window matters as long as the watermark moves through windows above it.
             order = np.flatnonzero(now > before[lane])
         else:
+            # Spans are half-open, but a row exactly one gap later still belongs to a session.
             done = end - (self.window.family is not Family.SESSION)
             late = done + self.late.lateness_ns + 1
             expires = np.where(held.column("on_time").to_numpy() != 0, late, done)
@@ -795,7 +876,7 @@ class Window(Operator):
         if before is not None:
             combined = combine_sub_windows(
                 decision.trimmed().call.panes, decision.settings, before, watermark,
-                int(Reason.WATERMARK),
+                int(FiringReason.WATERMARK),
             )  # fmt: skip
             decision.alive = decision.call.panes.dead == 0
             return self._apply(state, plan, decision, None, combined)
@@ -826,6 +907,10 @@ class Window(Operator):
     # -- deadlines --------------------------------------------------------------------------------
 
     def wake_at(self, state: State) -> int | None:
+        """The wall time at which the next pane is due by `AfterTime`, a deadline or the end of a
+        `Fixed` window; None if none is. Deadlines at or before the stage's clock have been tried by
+        then: a trigger such as `AfterTime(...) & AfterCount(...)` need not have fired at its
+        deadline."""
         held = state.tables["open"]
         intervals = self._intervals()
         fixed = isinstance(self.window, Fixed)
@@ -841,6 +926,11 @@ class Window(Operator):
         return min((int(at.min()) for at in times if len(at)), default=None)
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        """Emit what is due at `wall_ns`: `Fixed` windows that have ended, then panes whose triggers
+        hold.
+
+        Panes are emitted per lane in the order of their first rows' wall times.
+        """
         wall = self._wall(state, wall_ns)
         out: list[Outcome] = []
         if isinstance(self.window, Fixed):
@@ -882,19 +972,22 @@ class Window(Operator):
     # -- the end, and emitting on request ---------------------------------------------------------
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
-        return self._end(state, lanes, Reason.SHUTDOWN)
+        """Emit what the lanes still hold, as `shutdown` (`LookBack`: as `row`), and close it for
+        good."""
+        return self._end(state, lanes, FiringReason.SHUTDOWN)
 
     def forget(self, state: State, lanes: Int32s) -> list[Outcome]:
-        return self._end(state, lanes, Reason.FORGOTTEN)
+        """The same for keys that fell silent, as `forgotten` (`LookBack`: as `row`)."""
+        return self._end(state, lanes, FiringReason.FORGOTTEN)
 
     def control(self, state: State, signal: ControlSignal) -> list[Outcome]:
         """`fire` emits what is open now as early panes; their windows go on."""
         if signal.name != "fire":
             return []
-        return self.fire_open_windows(state, signal.lane, Reason.FIRE)
+        return self.fire_open_windows(state, signal.lane, FiringReason.FIRE)
 
     def fire_open_windows(
-        self, state: State, lanes: Int32s | None, reason: Reason
+        self, state: State, lanes: Int32s | None, reason: FiringReason
     ) -> list[Outcome]:
         """Emit what these lanes hold as early panes, without closing a window.
 
@@ -930,8 +1023,14 @@ class Window(Operator):
             return order[np.lexsort((serial, lane[order]))]
         return order[np.lexsort((serial, start, end, lane[order]))]
 
-    def _end(self, state: State, lanes: Int32s | None, reason: Reason) -> list[Outcome]:
-        """Emit what these lanes (or all) still hold, and close it for good."""
+    def _end(self, state: State, lanes: Int32s | None, reason: FiringReason) -> list[Outcome]:
+        """Emit what these lanes (or all) still hold, and close it for good.
+
+        Args:
+            state: of this stage.
+            lanes: which lanes; None: all.
+            reason: why, in the output.
+        """
         if self.row_windows is not None:
             return self._flush_row_windows(state, lanes)
         held = state.tables["open"]
@@ -956,6 +1055,12 @@ class Window(Operator):
         return self._apply(state, plan, decision.trimmed(), None)
 
     def discard(self, state: State) -> dict[str, int]:
+        """Forget all open windows. Their rows that were not emitted are counted in
+        `discarded_count`.
+
+        Returns:
+            `discarded_rows`: how many rows were forgotten.
+        """
         held = state.tables["open"]
         gone = 0
         if held is not None:
@@ -975,7 +1080,7 @@ class Window(Operator):
     def _apply(
         self,
         state: State,
-        plan: Plan,
+        plan: OutputPlan,
         decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None = None,
@@ -990,6 +1095,7 @@ class Window(Operator):
             combined: overlapping windows to put together from their sub-windows.
         """
         retracting = self.mode is Accumulation.RETRACTING
+        # First, so that the rows to take back are found under the window that stays.
         if retracting:
             _follow_merges(state, decision)
         decision.late_trigger = self.program.fires_late
@@ -1014,7 +1120,7 @@ class Window(Operator):
             return []
         return [Collection(made.rows, np.ascontiguousarray(made.time), lanes, wall_ns)]
 
-    def _save(self, state: State, plan: Plan, decision: WindowDecision) -> None:
+    def _save(self, state: State, plan: OutputPlan, decision: WindowDecision) -> None:
         """Write the panes that live on back to the state."""
         which = np.flatnonzero(decision.alive)
         if len(which) == 0:
@@ -1043,7 +1149,7 @@ class Window(Operator):
             self._open_schemas[plan.written] = schema
         state.tables["open"] = pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _plan_of(self, held: pa.RecordBatch) -> Plan:
+    def _plan_of(self, held: pa.RecordBatch) -> OutputPlan:
         """The plan of the rows that opened these windows: their schema travels with the state."""
         written = held.schema.metadata[_SCHEMA]
         found = self._plans.get(written)
@@ -1060,18 +1166,30 @@ class Window(Operator):
     def _move_slots(
         self,
         state: State,
-        plan: Plan,
+        plan: OutputPlan,
         decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None,
     ) -> tuple[Emits | None, Emitted | None]:
-        """Accumulators: rows join, slots of fired panes are emitted."""
+        """Accumulators: rows join, slots of fired panes are emitted.
+
+        Args:
+            state: of this stage; its table `slots` is replaced.
+            plan: of the rows.
+            decision: of the kernel, trimmed.
+            given: the rows; None: none came.
+            combined: overlapping windows to put together from their sub-windows; None elsewhere.
+
+        Returns:
+            The emissions and their rows; None, None where nothing was emitted.
+        """
         held = state.tables["slots"]
         n_held = 0 if held is None else held.num_rows
         at, n, steps = decision.pane_of(held), decision.n, decision.call.steps
         moves: Steps | RowSlots = steps
         if decision.row_panes is not None:
             moves = RowSlots(decision.row_panes, decision.first)
+        # Without groups a slot is a pane, by the same number; with groups it is a (pane, group).
         total, code = 1, np.zeros(n, np.int64)
         if plan.group_by:
             slots_of, moves, total = _by_group(plan, held, at, decision, given)
@@ -1116,12 +1234,16 @@ class Window(Operator):
     def _move_rows(
         self,
         state: State,
-        plan: Plan,
+        plan: OutputPlan,
         decision: WindowDecision,
         given: Given | None,
         combined: SubWindows | None,
     ) -> tuple[Emits | None, Emitted | None]:
-        """Buffered rows: new ones join, those of fired panes leave."""
+        """Buffered rows: new ones join, those of fired panes leave.
+
+        A row that is in several windows is stored once per window. Arguments and result are those
+        of `_move_slots`; the table is `rows`.
+        """
         held = state.tables["rows"]
         owner = decision.pane_of(held)
         steps, panes = decision.call.steps, decision.call.panes
@@ -1204,7 +1326,7 @@ class Window(Operator):
     # -- a window per row -------------------------------------------------------------------------
 
     def _process_row_windows(
-        self, state: State, plan: Plan, collection: Collection, marks: Int64s
+        self, state: State, plan: OutputPlan, collection: Collection, marks: Int64s
     ) -> list[Outcome]:
         """`LookBack`: judge the rows, then let each open (and perhaps emit) its window."""
         assert self.row_windows is not None
@@ -1215,14 +1337,14 @@ class Window(Operator):
         late = times <= watermark[collection.lane]
         if not self.late.takes_late_rows:
             aside = self.late.rows is LateRows.ASIDE
-            status[late] = Verdict.ASIDE if aside else Verdict.DISCARDED
+            status[late] = RowVerdict.ASIDE if aside else RowVerdict.DISCARDED
         else:
             count_rows(state, "late_count", collection.lane[late])
-        status[(times < settings.earliest) | (times > settings.latest)] = Verdict.OUT_OF_RANGE
+        status[(times < settings.earliest) | (times > settings.latest)] = RowVerdict.OUT_OF_RANGE
         out += self._refused(
             state, collection, Verdicts(status, watermark[collection.lane] - times)
         )
-        kept = np.flatnonzero(status == Verdict.PLACED)
+        kept = np.flatnonzero(status == RowVerdict.PLACED)
         if len(kept) == 0:
             return out
         if len(kept) < len(times):
@@ -1236,6 +1358,7 @@ class Window(Operator):
         return out + self._deliver_row_windows(state, emits, collection.wall_ns)
 
     def _advance_row_windows(self, state: State) -> list[Outcome]:
+        """`LookBack`: emit the windows that the watermark has completed."""
         assert self.row_windows is not None
         held = state.tables["rows"]
         if held is None:
@@ -1244,6 +1367,8 @@ class Window(Operator):
         return self._deliver_row_windows(state, emits, 0)
 
     def _flush_row_windows(self, state: State, lanes: Int32s | None) -> list[Outcome]:
+        """`LookBack`: emit every window of these lanes (None: all) that waits, and forget their
+        rows."""
         assert self.row_windows is not None
         held = state.tables["rows"]
         if held is None:
@@ -1254,6 +1379,7 @@ class Window(Operator):
     def _deliver_row_windows(
         self, state: State, emitted: tuple[Emits, Emitted] | None, wall_ns: int
     ) -> list[Outcome]:
+        """`LookBack`: count and deliver emissions, if there are any."""
         if emitted is None:
             return []
         emits, made = emitted
@@ -1265,7 +1391,11 @@ class Window(Operator):
 
 
 def kernel_lanes(state: State) -> LaneState:
-    """The arrays of the state that kernels read and write."""
+    """The arrays of the state that kernels read and write.
+
+    Args:
+        state: of the stage; arrays that its settings do not need are empty ones for the kernels.
+    """
     arrays = state.arrays
     none = np.zeros(0, np.int64)
     found: list[NDArray[Any]] = [arrays.get(name, none) for name in LaneState._fields[:-1]]
@@ -1328,7 +1458,13 @@ def open_decision(
 
 
 def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:
-    """Add to a counter, once for every lane named."""
+    """Add to a counter, once for every lane named.
+
+    Args:
+        state: of the stage.
+        name: one of `COUNTERS`.
+        lanes: the lane of every row (or window) to count.
+    """
     column = state.arrays["counters"][:, COUNTERS.index(name)]
     if state.lanes == 1:
         column[0] += len(lanes)
@@ -1338,11 +1474,12 @@ def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:
 
 
 def _late_rows(rows: Collection, behind: Int64s) -> Late:
+    """Rows that are delivered as late, and by how many ns each was behind its watermark."""
     return Late(rows.rows, rows.time_ns, rows.lane, behind)
 
 
 def _by_group(
-    plan: Plan,
+    plan: OutputPlan,
     held: pa.RecordBatch | None,
     at: Int64s,
     decision: WindowDecision,
@@ -1434,5 +1571,6 @@ def _forget_sent(state: State, decision: WindowDecision) -> None:
 
 
 def _kept_partitions(held: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The partition columns of the open windows; none but for state windows."""
     found = [name for name in held.schema.names if name.startswith("part:")]
     return {name: held.column(name) for name in found}

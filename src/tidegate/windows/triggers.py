@@ -25,7 +25,7 @@ from tidegate.core.checks import duration, int_in, number_in
 from tidegate.core.numba import as_readonly
 from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
-from tidegate.windows.kernels.layout import MAX_LEAVES, Op, Program, Programs
+from tidegate.windows.kernels.layout import MAX_LEAVES, Op, PostfixProgram, Programs
 
 __all__ = [
     "TRIGGERS",
@@ -154,9 +154,9 @@ class TriggerProgram:
         self._late.append(late)
 
 
-def _as_program(steps: list[tuple[int, int, int]]) -> Program:
+def _as_program(steps: list[tuple[int, int, int]]) -> PostfixProgram:
     made = np.array(steps, np.int64).reshape(-1, 3)
-    return Program(*(as_readonly(column) for column in made.T))
+    return PostfixProgram(*(as_readonly(column) for column in made.T))
 
 
 class Trigger:

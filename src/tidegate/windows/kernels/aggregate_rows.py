@@ -48,7 +48,14 @@ def scatter_rows(slot: Int32s, times: Int64s, counted: bool, number: Int, slots:
 
 @kernel
 def scatter_floats(slot: Int32s, column: Values, extremes: bool, sums: Sums) -> None:
-    """Count, sum and, with `extremes`, min and max of a float column."""
+    """Count, sum and, with `extremes`, min and max of a float column.
+
+    Args:
+        slot: of each row, or -1.
+        column: the values; nulls are skipped.
+        extremes: whether min and max are wanted; without it they are not touched.
+        sums: what to update.
+    """
     values, valid = column.values, column.valid
     count, total, low, high = sums.n, sums.total, sums.low, sums.high
     nulls = len(valid) > 0
@@ -65,7 +72,14 @@ def scatter_floats(slot: Int32s, column: Values, extremes: bool, sums: Sums) -> 
 
 @kernel
 def scatter_ints(slot: Int32s, column: Values, extremes: bool, sums: Sums) -> None:
-    """The same for whole numbers, exact; a sum beyond 64 bits is marked, never wrapped."""
+    """The same for whole numbers, exact; a sum beyond 64 bits is marked, never wrapped.
+
+    Args:
+        slot: of each row, or -1.
+        column: the values; nulls are skipped.
+        extremes: whether min and max are wanted; without it they are not touched.
+        sums: what to update; `overflow` marks the slots whose total is no longer valid.
+    """
     values, valid = column.values, column.valid
     count, total, low, high = sums.n, sums.total, sums.low, sums.high
     overflow = sums.overflow
@@ -75,6 +89,7 @@ def scatter_ints(slot: Int32s, column: Values, extremes: bool, sums: Sums) -> No
             continue
         s, v = u(slot[i]), values[i]
         next_ = total[s] + v
+        # Two's complement: the sum overflowed if its sign differs from that of both terms.
         if (total[s] ^ next_) & (v ^ next_) < 0:
             overflow[s] = True
         total[s] = next_

@@ -31,10 +31,15 @@ class SlotRows(NamedTuple):
     """Per slot: how many rows it has, and which are its first and last by (time, arrival)."""
 
     n: Int64s
+    """Rows of the slot; 0: the other fields mean nothing yet."""
     first_time: Int64s
+    """Least row time of the slot."""
     last_time: Int64s
+    """Greatest row time."""
     first_row: Int64s
+    """The number of the row at `first_time`; of several, the first to arrive."""
     last_row: Int64s
+    """The number of the row at `last_time`; of several, the last to arrive."""
 
 
 class Sums(NamedTuple):
@@ -43,8 +48,11 @@ class Sums(NamedTuple):
     n: Int64s
     """Values that are not null."""
     total: NDArray[Any]
+    """Sum of the values."""
     low: NDArray[Any]
+    """Least value; above every number (largest int64, infinity) before the first one."""
     high: NDArray[Any]
+    """Greatest value; below every number before the first one."""
     overflow: Flags
     """Whole numbers: the sum has left 64 bits. Empty for floats."""
 
@@ -53,6 +61,7 @@ class Values(NamedTuple):
     """One column of the rows."""
 
     values: NDArray[Any]
+    """One entry per row, int64 or float64; 0 where a value is null."""
     valid: Flags
     """Which are not null; empty where all are."""
 
@@ -68,7 +77,17 @@ def _probe(pane: Int, code: Int, n_codes: Int, size: Int) -> Int:
 def _find_slot(
     table: Int64s, slots: Slots, n_slots: Int, newest: Int64s, n_codes: Int, e: Int, code: Int
 ) -> Int:
-    """The slot of (pane, group); equal to `n_slots` when it had to be made."""
+    """The slot of (pane, group); equal to `n_slots` when it had to be made.
+
+    Args:
+        table: hash table of slot numbers, -1 where free; never full.
+        slots: pane, group and chain of every slot; a new one is written at `n_slots`.
+        n_slots: how many slots there are. The caller counts a new one.
+        newest: the newest slot of each pane, from which its slots are chained.
+        n_codes: how many groups there may be.
+        e: the pane.
+        code: the group.
+    """
     at = _probe(e, code, n_codes, len(table))
     while table[at] >= 0:
         s = table[at]
@@ -85,6 +104,7 @@ def _find_slot(
 
 @kernel
 def _doubled(old: Int64s) -> Int64s:
+    """A copy of the array with twice the room; the new half is not initialised."""
     new = np.empty(2 * len(old), np.int64)
     new[: len(old)] = old
     return new
@@ -111,6 +131,7 @@ def split_groups(
     slots = Slots(np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64))
     newest = np.full(n_panes, -1, np.int64)
     size = 2048
+    # At most a quarter full, so that a search meets few other slots.
     while size < 4 * room:
         size *= 2
     table = np.full(size, -1, np.int64)
@@ -135,6 +156,7 @@ def split_groups(
         last_code = np.int64(-1)
         while (by_row and i < steps.last[j]) or f >= 0:
             code = codes[i] if by_row else slots.code[f]
+            # The run of this group goes on: extend its step instead of adding one.
             if by_row and code == last_code:
                 out_last[made - 1] = i + 1
                 i += 1
@@ -151,6 +173,7 @@ def split_groups(
                 n_slots += 1
                 if n_slots == len(slots.pane):
                     slots = Slots(_doubled(slots.pane), _doubled(slots.code), _doubled(slots.next))
+                    # Slots keep their numbers and chains; only the hash table is built again.
                     table = np.full(4 * len(table), -1, np.int64)
                     for q in range(n_slots):
                         at = _probe(slots.pane[q], slots.code[q], n_codes, len(table))
@@ -225,7 +248,17 @@ def fold_rows(steps: Steps, times: Int64s, counted: bool, shift: Int, slots: Slo
 
 @kernel
 def fold_floats(steps: Steps, column: Values, extremes: bool, sums: Sums) -> None:
-    """Count, sum and, with `extremes`, min and max of a float column."""
+    """Count, sum and, with `extremes`, min and max of a float column.
+
+    There is a loop for columns with nulls, one with extremes and one for sums only, so that the
+    usual cases have no branch per row. All of them add in the order of the rows.
+
+    Args:
+        steps: on slots.
+        column: the values; empty where no step joins rows.
+        extremes: whether min and max are wanted.
+        sums: what to update.
+    """
     values, valid = column.values, column.valid
     count, total, low, high = sums.n, sums.total, sums.low, sums.high
     nulls = len(valid) > 0
@@ -271,7 +304,17 @@ def fold_floats(steps: Steps, column: Values, extremes: bool, sums: Sums) -> Non
 
 @kernel
 def fold_ints(steps: Steps, column: Values, extremes: bool, sums: Sums) -> None:
-    """The same for whole numbers, exact; a sum beyond 64 bits is marked, never wrapped."""
+    """The same for whole numbers, exact; a sum beyond 64 bits is marked, never wrapped.
+
+    Overflow is collected in the sign bit of `wrapped` and looked at once per run: a branch per row
+    would slow the loop down.
+
+    Args:
+        steps: on slots.
+        column: the values; empty where no step joins rows.
+        extremes: whether min and max are wanted.
+        sums: what to update; `overflow` marks the slots whose total is no longer valid.
+    """
     values, valid = column.values, column.valid
     count, total, low, high = sums.n, sums.total, sums.low, sums.high
     overflow = sums.overflow
@@ -328,11 +371,21 @@ def fold_ints(steps: Steps, column: Values, extremes: bool, sums: Sums) -> None:
 def quantiles(
     values: Floats, starts: Int64s, ends: Int64s, q: float, out: Floats, present: NDArray[np.bool_]
 ) -> None:
-    """The q-quantile of each stretch by linear interpolation; NaN left out, none left: absent."""
+    """The q-quantile of each slot by linear interpolation; NaN left out, none left: absent.
+
+    Args:
+        values: of all rows, those of a slot next to each other.
+        starts: first row of each slot.
+        ends: the row behind its last one.
+        q: from 0 (least) to 1 (greatest).
+        out: filled: the quantile of each slot; 0 where it is absent.
+        present: filled: whether the slot has a value.
+    """
     for k in range(len(starts)):
         n = 0
         kept = np.empty(ends[k] - starts[k], np.float64)
         for i in range(starts[k], ends[k]):
+            # False for NaN only, which is how nulls come as well.
             if values[i] == values[i]:
                 kept[n] = values[i]
                 n += 1

@@ -6,6 +6,14 @@ lists it writes into are full. The caller stores what was decided and calls agai
 Most rows fall into the window of the row before them, and most stages fire by the watermark only.
 For these (`simple`) a run of rows that fall into one open window is one step, found by comparing
 times, or by bisection where they are known to ascend; nothing else is looked at per row.
+
+All other rows take the long way, one by one: move the lane's watermark as far as the row says,
+check the memory budget, then visit its windows from the earliest to the latest. A window that is
+closed is skipped; one that was emitted goes on with its next pane; triggers are evaluated after
+each. A row all of whose windows are closed is late, and `settings.policy` decides about it.
+
+Clock policy: row times choose windows, the lane's watermark closes them. Wall time enters only as
+the time of a pane's first row, for `AfterTime`.
 """
 
 from __future__ import annotations
@@ -24,17 +32,17 @@ from tidegate.windows.kernels.assign import (
     open_pane,
     rate_changed,
 )
-from tidegate.windows.kernels.firing import admit, pass_time, try_fire
+from tidegate.windows.kernels.firing import admit_to_budget, pass_time, try_fire
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
+    KernelRows,
     LaneState,
     LateRows,
     Programs,
-    Rows,
+    RowVerdict,
     Settings,
     Step,
-    Verdict,
     Verdicts,
 )
 
@@ -42,7 +50,16 @@ from tidegate.windows.kernels.layout import (
 @lean_kernel
 def ascending(times: Int64s, first: Int) -> bool:
     """Are the times from `first` on in order? Without a branch, so that it runs at memory speed: a
-    sign bit remembers any step back, and any time so large that a difference could overflow."""
+    sign bit remembers any step back, and any time so large that a difference could overflow.
+
+    Args:
+        times: of the rows.
+        first: where to begin; there must be at least one row from there.
+
+    Returns:
+        True only if they ascend (equal neighbours included). Times beyond about 2^62 ns give False
+        even in order, which costs time but is never wrong.
+    """
     rest = times[first:]  # counted from 0: no index can be negative, so the loop is vectorised
     signs = rest[-1] ^ (rest[-1] << 1)
     for i in range(len(rest) - 1):
@@ -52,7 +69,8 @@ def ascending(times: Int64s, first: Int) -> bool:
 
 @lean_kernel
 def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
-    """The first row of [low, high) at or after `end`, in times that ascend."""
+    """The first row of [low, high) at or after `end`, in times that ascend; `high` if there is
+    none."""
     while low < high:
         middle = (low + high) // 2
         if times[middle] < end:
@@ -64,7 +82,12 @@ def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
 
 @lean_kernel
 def closes_at(start: Int, settings: Settings) -> Int:
-    """The watermark at which the last window over this (sub-)window is complete."""
+    """The watermark at which the last window over this (sub-)window is complete.
+
+    Args:
+        start: of the window, or of the sub-window where overlapping windows are combined.
+        settings: of the stage; `span` is 0 unless sub-windows are combined.
+    """
     if settings.span != 0:
         return floor_to(start, settings.stride, settings.offset) + settings.span - 1
     return start + settings.size - 1
@@ -72,9 +95,19 @@ def closes_at(start: Int, settings: Settings) -> Int:
 
 @lean_kernel
 def end_of_run(
-    rows: Rows, i: Int, lane: Int, start: Int, end: Int, alone: bool, ordered: bool
+    rows: KernelRows, i: Int, lane: Int, start: Int, end: Int, alone: bool, ordered: bool
 ) -> Int:
-    """The first row from i on that does not fall into [start, end) of this lane."""
+    """The first row from i on that does not fall into [start, end) of this lane.
+
+    Args:
+        rows: the collection.
+        i: a row that does.
+        lane: its lane.
+        start: of its window.
+        end: of its window.
+        alone: there is only one lane.
+        ordered: times ascend from the first row of the call, and there is only one lane.
+    """
     times, n = rows.time, len(rows.time)
     if ordered:  # by bisection: most times need not be looked at again
         return first_at(times, i, n, end)
@@ -90,8 +123,17 @@ def end_of_run(
 
 
 @lean_kernel
-def add_run(call: Call, settings: Settings, rows: Rows, e: Int, i: Int, j: Int) -> None:
-    """Rows [i, j) join the pane, in one step."""
+def add_run(call: Call, settings: Settings, rows: KernelRows, e: Int, i: Int, j: Int) -> None:
+    """Rows [i, j) join the pane, in one step.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        rows: the collection.
+        e: the pane.
+        i: the first row.
+        j: the row behind the last.
+    """
     panes = call.panes
     if settings.buffered:  # first and last hold the watermark back while rows wait
         low, high = panes.first[e], panes.last[e]
@@ -114,14 +156,27 @@ def add_run(call: Call, settings: Settings, rows: Rows, e: Int, i: Int, j: Int) 
 @lean_kernel
 def assign_aligned(
     first: Int,
-    rows: Rows,
+    rows: KernelRows,
     settings: Settings,
     programs: Programs,
     lanes: LaneState,
     call: Call,
     verdicts: Verdicts,
 ) -> Int:
-    """Decide the rows from `first` on; returns the first one that is still to be decided."""
+    """Decide the rows from `first` on.
+
+    Args:
+        first: the row to begin with.
+        rows: the collection.
+        settings: of the stage; `size`, `step` and `offset` say where windows are.
+        programs: its triggers.
+        lanes: the state per lane; watermarks and serial numbers move on.
+        call: the panes of the state with room for new ones; filled with panes, steps and fires.
+        verdicts: filled for rows that are late or refused; `PLACED` (0) for all others.
+
+    Returns:
+        The first row that is still to be decided; the number of rows when all are.
+    """
     panes, totals, n = call.panes, call.totals, len(rows.time)
     size, step, offset = settings.size, settings.step, settings.offset
     copies = (size + step - 1) // step
@@ -136,6 +191,7 @@ def assign_aligned(
     ordered = alone and simple and (settings.ascending or ascending(rows.time, first))
     i = first
     while i < n:
+        # A row may open a pane in each of its windows, and make a copy and a run in each.
         if totals.panes[0] + copies + 1 > len(panes.lane):
             return i
         if totals.steps[0] + 2 * copies + 2 > len(call.steps.what):
@@ -143,7 +199,7 @@ def assign_aligned(
         lane = np.int64(rows.lane[i])
         t = rows.time[i]
         if t < settings.earliest or t > settings.latest:
-            verdicts.status[i] = Verdict.OUT_OF_RANGE
+            verdicts.status[i] = RowVerdict.OUT_OF_RANGE
             i += 1
             continue
         wm = pass_time(call, settings, lanes, rows, i, lane, t)
@@ -163,8 +219,8 @@ def assign_aligned(
             i = j
             continue
         bytes_ = rows.size[i] if sized else np.int64(0)
-        verdict = admit(call, settings, bytes_, copies)
-        if verdict != Verdict.PLACED:
+        verdict = admit_to_budget(call, settings, bytes_, copies)
+        if verdict != RowVerdict.PLACED:
             verdicts.status[i] = verdict
             i += 1
             continue
@@ -173,6 +229,7 @@ def assign_aligned(
             changed = rate_changed(lanes, lane, t, settings.period, settings.change)
         placed = False
         flagged = False
+        # Where the step does not divide the size, the earliest candidate may end before the row.
         s = newest - (copies - 1) * step
         if s + size <= t:
             s += step
@@ -206,7 +263,7 @@ def assign_aligned(
             placed = True
             if late or flagged:
                 panes.late[e] += 1
-                verdicts.status[i] = Verdict.PLACED_LATE
+                verdicts.status[i] = RowVerdict.PLACED_LATE
             add_row(call, e, i, t, bytes_, settings.overhead)
             try_fire(call, settings, programs, rows, e, i, late, changed)
             if flagged:
@@ -214,7 +271,7 @@ def assign_aligned(
             s += step
         if not placed:
             discard = settings.policy == LateRows.DISCARD
-            verdicts.status[i] = Verdict.DISCARDED if discard else Verdict.ASIDE
+            verdicts.status[i] = RowVerdict.DISCARDED if discard else RowVerdict.ASIDE
             verdicts.behind[i] = wm - t
         i += 1
     return i

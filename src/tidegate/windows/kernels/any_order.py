@@ -19,13 +19,13 @@ from tidegate.windows.kernels.assign import floor_to, insert, lookup, next_pane,
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
+    KernelRows,
     LaneState,
     LateRows,
-    Rows,
+    RowVerdict,
     Settings,
     Step,
     Steps,
-    Verdict,
     Verdicts,
 )
 
@@ -43,12 +43,13 @@ class Slots(NamedTuple):
     pane: Int64s
     code: Int64s
     next: Int64s
+    """Chain of the slots of a pane, newest first; empty after `split_rows`, which needs none."""
 
 
 @kernel
 def place_rows(
     first: Int,
-    rows: Rows,
+    rows: KernelRows,
     settings: Settings,
     lanes: LaneState,
     call: Call,
@@ -58,7 +59,20 @@ def place_rows(
     """Write the pane every row from `first` on joins, or -1; ends early where there is no room.
 
     Only the watermark closes these windows, so an open one takes whatever falls into it. Most rows
-    fall into the window that the row before them in their lane fell into.
+    fall into the window that the row before them in their lane fell into: `near`, `low` and `high`
+    remember it per lane.
+
+    Args:
+        first: the row to begin with.
+        rows: the collection.
+        settings: of the stage.
+        lanes: the state per lane; serial numbers move on.
+        call: the panes of the state with room for new ones.
+        verdicts: filled for rows that are late or out of range.
+        joined: filled from entry 0 on, which stands for row `first`.
+
+    Returns:
+        The first row that is still to be decided; the number of rows when all are.
     """
     panes = call.panes
     size, offset = settings.size, settings.offset
@@ -69,13 +83,13 @@ def place_rows(
         at = u(lane)
         if t < low[at] or t >= high[at]:
             if t < settings.earliest or t > settings.latest:
-                verdicts.status[i] = Verdict.OUT_OF_RANGE
+                verdicts.status[i] = RowVerdict.OUT_OF_RANGE
                 joined[i - first] = -1
                 continue
             start = floor_to(t, size, offset)
             if closes_at(start, settings) <= lanes.watermark[lane]:
                 discard = settings.policy == LateRows.DISCARD
-                verdicts.status[i] = Verdict.DISCARDED if discard else Verdict.ASIDE
+                verdicts.status[i] = RowVerdict.DISCARDED if discard else RowVerdict.ASIDE
                 verdicts.behind[i] = lanes.watermark[lane] - t
                 joined[i - first] = -1
                 continue
@@ -135,7 +149,13 @@ def split_rows(
 
 @kernel
 def as_steps(joined: Int32s, first: Int) -> Steps:
-    """The same as steps: one per run of rows of one pane. `first` is the number of row 0."""
+    """The same as steps: one per run of rows of one pane. For panes with too many groups for
+    `DENSE`.
+
+    Args:
+        joined: the pane of each row, or -1.
+        first: the number of the row that entry 0 stands for.
+    """
     n = len(joined)
     what, pane = np.empty(n, np.int64), np.empty(n, np.int64)
     begin, end = np.empty(n, np.int64), np.empty(n, np.int64)

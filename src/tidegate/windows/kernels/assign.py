@@ -48,7 +48,14 @@ def lookup(table: Int64s, owner: Int64s, keys: Int64s, lane: Int, key: Int) -> I
 
 @lean_kernel
 def insert(table: Int64s, owner: Int64s, keys: Int64s, e: Int) -> None:
-    """Make `e` the pane of its (lane, key)."""
+    """Make `e` the pane of its (lane, key), in place of an earlier one.
+
+    Args:
+        table: the hash table, larger than the number of panes.
+        owner: the lane of every pane.
+        keys: the key of every pane.
+        e: the pane.
+    """
     lane, key = owner[e], keys[e]
     at = hash_index(lane, key, len(table))
     while table[at] >= 0:
@@ -63,7 +70,16 @@ def insert(table: Int64s, owner: Int64s, keys: Int64s, e: Int) -> None:
 def link_panes(
     panes: Panes, order: Int64s, head: Int64s, table: Int64s, keys: Int64s, hashed: bool
 ) -> None:
-    """Chain the panes of the state by lane, the last of `order` first, and index them by `keys`."""
+    """Chain the panes of the state by lane, the last of `order` first, and index them by `keys`.
+
+    Args:
+        panes: the panes of the state; `next` is filled.
+        order: the panes; the last one of a lane becomes the head of its chain.
+        head: filled: the first pane of each lane's chain.
+        table: the hash table, filled if `hashed`.
+        keys: what panes are found by: their starts, or their partitions.
+        hashed: false for sessions, which are found by walking the chain.
+    """
     for j in range(len(order)):
         e = order[j]
         lane = panes.lane[e]
@@ -77,7 +93,21 @@ def link_panes(
 def open_pane(
     call: Call, lanes: LaneState, lane: Int, start: Int, end: Int, t: Int, wall: Int, part: Int
 ) -> Int:
-    """Open a window of the lane, still without rows, at the head of the lane's chain."""
+    """Open a window of the lane, still without rows, at the head of the lane's chain.
+
+    Args:
+        call: the panes and lists; there must be room for one more pane.
+        lanes: the state per lane, which gives out the serial number.
+        lane: the lane.
+        start: of the window.
+        end: of the window.
+        t: the time of the row it is opened for.
+        wall: the wall time of the call.
+        part: the partition; 0 but for state windows.
+
+    Returns:
+        The number of the new pane.
+    """
     panes = call.panes
     e = call.totals.panes[0]
     call.totals.panes[0] += 1
@@ -107,7 +137,20 @@ def open_pane(
 
 @lean_kernel
 def next_pane(call: Call, settings: Settings, e: Int, t: Int) -> Int:
-    """Open the pane after the emitted pane `e` of the same window; `e` gives way to it."""
+    """Open the pane after the emitted pane `e` of the same window; `e` gives way to it.
+
+    Where panes accumulate, the new one starts as a copy of `e`, otherwise empty. The caller puts
+    it where it is looked for: into the lane's chain, the hash table, or both.
+
+    Args:
+        call: the panes and lists; there must be room for one more pane and one more step.
+        settings: of the stage.
+        e: the emitted pane, which is dead afterwards.
+        t: the time of the row the next pane is opened for.
+
+    Returns:
+        The number of the new pane.
+    """
     panes = call.panes
     p = call.totals.panes[0]
     call.totals.panes[0] += 1
@@ -182,7 +225,18 @@ def add_row(call: Call, e: Int, i: Int, t: Int, size: Int, held: Int) -> None:
 @lean_kernel
 def rate_changed(lanes: LaneState, lane: Int, t: Int, period: Int, change: Int) -> bool:
     """Count the row into its period. True for the first row after a period that differs from the
-    one before it by more than `change` millionths."""
+    one before it by more than `change` millionths.
+
+    Periods are numbered by event time; a row of an older period counts into the current one.
+
+    Args:
+        lanes: the state per lane; the counts of the lane are moved on.
+        lane: the lane of the row.
+        t: its time.
+        period: length of a period in ns.
+        change: millionths of the rows of the earlier period; integers, so that every machine
+            agrees.
+    """
     number = t // period
     if lanes.rate_rows[lane] == 0:
         lanes.rate_period[lane], lanes.rate_rows[lane], lanes.rate_before[lane] = number, 1, -1

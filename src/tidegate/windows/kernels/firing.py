@@ -1,4 +1,19 @@
-"""Emitting panes: by a trigger, by the watermark, by a deadline, for want of memory, at the end."""
+"""Emitting panes: by a trigger, by the watermark, by a deadline, for want of memory, at the end.
+
+Rules that every function here keeps:
+
+- A pane is emitted at most once: `fired` holds the mask of reasons from then on. Rows that come
+  later open the next pane of the window (`assign.next_pane`).
+- A pane without rows is never emitted.
+- `dead` closes a window for good. A window that was complete stays open for `lateness` ns more.
+- The watermark closes the panes of a lane by end, then by start.
+
+Clock policy: the watermark (event time) closes windows; `settings.wall` decides only in `fire_due`
+and in the trigger `AfterTime`.
+
+`2 * panes.on_time[e]` is the timing of an emission by a trigger: `EARLY` (0) before the watermark
+has passed the end of the window, `LATE` (2) afterwards.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +24,34 @@ from tidegate.core.outcomes import Int64s
 from tidegate.windows.kernels.layout import (
     Call,
     Family,
+    FiringReason,
     Flags,
     Int,
+    KernelRows,
     LaneState,
     Op,
     Panes,
-    Program,
+    PostfixProgram,
     Programs,
-    Reason,
-    Rows,
+    RowVerdict,
     Settings,
     Timing,
-    Verdict,
 )
 
 
 @lean_kernel
 def fire(call: Call, settings: Settings, e: Int, mask: Int, timing: Int) -> None:
-    """Emit the pane. Where the next pane starts empty, its rows are no longer held."""
+    """Emit the pane. Where the next pane starts empty, its rows are no longer held.
+
+    Windows that follow one another (`EVERYTHING` and above) are closed by that for good.
+
+    Args:
+        call: the panes and lists; the pane is appended to `fires`.
+        settings: of the stage.
+        e: the pane, not emitted yet.
+        mask: why: bits of triggers, or a `FiringReason`.
+        timing: a `Timing`.
+    """
     panes, totals = call.panes, call.totals
     panes.fired[e] = mask
     panes.spent[e] |= mask & settings.once
@@ -39,7 +64,7 @@ def fire(call: Call, settings: Settings, e: Int, mask: Int, timing: Int) -> None
         panes.dead[e] = 1
         panes.timing[e] = Timing.ON_TIME
         if settings.family == Family.ADAPTIVE:
-            if mask != Reason.DURATION:
+            if mask != FiringReason.DURATION:
                 panes.end[e] = panes.last[e] + 1
         else:
             panes.end[e] = panes.last[e]
@@ -63,13 +88,13 @@ def close_pane(call: Call, settings: Settings, e: Int, watermark: Int) -> None:
     if panes.on_time[e] == 0:
         panes.on_time[e] = 1
         if panes.fired[e] == 0 and panes.rows[e] > 0:
-            mask = np.int64(Reason.WATERMARK)
+            mask = np.int64(FiringReason.WATERMARK)
             if settings.family == Family.ADAPTIVE:
-                mask = np.int64(Reason.DURATION)
+                mask = np.int64(FiringReason.DURATION)
             fire(call, settings, e, mask, Timing.ON_TIME)
     if settings.lateness == 0 or watermark - settings.lateness > done:
         if panes.fired[e] == 0 and panes.rows[e] > 0:
-            fire(call, settings, e, Reason.LATE, Timing.LATE)
+            fire(call, settings, e, FiringReason.LATE, Timing.LATE)
         panes.dead[e] = 1
 
 
@@ -83,7 +108,17 @@ def close_panes(call: Call, settings: Settings, order: Int64s, watermark: Int64s
 
 @lean_kernel
 def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> None:
-    """Close what is complete in one lane, by end then start; drop what is dead from its chain."""
+    """Close what is complete in one lane, by end then start; drop what is dead from its chain.
+
+    Panes are sorted by insertion: few close at once, and `call.order` needs no allocation. `due_at`
+    is set to the next watermark at which anything closes, so that most rows need not call this.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        lane: the lane.
+        watermark: its new watermark.
+    """
     panes, order = call.panes, call.order
     n = 0
     before: Int = np.int64(-1)
@@ -130,7 +165,7 @@ def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> Non
 
 @lean_kernel
 def pass_time(
-    call: Call, settings: Settings, lanes: LaneState, rows: Rows, i: Int, lane: Int, t: Int
+    call: Call, settings: Settings, lanes: LaneState, rows: KernelRows, i: Int, lane: Int, t: Int
 ) -> Int:
     """Move the lane's watermark as far as row i itself says, closing what that completes.
 
@@ -175,7 +210,7 @@ def fire_due(
         if len(program.op) > 0:
             mask = evaluate(call, settings, program, none, e, -1, False)
         if mask == 0 and longest > 0 and settings.wall - panes.wall[e] >= longest:
-            mask = np.int64(Reason.DURATION)
+            mask = np.int64(FiringReason.DURATION)
             panes.end[e] = panes.last[e] + 1
         if mask != 0:
             fire(call, settings, e, mask, 2 * panes.on_time[e])
@@ -198,52 +233,92 @@ def fire_early(call: Call, settings: Settings, e: Int, mask: Int) -> None:
 
 @lean_kernel
 def fire_panes(call: Call, settings: Settings, order: Int64s, mask: Int) -> None:
-    """`fire_early` for these panes, in this order."""
+    """`fire_early` for these panes, in this order.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        order: the panes.
+        mask: why, a `FiringReason`.
+    """
     for j in range(len(order)):
         fire_early(call, settings, order[j], mask)
 
 
 @lean_kernel
-def admit(call: Call, settings: Settings, size: Int, copies: Int) -> Int:
-    """May a row of this size be held? Flushes every open pane before it refuses."""
+def admit_to_budget(call: Call, settings: Settings, size: Int, copies: Int) -> Int:
+    """May a row of this size be held? Flushes every open pane before it refuses.
+
+    Args:
+        call: the panes and lists; `totals.used` says how much is held.
+        settings: of the stage; without a limit, or where rows are not buffered, every row may.
+        size: bytes of the row.
+        copies: in how many windows it may be held.
+
+    Returns:
+        `PLACED`, or `TOO_LARGE` for a row that no flushing could make room for, or `REFUSED`.
+    """
     if settings.limit == 0 or not settings.buffered:
-        return Verdict.PLACED
+        return RowVerdict.PLACED
     wanted = (size + settings.overhead) * copies
     if wanted > settings.budget:
-        return Verdict.TOO_LARGE
+        return RowVerdict.TOO_LARGE
     used = call.totals.used
     if used[0] + wanted > settings.limit:
         if settings.reject:
-            return Verdict.REFUSED
-        fire_open(call, settings, Reason.MEMORY_PRESSURE)
+            return RowVerdict.REFUSED
+        fire_open(call, settings, FiringReason.MEMORY_PRESSURE)
+        # With nothing held, a row between the limit and the budget is taken: else it never could
+        # be.
         if used[0] > 0 and used[0] + wanted > settings.limit:
-            return Verdict.REFUSED
-    return Verdict.PLACED
+            return RowVerdict.REFUSED
+    return RowVerdict.PLACED
 
 
 @lean_kernel
 def fire_all(call: Call, settings: Settings, order: Int64s, mask: Int) -> None:
-    """The end: emit these panes as they are, and close them for good."""
+    """The end: emit these panes as they are, and close them for good.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        order: the panes, in the order of emission.
+        mask: why, a `FiringReason`.
+    """
     panes = call.panes
     for j in range(len(order)):
         e = order[j]
         if panes.fired[e] == 0 and panes.rows[e] > 0:
+            # ON_TIME, or LATE for what came after the window was complete.
             fire(call, settings, e, mask, 1 + panes.on_time[e])
         panes.dead[e] = 1
 
 
 @lean_kernel
 def try_fire(
-    call: Call, settings: Settings, programs: Programs, rows: Rows, e: Int, i: Int,
+    call: Call, settings: Settings, programs: Programs, rows: KernelRows, e: Int, i: Int,
     late: bool, changed: bool,
 ) -> None:  # fmt: skip
-    """Evaluate the triggers of the pane that row i has just joined."""
+    """Evaluate the triggers of the pane that row i has just joined.
+
+    A late row without a late trigger emits its window again at once.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        programs: its triggers.
+        rows: the collection.
+        e: the pane.
+        i: the row.
+        late: the row came after its window was complete.
+        changed: the rate has changed with it.
+    """
     panes = call.panes
     program = programs.early
     if late and panes.on_time[e] != 0:
         program = programs.late
         if len(program.op) == 0:
-            fire(call, settings, e, Reason.LATE, Timing.LATE)
+            fire(call, settings, e, FiringReason.LATE, Timing.LATE)
             return
     if len(program.op) == 0:
         return
@@ -254,7 +329,13 @@ def try_fire(
 
 @lean_kernel
 def evaluate(
-    call: Call, settings: Settings, program: Program, holds: Flags, e: Int, i: Int, changed: bool
+    call: Call,
+    settings: Settings,
+    program: PostfixProgram,
+    holds: Flags,
+    e: Int,
+    i: Int,
+    changed: bool,
 ) -> Int:
     """The mask of the triggers that fire for pane `e`, or 0: a postfix program on a stack of masks.
 

@@ -12,16 +12,16 @@ follow the steps; payloads follow the row numbers.
 
 Everything a kernel reads or writes comes in a few named tuples:
 
-    Rows        the collection: lane, time, size of every row, and what conditions said of it
-    Settings    the configuration of the stage as whole numbers, and the wall time of the call
-    Programs    the compiled triggers
-    LaneState       the state per lane: watermark, next serial number, rates
-    Call        the panes, and the lists the kernel writes
-    Verdicts    what became of each row
+    KernelRows    the collection: lane, time, size of every row; what conditions said of it
+    Settings      the configuration of the stage as whole numbers, and the wall time of the call
+    Programs      the compiled triggers
+    LaneState     the state per lane: watermark, next serial number, rates
+    Call          the panes, and the lists the kernel writes
+    Verdicts      what became of each row
 
 Numba sees a named tuple as a struct, so a field costs nothing. Its type must not vary, or every
-variant is compiled anew: whole numbers are `int`, flags are `bool`, absent arrays are empty ones of
-the same type, and what a kernel only reads is read-only (`as_readonly`).
+variant is compiled by itself: whole numbers are `int`, flags are `bool`, absent arrays are empty
+ones of the same type, and what a kernel only reads is read-only (`as_readonly`).
 """
 
 from __future__ import annotations
@@ -63,16 +63,20 @@ class LateRows(IntEnum):
     """What becomes of a row whose windows are all closed."""
 
     DISCARD = 0
+    """It is dropped, with its reason."""
     ASIDE = 1
+    """It is delivered beside the data."""
     NEXT = 2
     """It joins the next window to close."""
 
 
-class Verdict(IntEnum):
+class RowVerdict(IntEnum):
     """What became of a row."""
 
     PLACED = 0
+    """It joined a window. 0, so that kernels write only the exceptions."""
     PLACED_LATE = 1
+    """It joined a window that was complete, or was put into the next one to close."""
     DISCARDED = 2
     """Late, and the policy is to drop late rows."""
     ASIDE = 3
@@ -87,17 +91,24 @@ class Verdict(IntEnum):
     """Its time is too near to the ends of int64 for a window to fit around it."""
 
 
-class Reason(IntEnum):
-    """Why a pane was emitted, as a bit of its `fired` mask. Bits 0 to 31 are the stage's own
-    triggers, in the order of `Program.names`; these are the reasons that are not triggers."""
+class FiringReason(IntEnum):
+    """Why a pane was emitted, as a bit of its `fired` mask. Bits 0 to 31 are the stage's
+    triggers, by their place in `TriggerProgram.names`; these reasons are not triggers."""
 
     WATERMARK = 1 << 40
+    """The watermark completed the window."""
     SHUTDOWN = 1 << 41
+    """The stream ended."""
     MEMORY_PRESSURE = 1 << 42
+    """Open windows were flushed to make room for a row."""
     DURATION = 1 << 43
+    """An adaptive window has reached its length."""
     COUNT = 1 << 44
+    """A count window has all its rows."""
     STATE = 1 << 45
+    """The `emit` condition of a state window held."""
     LATE = 1 << 46
+    """Late rows changed a window that was complete."""
     ROW = 1 << 47
     """A row's own window (`LookBack`)."""
     FORGOTTEN = 1 << 48
@@ -107,7 +118,7 @@ class Reason(IntEnum):
 
 
 MAX_LEAVES = 32
-"""Triggers of one stage: bits of a mask below `Reason`. More is a ConfigError."""
+"""Triggers of one stage: bits of a mask below `FiringReason`. More is a ConfigError."""
 
 STACK = 64
 """Room for the intermediate masks of a trigger program; it never needs more than MAX_LEAVES."""
@@ -140,11 +151,14 @@ class Op(IntEnum):
     PREDICATE = 5
     """The condition of this number holds for the row."""
     NEVER = 6
+    """Never holds."""
     OR = 7
+    """The mask of the left operand, or of the right one if the left does not hold."""
     AND = 8
+    """The bits of both, if both hold."""
 
 
-class Program(NamedTuple):
+class PostfixProgram(NamedTuple):
     """A trigger as postfix steps: `Op`, its argument, and the bit that names it."""
 
     op: Int64s
@@ -155,18 +169,21 @@ class Program(NamedTuple):
 class Programs(NamedTuple):
     """The triggers of a stage: before the watermark passes the end of a window, and after."""
 
-    early: Program
-    late: Program
+    early: PostfixProgram
+    late: PostfixProgram
 
 
 class Settings(NamedTuple):
     """The configuration of a stage as the kernels read it. Times and lengths in ns."""
 
     family: int = Family.ALIGNED.value
+    """A `Family`: which kernel assigns rows."""
     size: int = 0
     """Length of a window (aligned, of a sub-window where these are combined); gap of a session."""
     step: int = 0
+    """Distance from one aligned window to the next; equal to `size` for tumbling ones."""
     offset: int = 0
+    """Shift of the starts of aligned windows against 1970."""
     span: int = 0
     """Where sub-windows are combined: the length of the real window, else 0."""
     stride: int = 0
@@ -174,10 +191,15 @@ class Settings(NamedTuple):
     target: int = 0
     """Rows of a count window; target rows of an adaptive one."""
     shortest: int = 0
+    """Least length of an adaptive window."""
     longest: int = 0
+    """Its greatest length."""
     lateness: int = 0
+    """How long after its completion a window still takes late rows; 0: not at all."""
     policy: int = LateRows.ASIDE.value
+    """A `LateRows`: what becomes of rows whose windows are closed."""
     accumulate: bool = False
+    """A pane contains the rows of the panes before it."""
     in_order: bool = False
     """A row at t closes what ends before t."""
     buffered: bool = False
@@ -205,13 +227,13 @@ class Settings(NamedTuple):
     """One lane, whose times are known to ascend."""
 
 
-class Rows(NamedTuple):
+class KernelRows(NamedTuple):
     """A collection, as the kernels read it."""
 
     lane: Int32s
     time: Int64s
     size: Int64s
-    """Bytes of each row; empty where nobody asks."""
+    """Bytes of each row; empty where no setting needs them."""
     holds: Flags
     """One line per predicate of the triggers, one entry per row."""
     mark: Int64s
@@ -336,7 +358,7 @@ class Call(NamedTuple):
 
 
 class Verdicts(NamedTuple):
-    """What became of each row: a `Verdict`, and for late ones by how many ns they were late."""
+    """What became of each row: a `RowVerdict`, and for late ones by how many ns they were late."""
 
     status: NDArray[np.int8]
     behind: Int64s
@@ -347,8 +369,8 @@ def empty_steps(n: int) -> Steps:
     return Steps(*np.empty((len(Steps._fields), n), np.int64))
 
 
-def no_program() -> Program:
+def no_program() -> PostfixProgram:
     """A trigger that never fires."""
     none = np.zeros(0, np.int64)
     none.flags.writeable = False
-    return Program(none, none, none)
+    return PostfixProgram(none, none, none)

@@ -14,17 +14,17 @@ import numpy as np
 
 from tidegate.core.numba import lean_kernel
 from tidegate.windows.kernels.assign import add_row, add_step, next_pane, open_pane, rate_changed
-from tidegate.windows.kernels.firing import admit, pass_time, try_fire
+from tidegate.windows.kernels.firing import admit_to_budget, pass_time, try_fire
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
+    KernelRows,
     LaneState,
     LateRows,
     Programs,
-    Rows,
+    RowVerdict,
     Settings,
     Step,
-    Verdict,
     Verdicts,
 )
 
@@ -32,14 +32,31 @@ from tidegate.windows.kernels.layout import (
 @lean_kernel
 def assign_sessions(
     first: Int,
-    rows: Rows,
+    rows: KernelRows,
     settings: Settings,
     programs: Programs,
     lanes: LaneState,
     call: Call,
     verdicts: Verdicts,
 ) -> Int:
-    """Decide the rows from `first` on; returns the first one that is still to be decided."""
+    """Decide the rows from `first` on.
+
+    A row joins the session that it touches (at most one gap away, inclusive), extends it, and
+    merges it with the one below if that is touched then. A row that touches none opens its own
+    session.
+
+    Args:
+        first: the row to begin with.
+        rows: the collection.
+        settings: of the stage; `size` is the gap.
+        programs: its triggers.
+        lanes: the state per lane; watermarks and serial numbers move on.
+        call: the panes of the state with room for new ones; filled with panes, steps and fires.
+        verdicts: filled for rows that are late or refused.
+
+    Returns:
+        The first row that is still to be decided; the number of rows when all are.
+    """
     panes, totals, head = call.panes, call.totals, call.head
     n, times, gap = len(rows.time), rows.time, settings.size
     sized = len(rows.size) > 0
@@ -52,7 +69,7 @@ def assign_sessions(
         lane = np.int64(rows.lane[i])
         t = times[i]
         if t < settings.earliest or t > settings.latest:
-            verdicts.status[i] = Verdict.OUT_OF_RANGE
+            verdicts.status[i] = RowVerdict.OUT_OF_RANGE
             i += 1
             continue
         wm = pass_time(call, settings, lanes, rows, i, lane, t)
@@ -69,6 +86,7 @@ def assign_sessions(
             else:
                 before = e
             e = after
+        # `end` is the last row time plus the gap, so this is "at most one gap later".
         joins = e >= 0 and panes.end[e] >= t
         bridges = False
         if joins:
@@ -82,13 +100,13 @@ def assign_sessions(
             expired = settings.lateness == 0 or wm - settings.lateness > t + gap
             if expired and settings.policy != LateRows.NEXT:
                 discard = settings.policy == LateRows.DISCARD
-                verdicts.status[i] = Verdict.DISCARDED if discard else Verdict.ASIDE
+                verdicts.status[i] = RowVerdict.DISCARDED if discard else RowVerdict.ASIDE
                 verdicts.behind[i] = wm - t
                 i += 1
                 continue
         bytes_ = rows.size[i] if sized else np.int64(0)
-        verdict = admit(call, settings, bytes_, 1)
-        if verdict != Verdict.PLACED:
+        verdict = admit_to_budget(call, settings, bytes_, 1)
+        if verdict != RowVerdict.PLACED:
             verdicts.status[i] = verdict
             i += 1
             continue
@@ -109,7 +127,7 @@ def assign_sessions(
                 panes.next[before] = f
             e = f
             if flagged:
-                verdicts.status[i] = Verdict.PLACED_LATE
+                verdicts.status[i] = RowVerdict.PLACED_LATE
                 panes.late[e] += 1
                 late = False
             else:
@@ -142,7 +160,7 @@ def assign_sessions(
             panes.on_time[e] = 0
             late = False
         if late:
-            verdicts.status[i] = Verdict.PLACED_LATE
+            verdicts.status[i] = RowVerdict.PLACED_LATE
             panes.late[e] += 1
         call.due_at[lane] = min(call.due_at[lane], panes.end[e])
         add_row(call, e, i, t, bytes_, settings.overhead)
@@ -155,10 +173,23 @@ def assign_sessions(
 
 @lean_kernel
 def add_session_run(
-    call: Call, settings: Settings, rows: Rows, e: Int, i: Int, lane: Int, before: Int
+    call: Call, settings: Settings, rows: KernelRows, e: Int, i: Int, lane: Int, before: Int
 ) -> Int:
     """Add the rows from i on that extend session `e` upwards, if no other session is touched by
-    that; returns the row behind them, or i where the rows must be looked at one by one."""
+    that.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        rows: the collection.
+        e: the session that row i joins.
+        i: the row.
+        lane: its lane.
+        before: the session above `e` in the lane's chain, or -1.
+
+    Returns:
+        The row behind them, or i where the rows must be looked at one by one.
+    """
     panes, times, n = call.panes, rows.time, len(rows.time)
     j = i
     start, end = panes.start[e], panes.end[e]
@@ -189,7 +220,17 @@ def add_session_run(
 
 @lean_kernel
 def merge_sessions(call: Call, settings: Settings, e: Int, f: Int) -> None:
-    """Session f becomes part of e. What was emitted of f counts only where panes accumulate."""
+    """Session f becomes part of e. What was emitted of f counts only where panes accumulate.
+
+    Pane and revision numbers go on from the larger of the two, so that no number of the merged
+    window comes twice.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        e: the session that stays.
+        f: the session that is dead afterwards.
+    """
     panes = call.panes
     panes.start[e] = min(panes.start[e], panes.start[f])
     panes.end[e] = max(panes.end[e], panes.end[f])
