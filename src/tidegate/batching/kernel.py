@@ -1024,13 +1024,13 @@ def close(a, call, n, reason):
 
     In order:
 
-    1. Collect the rows of the window. If gating streams have moved to another epoch, the old
-    window keeps its own rows and the others are routed into the next one.
-    2. Refresh the grids. If no stream gates any more, everything that waits leaves with this
-    batch, which then ends at the anchor of its rows.
-    3. Write the batch and its report, and correct clocks if `correct_skew` is set.
-    4. Evict streams that were absent for EVICT_CLOSES closes.
-    5. Open the next window at the end of this one and route what waited.
+    - Collect the rows of the window. If gating streams have moved to another epoch, the old window
+      keeps its own rows and the others are routed into the next one.
+    - Refresh the grids. If no stream gates any more, everything that waits leaves with this batch,
+      which then ends at the anchor of its rows, if that is later.
+    - Write the batch and its report, and correct clocks if `correct_skew` is set.
+    - Evict streams that were absent for EVICT_CLOSES closes.
+    - Open the next window at the end of this one and route what waited.
 
     Args:
         a: The `KernelArrays`, with room for one batch (`has_room`).

@@ -3,10 +3,9 @@
 The kernels know a message by its row number in one list: the rows held from earlier calls, then
 the rows of this call (`AllRows`). Nothing is copied before it is known where it goes.
 
-    held table (payload, lane, place) --+
-                                        +--> AllRows --kernel--> Decided --+--> set_rows, jump_rows
-    new collection (usable rows) -------+                                  +--> leave, keep: held
-    again
+    held table (payload, lane, place) --+                         +--> set_rows, jump_rows
+                                        +--> AllRows --> Decided --+
+    new collection (usable rows) -------+                         +--> leave, keep: held again
 """
 
 from __future__ import annotations
