@@ -1,7 +1,14 @@
-"""The command line. Spark, numba and pyarrow are imported when a command needs them, not before.
+"""The command line. Spark, numba and pyarrow are imported when a command needs them, not before:
+`tidegate --help` answers at once.
 
 Wrong input is one sentence on standard error and exit code 2; `--debug` shows the stack. Values
 that references such as `${env:NAME}` stood for are never printed.
+
+    results         standard output, so that they can be piped; with `--json` as one JSON document
+    progress, hints standard error
+    exit code       0 done, 2 what the user can correct or a run that failed, 130 after Ctrl-C
+
+The docstring of a command is its help text: what a maintainer must know stands in comments.
 """
 
 from __future__ import annotations
@@ -26,17 +33,26 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+"""The commands, as typer runs them. `main` runs it with our own handling of errors."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells and typer have it."""
 
 console = Console()
+"""Standard output: what a command was run for."""
+
 errors = Console(stderr=True)
+"""Standard error: progress, hints and sentences about errors."""
 
 PipelineFile = Annotated[Path, typer.Argument(help="The pipeline file (YAML).")]
+"""The argument of every command that reads a definition."""
+
 Master = Annotated[
     str | None, typer.Option(help="Spark master; local mode on all cores if not given.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+"""`--json`: one JSON document on standard output and nothing else there."""
+
 KeyColumns = Annotated[
     list[str] | None, typer.Option("--key", help="Key column; repeat the option for several.")
 ]
@@ -57,6 +73,8 @@ Serve = Annotated[
         max=65535,
     ),
 ]
+"""`--serve PORT`: 0 lets the system choose a free port."""
+
 AllowFormat = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,6 +83,9 @@ AllowFormat = Annotated[
         "name code. Repeat the option for several. Only for files you trust.",
     ),
 ]
+"""`--allow-format`: formats beyond those a pipeline file may name by itself; see
+`tidegate.pipeline.security`."""
+
 UserTypes = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,19 +94,26 @@ UserTypes = Annotated[
         "point. Repeat the option for several.",
     ),
 ]
+"""`--types`: loads code, so it is given on the command line."""
+
 Limit = Annotated[int, typer.Option(help="Most rows to read.", min=1)]
+"""`--limit`: bounds time and memory; what is beyond it is not looked at."""
 
 
 @app.callback()
-def _options(
+def _global_options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option(help="Show the stack of an error.")] = False,
 ) -> None:
+    # `main` looks for --debug in sys.argv itself: an error may be raised before this is called.
+    # The option is declared here so that it is accepted and shown in the help.
     context.obj = {"debug": debug}
 
 
-@app.command()
-def explain(pipeline: PipelineFile, types: UserTypes = None, as_json: Json = False) -> None:
+@app.command(name="explain")
+def explain_pipeline(
+    pipeline: PipelineFile, types: UserTypes = None, as_json: Json = False
+) -> None:
     """Show what a pipeline would do: its stages in order, settings, time column. Reads no data."""
     _allow(None, types)
     from tidegate.pipeline import PipelineDefinition, explain_json, plan
@@ -95,8 +123,8 @@ def explain(pipeline: PipelineFile, types: UserTypes = None, as_json: Json = Fal
     print(json.dumps(explain_json(made), indent=2) if as_json else as_text(made))
 
 
-@app.command()
-def schema() -> None:
+@app.command(name="schema")
+def print_json_schema() -> None:
     """Print the JSON Schema of pipeline files, for completion and checks in an editor."""
     from tidegate.pipeline import json_schema
 
@@ -123,6 +151,7 @@ def dry_run(
 
     streaming = definition.options.mode == "streaming"
     with definition.located():
+        # What is cheap to find wrong comes first: starting a session takes seconds.
         SinkSettings.of(definition.sink)
         check_sources(definition)
         spark = session_for(definition, master, log_file())
@@ -140,8 +169,8 @@ def dry_run(
         print(f"  {kind:8s} {', '.join(columns)}")
 
 
-@app.command()
-def run(
+@app.command(name="run")
+def run_pipeline(
     pipeline: PipelineFile,
     master: Master = None,
     out: Annotated[
@@ -170,6 +199,7 @@ def run(
 
         path = out or (definition.sink.path if definition.sink else None)
         if path is not None:
+            # Beside the run, in a thread of this process: it reads what has been committed.
             live = LiveServer(sink_path(path), serve).start()
             errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
     if watch:
@@ -198,6 +228,7 @@ def warm() -> None:
     from tidegate.sync import Synchronize
     from tidegate.windows import Adaptive, Window
 
+    # One stage of each kind that has kernels; its settings only have to be valid.
     sync = Synchronize(("a", "b"), queue_size=10)
     for stage in (EventtimeWatermark("1 s"), sync, Batch(), Window(Adaptive()), Compact(2)):
         begun = time.process_time()
@@ -250,6 +281,7 @@ def view(
         live.serve_forever()
         return
     if page is None:
+        # A page is a local file, also where the tables are in a store.
         page = Path("page.html") if "://" in out else Path(out) / "page.html"
     made = write_page(out, str(page), roles, limit=limit)
     if as_json:
@@ -265,8 +297,8 @@ def view(
     )  # fmt: skip
 
 
-@app.command()
-def export(
+@app.command(name="export")
+def export_run(
     out: Annotated[str, typer.Argument(help="Folder in which a run wrote its tables.")],
     file: Annotated[Path, typer.Argument(help="File to write: .mcap or .rrd.")],
     to: Annotated[
@@ -281,6 +313,7 @@ def export(
     """Export the tables of a run as a recording: MCAP, or for the Rerun viewer."""
     from tidegate.errors import ConfigError
 
+    # Where no kinds are named: all of them for Rerun, `data` for MCAP.
     wanted = to or ("rerun" if file.suffix == ".rrd" else "mcap")
     if wanted == "rerun":
         from tidegate.profile.roles import Roles
@@ -299,8 +332,8 @@ def export(
     console.print(f"wrote {plural(written, 'message')} to {file}", soft_wrap=True)
 
 
-@app.command()
-def inspect(
+@app.command(name="inspect")
+def inspect_recording(
     path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
     key: KeyColumns = None,
     topic: TopicColumn = None,
@@ -342,6 +375,7 @@ def init(
     from tidegate.profile.roles import Roles
     from tidegate.profile.starter import starter
 
+    # Before the profile is made, which may take minutes.
     if to.exists() and not force:
         raise ConfigError("to", str(to), "exists already; --force replaces it")
     roles = Roles(tuple(key or ()), topic, time, arrival)
@@ -354,7 +388,13 @@ def init(
 
 
 def main() -> None:
-    """The entry point: one sentence and exit code 2 for what a user can correct."""
+    """The entry point: one sentence and exit code 2 for what a user can correct.
+
+    Runs typer without its own error handling, so that a TidegateError, Ctrl-C and an error of
+    typer's (a wrong option) each end in their own way. Any other exception is a defect or a failure
+    outside: its sentence, and a hint at `--debug`. Always raises SystemExit, or with `--debug` the
+    exception itself.
+    """
     debug = "--debug" in sys.argv
     try:
         code: Any = app(standalone_mode=False)
@@ -394,7 +434,10 @@ def _say(sentence: str) -> None:
 
 
 def _allow(formats: list[str] | None, types: list[str] | None) -> None:
-    """Apply `--allow-format` and `--types` to this process and the processes it starts."""
+    """Apply `--allow-format` and `--types` to this process and the processes it starts.
+
+    Called before a definition is loaded: loading checks its formats and types.
+    """
     if formats:
         from tidegate.pipeline.security import allow_formats
 

@@ -1,4 +1,13 @@
-"""The demo: a fleet's recording with every trouble real ones have, put in order and in step."""
+"""The demo: a fleet's recording with every trouble real ones have, put in order and in step.
+
+    record     `tidegate.testing.fleet` makes it up, from a seed, and knows the right answer
+    run        as a stream in local mode, a micro-batch per file
+    end        a control row, in a second run, that releases what stages still hold
+    compare    counts with the right answer, sets with an as-of join of the same messages
+
+Leaves `recording/`, `results/` and `pipeline.yaml` in the output folder, so that every command can
+be tried on them. The demo is also a check: it says so if a count is not what it must be.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +36,7 @@ from tidegate.testing.fleet import facts, fleet
 __all__ = ["PIPELINE", "run_demo"]
 
 FILES = 6
-"""The recording is split into so many files, each a micro-batch of the stream."""
+"""Number of files the recording is split into; each is a micro-batch of the stream."""
 
 TOPICS = ("gps", "lidar", "camera", "imu")
 """The slowest first: it is what the as-of join is joined to."""
@@ -49,10 +58,23 @@ stages:
   - synchronize: {{topics: [{topics}], queueSize: 50, maxInterval: 100 ms}}
 sink: {{format: parquet, path: {results}}}
 """
+"""The pipeline, as it is left in the output folder. `maxFilesPerTrigger: 1` makes a short recording
+many micro-batches, and `arrival: log_time` keeps results independent of that."""
 
 
 def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Console) -> Summary:
-    """Record, run as a stream, announce the end, and show what came out."""
+    """Record, run as a stream, announce the end, and show what came out.
+
+    Args:
+        out: The folder for everything; `recording` and `results` in it are removed first.
+        vehicles: How many vehicles are recorded, at least 1.
+        seconds: The length of the recording in seconds of event time, at least 1.
+        seed: Of the random numbers; the same seed gives the same recording.
+        console: Where results are printed.
+
+    Returns:
+        The summary of both runs together.
+    """
     recording, results = out / "recording", out / "results"
     for folder in (recording, results):
         shutil.rmtree(folder, ignore_errors=True)
@@ -61,6 +83,7 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
     with console.status("recording a fleet"):
         table = fleet(vehicles, seconds, seed)
         truth = facts(table)
+        # Rounded up: the last file may be shorter, none is left over.
         step = -(-table.num_rows // FILES)
         for number in range(FILES):
             pq.write_table(table.slice(number * step, step), recording / f"{number:03d}.parquet")
@@ -76,6 +99,7 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
     summary = Summary(str(results))
     with console.status("compiling the kernels (once; they are kept for the next run)"):
         _, frames = open_pipeline(spark, definition, streaming=True, control=f"{results}/_control")
+        # Building it compiles the kernels; nothing runs yet.
         _ = frames.outcomes
     write_record(str(results), definition)
     for _ in range(2):
@@ -103,10 +127,18 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
 
 
 def print_sets(results: Path, console: Console) -> None:
-    """The sets beside a nearest-neighbour as-of join of the very same messages."""
+    """Print the sets beside a nearest-neighbour as-of join of the very same messages.
+
+    The join takes, for every message of the slowest topic, the nearest of each other topic: a
+    message may be used twice and none is ever refused, which is what the table shows.
+
+    Args:
+        results: The folder of the tables; `data` holds the sets, `dropped` unmatched messages.
+        console: Where the table is printed.
+    """
     sets = ds.dataset(results / "data", partitioning="hive").to_table()
     dropped = ds.dataset(results / "dropped", partitioning="hive").to_table()
-    members = {name: _field(sets, name, "time_ns") for name in TOPICS}
+    members = {name: _member_field(sets, name, "time_ns") for name in TOPICS}
     vehicle = sets.column("vehicle").to_numpy()
     unmatched = pd.DataFrame(
         {name: dropped.column(name).to_numpy() for name in ("vehicle", "topic", "time_ns")}
@@ -144,9 +176,13 @@ def print_sets(results: Path, console: Console) -> None:
     console.print(table)
 
 
-def _field(sets: pa.Table, topic: str, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _member_field(
+    sets: pa.Table, topic: str, name: str
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return a field of the struct column of a topic, as int64."""
     return np.asarray(pc.struct_field(sets.column(topic), name).to_numpy(), np.int64)
 
 
 def _ms(ns: float) -> str:
+    """Return nanoseconds as text in milliseconds."""
     return f"{ns / 1e6:.2f} ms"

@@ -22,7 +22,7 @@ from spark.recordings import ordered
 from tidegate.errors import TidegateError
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.spark import Frames
-from tidegate.spark.open import open_source
+from tidegate.spark.open import open_stream_source
 from tidegate.spark.query import start
 
 FILES = 4
@@ -43,7 +43,9 @@ class Place:
 
     def frames(self, **options: str) -> Frames:
         source = SourceDefinition(path=str(self.source), options={"maxFilesPerTrigger": 1})
-        rows = open_source(self.spark, "fleet", StreamDefinition(source=source), streaming=True)
+        rows = open_stream_source(
+            self.spark, "fleet", StreamDefinition(source=source), streaming=True
+        )
         return ordered(rows, **options)
 
     def check(self, parts: list[pa.Table]) -> int:

@@ -23,7 +23,7 @@ from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import start
 from tidegate.spark.recordings.bags import is_whole, read_bag
 from tidegate.spark.sources.recording import RecordingSettings
-from tidegate.spark.sources.rosbag import RosbagStreamReader, _settings
+from tidegate.spark.sources.rosbag import RosbagStreamReader, _rosbag_settings
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_fields_of_bags(bags: Path, name: str) -> None:
     table = pa.Table.from_batches(read_bag(str(bags / name), asked))
     assert table["temperature"].to_pylist() == [float(n) for n in range(20)]
     assert set(table["frame"].to_pylist()) == {"a"}
-    typed = _settings({"path": str(bags), "decode": "temperature"}).schema
+    typed = _rosbag_settings({"path": str(bags), "decode": "temperature"}).schema
     assert typed.field("temperature").type == pa.float64()
 
 
@@ -190,4 +190,4 @@ def test_bags_as_a_stream_from_yaml(spark: SparkSession, bags: Path, tmp_path: P
 )
 def test_wrong_options(bags: Path, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        _settings({"path": str(bags), **options})
+        _rosbag_settings({"path": str(bags), **options})

@@ -72,10 +72,21 @@ class Commit:
         metrics: Iterable[tuple[int, dict[str, int], int | None]] = (),
         files: Iterable[str] = (),
     ) -> Commit:
-        """Make the record of a batch from its row counts and (shard, metrics, watermark) triples.
+        """Make the record of a batch from its row counts and what shards reported.
 
-        >>> Commit.of(0, "batch", {"data": 2}, [(0, {"rows_in": 2}, 7), (1, {}, None)]).watermark_ns
-        7
+        Args:
+            batch: The number of the micro-batch.
+            query: The id of the query.
+            rows: Rows written, per kind.
+            metrics: (shard, metrics, watermark in ns or None) triples. Names that begin with `SEEN`
+                or
+                `BEHIND` are no numbers to add up; they are unpacked into those fields.
+            files: Paths under the output, in any order.
+
+        Example:
+            >>> made = Commit.of(0, "batch", {"data": 2}, [(0, {"rows_in": 2}, 7), (1, {}, None)])
+            >>> made.watermark_ns
+            7
         """
         triples = list(metrics)
         marks = [mark for _, _, mark in triples if mark is not None]
@@ -140,9 +151,13 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "batch": int, "query": str, "rows": dict, "watermark_ns": (int, type(None)), "shards": dict,
     "files": list, "behind": dict, "seen": dict,
 }  # fmt: skip
+"""The fields of a record and their types in JSON. A new one must be added here and to `Commit`."""
 
 
 def _check_fields(said: dict[str, Any]) -> None:
+    """Raise ValueError, with a sentence that goes into a StateError, if a record is not as it must
+    be.
+    """
     missing = sorted(_FIELDS.keys() - said.keys())
     unknown = sorted(said.keys() - _FIELDS.keys())
     wrong = sorted(name for name in _FIELDS.keys() & said.keys()
@@ -160,13 +175,16 @@ def _check_fields(said: dict[str, Any]) -> None:
 
 
 _INT64 = 2**63 - 1
+"""The largest int64: every count and metric of a record must fit into one."""
 
 
 def _are_counts(rows: dict[str, Any]) -> bool:
+    """Return whether all values are whole numbers from 0; True and 1.0 are not."""
     return all(type(count) is int and 0 <= count <= _INT64 for count in rows.values())
 
 
 def _are_metrics(metrics: Any) -> bool:
+    """Return whether these are the metrics of a shard: whole numbers, of either sign."""
     return isinstance(metrics, dict) and all(
         type(value) is int and -_INT64 - 1 <= value <= _INT64 for value in metrics.values()
     )

@@ -31,9 +31,12 @@ SAMPLE_ROWS = 20_000
 class StoredRun:
     """A run's commits and, on demand, its tables.
 
-    - `path`: as the user gave it, for errors; `root` is the path inside the file system `fs`.
-    - `commits`: those whose rows are read, in order.
-    - `earlier`: commits before those: counted, but their rows are not read (see `newest`).
+    Args:
+        path: As the user gave it, for errors.
+        fs: The file system the run is on.
+        root: The path inside `fs`.
+        commits: Those whose rows are read, in order.
+        earlier: Commits before those: counted, but their rows are not read (see `newest`).
     """
 
     path: str
@@ -63,8 +66,14 @@ class StoredRun:
         return sum(commit.rows.get(kind, 0) for commit in self.all_commits)
 
     def newest(self, rows: int) -> StoredRun:
-        """Return the same run with only its last commits to read: at most `rows` rows, at least one
-        commit. What it costs to look at a run must not grow with the run."""
+        """Return the same run with only its last commits to read.
+
+        What it costs to look at a run must not grow with the run.
+
+        Args:
+            rows: The most rows to read, over all kinds; at least one commit is kept even if it is
+                larger.
+        """
         kept, total = 0, 0
         for commit in reversed(self.commits):
             total += sum(commit.rows.values())
@@ -88,10 +97,18 @@ class StoredRun:
         return opened.schema_arrow.empty_table()
 
     def table(self, kind: str, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of a kind, in the order of the commits, and the commit of each row.
+        """Return some columns of a kind, in the order of the commits, and the commit of each row.
 
-        A file written before a column was there gives nulls for it. Columns that the newest file
-        does not have are left out."""
+        Args:
+            kind: One of `kinds`; another raises StopIteration, as there is no file to take columns
+                from.
+            columns: Those the newest file does not have are left out. A file written before a
+                column
+                was there gives nulls for it.
+
+        Raises:
+            StateError: If a file that was committed cannot be read.
+        """
         wanted = [name for name in columns if name in self.schema(kind).names]
         parts = []
         for commit in self.commits:

@@ -7,8 +7,8 @@ Every row that came in is in exactly one place:
 `held` is what stages still wait with, stage by stage, and how each lets go of it. `in order` is
 what the event-time stage has handed on, by its own counters, whatever stages come behind it.
 
-Watermarks are per key. A single highest one would hide a vehicle that stands still, so the summary
-has the lowest, the median over keys and the highest, and the keys that are furthest behind.
+Watermarks are per key. A single highest one would hide a vehicle that has fallen silent, so the
+summary has the lowest, the median over keys and the highest, and the keys furthest behind.
 """
 
 from __future__ import annotations
@@ -38,17 +38,29 @@ RELEASE = {
 """How a stage lets go of what it holds."""
 
 END = 'an end is a control row {"name": "end", "value": "graceful"}'
+"""How to announce an end, for people who are told that a stage waits for one."""
 
 _HELD = ("rows_held", "held")
+"""The names that stages give to the number of rows they hold."""
+
 _EVENT_TIME = "eventtime_watermark"
+"""The label of the event-time stage in the names of metrics."""
+
 _REFUSED_BY_EVENT_TIME = (
     "late_dropped_count", "future_skew_count", "refused_source_count", "discarded_count",
     "rows_held",
 )  # fmt: skip
+"""Metrics of rows that came into the event-time stage and were not handed on."""
 
 
 class Behind(NamedTuple):
-    """A key and how far its watermark is behind the highest one."""
+    """A key and how far its watermark is behind the highest one.
+
+    Args:
+        key: Its columns, with slashes between them.
+        watermark_ns: Its watermark, in ns since 1970.
+        lag_ns: The distance to the highest watermark, in ns.
+    """
 
     key: str
     watermark_ns: int
@@ -59,12 +71,17 @@ class Behind(NamedTuple):
 class Summary:
     """What a run did, from its commits; more of them may be added while it goes on.
 
-    - `out`: where its tables are. `seconds`: how long it ran, by the wall clock.
-    - `batches`: micro-batches. `rows`: rows that came out, per kind.
-    - `watermark_ns`: the highest watermark; None before there is one.
-    - `shards`: the metrics of every shard, as it last reported them.
-    - `seen`, `expected`: values that occurred in columns, and those that settings name (topics).
-    - `behind`: of every shard, the keys whose watermarks are lowest, with their watermarks.
+    Args:
+        out: Where its tables are.
+        seconds: How long it ran, by the wall clock; 0 if that is not known.
+        batches: The number of micro-batches.
+        rows: Rows that came out, per kind.
+        watermark_ns: The highest watermark; None before there is one.
+        shards: The metrics of every shard, as it last reported them. They count from the start of
+            the state, so the newest report replaces the one before and is never added to it.
+        behind: Of every shard, the keys whose watermarks are lowest, with their watermarks.
+        seen: Values that occurred, by column.
+        expected: Values that settings name (topics), by column; see `warnings`.
     """
 
     out: str
@@ -202,6 +219,7 @@ class Summary:
         return readable - sum(self.total(f"{_EVENT_TIME}.{n}") for n in _REFUSED_BY_EVENT_TIME)
 
     def _over_stages(self, metric: str) -> int:
+        """Return the sum of a metric over all stages and shards."""
         names = {name for metrics in self.shards.values() for name in metrics}
         return sum(self.total(name) for name in names if name.endswith(f".{metric}"))
 

@@ -60,17 +60,21 @@ __all__ = [
 ]
 
 PARTS = 1_000_000
-"""More partitions than an input will have: the parts of two inputs get different numbers."""
+"""Partition numbers reserved per input: partition p of input i is part i * PARTS + p. Above any
+number of partitions Spark is run with; below it, parts of two inputs would share a number and
+`part // PARTS` would name the wrong input. 2,147 inputs fit into the int32 column."""
 
 ROWS_PER_PIECE = 1_000_000
-"""Rows of a shard run through the stages at a time: bounds memory in a backfill. Below some ten
-thousand the calls cost more than the rows."""
+"""Rows of a shard run through the stages at a time. Bounds memory in a backfill, where a shard may
+hold many millions; below some ten thousand the calls cost more than the rows."""
 
 JOIN_ROWS = 32_768
-"""Parts that are in order already are joined up to this many rows: joining is a copy."""
+"""Parts that are in order already are joined up to this many rows. Joining is a copy, so
+larger ones are left alone; without it every tiny part would be a call of its own."""
 
 BYTES_PER_PIECE = 64 * 2**20
-"""Where rows are large, this ends a piece instead."""
+"""Bytes after which joining ends, where rows are large (images): 32,768 rows of 1 MB would not fit
+into memory, and no Arrow column of plain binary type can hold more than 2 GB."""
 
 
 class Origin(NamedTuple):
@@ -87,8 +91,17 @@ class Origin(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A blob of rows of one shard as it comes out of the shuffle. `part` is the partition it was
-    packed in (from `PARTS` times the number of the input on), `seq` its number there."""
+    """A blob of rows of one shard, as it comes out of the shuffle.
+
+    Args:
+        kind: `data`, `error` (rows whose time could not be read) or `control`.
+        part: The partition it was packed in, plus `PARTS` times the number of the input.
+        seq: Its number within that partition, from 0.
+        changed: See `Origin`, as for `file` and `block`.
+        file: The file its rows were read from.
+        block: Where in that file its task began to read, in bytes.
+        blob: The rows as Arrow IPC: bytes, or a buffer.
+    """
 
     kind: str
     part: int
@@ -100,6 +113,7 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, row: Any) -> Packed:
+        """Make one from a row of Spark (or any object) with attributes of the same names."""
         return cls(row.kind, row.part, row.seq, row.changed, row.file, row.block, row.blob)
 
 
@@ -109,10 +123,17 @@ class Packed(NamedTuple):
 def file_column(df: DataFrame, named: Column | None, *, ties_only: bool = False) -> Column | None:
     """Return a column that says which file each row of `df` was read from; None if nothing tells.
 
-    - `named`: a column of the user's own that names the file (the column `file` of recordings). It
-      is the whole story then: rows of a file are taken in the order of Spark's partitions.
-    - `ties_only`: whether the file only decides between rows of equal arrival. Its hash will do
-      then, and the name, which would travel with every row, is left out.
+    Asks Spark's analyzer whether `_metadata` can be reached from here; runs no job.
+
+    Args:
+        df: The input.
+        named: A column of the user's own that names the file (the column `file` of recordings). It
+            alone decides then: rows of a file are taken in the order of Spark's partitions.
+        ties_only: Whether the file only decides between rows of equal arrival. Its hash will do
+            then, and the name, which would travel with every row, is left out.
+
+    Returns:
+        A struct of `name`, `id` (a hash of the path), `block` (bytes) and `changed` (microseconds).
     """
     if named is not None:
         name = F.regexp_extract(named.cast("string"), "[^/]*$", 0)
@@ -134,7 +155,9 @@ def file_column(df: DataFrame, named: Column | None, *, ties_only: bool = False)
 
 
 def _file(name: Column, path: Column, start: Column, changed: Column) -> Column:
-    # A hash instead of the whole path: it travels with every row.
+    """Return the struct that `by_origin` reads. A hash stands for the path: it travels with every
+    row.
+    """
     return F.struct(
         F.coalesce(name, F.lit("")).alias("name"),
         F.xxhash64(path).alias("id"),
@@ -145,7 +168,9 @@ def _file(name: Column, path: Column, start: Column, changed: Column) -> Column:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """pyspark logs every analysis that fails, with its stack; a question is no failure."""
+    """Silence pyspark's log inside the block: it logs every failed analysis with its stack, and
+    `file_column` asks a question whose answer may be no.
+    """
     log = logging.getLogger("DataFrameQueryContextLogger")
     before, log.disabled = log.disabled, True
     try:
@@ -155,7 +180,11 @@ def _unlogged() -> Iterator[None]:
 
 
 def by_origin(rows: pa.RecordBatch) -> Iterator[tuple[Origin, pa.RecordBatch]]:
-    """Split rows where their file changes; the column that tells is taken away."""
+    """Yield (origin, rows) for every run of rows of one file and block, in order, without a copy.
+
+    The column that tells the file is taken away. Rows without it come out as one run of an
+    unknown origin.
+    """
     index = rows.schema.get_field_index(FILE)
     if index < 0:
         yield Origin(), rows
@@ -175,13 +204,17 @@ def by_origin(rows: pa.RecordBatch) -> Iterator[tuple[Origin, pa.RecordBatch]]:
 
 @dataclass(frozen=True)
 class ArrivalOrder:
-    """Which of the three rules puts the rows of a shard in order.
+    """Which of the three rules puts the rows of a shard in order. Immutable; travels to the
+    workers.
 
-    - `columns`: those that pin arrival; empty if there are none.
-    - `recorded`: whether the run is over something recorded.
-    - `keys`: the key columns; progress in a file is per key.
-    - `skew_ns`, `skew_confirm`: `max_future_skew` of the event-time stage (negative: unset) and how
-      many rows confirm a jump. A row whose clock is wrong must not hold up its file.
+    Args:
+        columns: Those that pin arrival (rule 1); empty if there are none.
+        recorded: Whether the run is over something recorded (rule 2, else rule 3).
+        keys: The key columns; progress in a file is per key. A nested key column is left out.
+        skew_ns: `max_future_skew` of the event-time stage, in ns; negative: unset. A row whose
+            clock
+            is wrong must not hold up its file.
+        skew_confirm: Consecutive rows beyond the skew after which a jump of the clock is believed.
     """
 
     columns: tuple[str, ...] = ()
@@ -191,11 +224,14 @@ class ArrivalOrder:
     skew_confirm: int = 10
 
     def describe(self, files: bool) -> str:
-        """Return the rule as a sentence, for `explain`, `dry-run` and logs. `files`: whether the
-        inputs tell which file a row comes from.
+        """Return the rule as a sentence, for `explain`, `dry-run` and logs.
 
-        >>> ArrivalOrder(("log_time",)).describe(True)
-        'arrival order: log_time, then file and position'
+        Args:
+            files: Whether all inputs tell which file a row comes from.
+
+        Example:
+            >>> ArrivalOrder(("log_time",)).describe(True)
+            'arrival order: log_time, then file and position'
         """
         if self.columns:
             then = "then file and position" if files else "then Spark's partitions"
@@ -210,7 +246,11 @@ class ArrivalOrder:
         return "arrival order: files by modification time and name, rows by position"
 
     def sorted(self, packed: Iterable[Packed]) -> list[Packed]:
-        """Return the blobs in the order of their files and positions."""
+        """Return the blobs in the order of their files and positions.
+
+        The modification time of files counts in live runs only: copying a recording changes it, and
+        must not change results.
+        """
         if self.recorded or self.columns:
             return sorted(packed, key=lambda one: (one.file, one.block, one.part, one.seq))
         return sorted(packed, key=lambda one: (one.changed, one.file, one.block, one.part, one.seq))
@@ -220,9 +260,12 @@ class ArrivalOrder:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts in order of arrival, in pieces.
 
-        `parts` are in the order of `sorted`; `files` says for each which input and file it is of.
-        Where the parts are in order already they are handed on as they are, without a copy; only
-        small ones are joined.
+        Args:
+            parts: The rows, in the order of `sorted`.
+            files: For each part, the number of its input and its file.
+
+        Where the parts are in order already they are handed on without a copy; only small ones are
+        joined. Otherwise all of them are joined, sorted and cut into pieces of `ROWS_PER_PIECE`.
         """
         if self._are_in_order(parts, files):
             yield from coalesce(parts, rows=JOIN_ROWS, nbytes=BYTES_PER_PIECE)
@@ -255,7 +298,11 @@ class ArrivalOrder:
     def _are_in_order(
         self, parts: Sequence[pa.RecordBatch], files: Sequence[tuple[int, str]]
     ) -> bool:
-        """Whether the parts are alike and in order, as far as that is quickly told."""
+        """Return whether the parts are alike and in order, as far as that is quickly told.
+
+        False is always safe: it costs a sort. Only a single int64 arrival column without nulls is
+        looked at; several columns and other types are always sorted.
+        """
         if any(not part.schema.equals(parts[0].schema) for part in parts[1:]):
             return False
         if not self.columns:
@@ -306,12 +353,19 @@ def file_progress(
 ) -> None:
     """Write for every row the highest time of its group so far into `progress`.
 
-    `newest` and `suspects` have an entry per group. A row more than `skew_ns` ahead of its group
-    (if that is not negative) does not count, unless it is the `confirm`-th such row in a row.
+    Args:
+        group: Per row, the number of its (file, key).
+        time_ns: Per row, its event time; MIN_NS where it has none.
+        skew_ns: A row further than this ahead of its group does not count. Negative: all count.
+        confirm: The `confirm`-th consecutive row beyond the skew counts after all.
+        newest: Per group, the highest time so far; UNSET at the start. Changed.
+        suspects: Per group, consecutive rows beyond the skew; 0 at the start. Changed.
+        progress: Written.
     """
     for row in range(len(group)):
         one = group[row]
         time = time_ns[row]
+        # The lower bound keeps `time - skew_ns` from wrapping around below the smallest int64.
         far = skew_ns >= 0 and time >= MIN_NS + skew_ns and time - skew_ns > newest[one]
         ahead = far and newest[one] != UNSET
         suspects[one] = suspects[one] + 1 if ahead else 0
@@ -322,7 +376,9 @@ def file_progress(
 
 
 def compile_arrival() -> None:
-    """Compile the kernels on the driver, so that no worker has to."""
+    """Compile the kernels on the driver, by a tiny sort through rule 2, so that no worker has to:
+    workers of one machine find the result in Numba's cache.
+    """
     rows = pa.record_batch({TIME: pa.array([2, 1], pa.int64())})
     order = ArrivalOrder(recorded=True)
     list(order.pieces([rows, rows], [(0, "a"), (0, "b")]))

@@ -64,12 +64,14 @@ def compact_table(
 
         frame = engine.createDataFrame([(bucket,) for bucket in buckets], "bucket int")
         found = frame.repartition(len(buckets), "bucket").mapInArrow(work, "result string")
-        return [None if row.result is None else _read(row.result) for row in found.collect()]
+        return [
+            None if row.result is None else _bucket_result(row.result) for row in found.collect()
+        ]
 
     return compact_here(root, compactor, everything=everything, step=step, run=run)
 
 
-def _read(text: str) -> BucketResult:
+def _bucket_result(text: str) -> BucketResult:
     said: dict[str, Any] = json.loads(text)
     said["added"] = tuple(DataFile(**file) for file in said["added"])
     said["removed"], said["errors"] = tuple(said["removed"]), tuple(said["errors"])

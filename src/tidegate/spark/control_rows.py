@@ -25,8 +25,8 @@ from tidegate.spark.pack import PACKED, PACKED_DDL, Renamed, from_blob, plain, t
 __all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
 
 BROKEN = "_corrupt_record"
-"""Where Spark puts a line it cannot read. Without it a key of the wrong type would become null, and
-what was meant for one key would be told to all."""
+"""The column in which Spark puts a line it cannot read. Without it a key of the wrong type would
+become null, and a row for one key would be applied to all."""
 
 EFFECTIVE = "time_ns"
 """Optional column of a control row: the event time from which it holds. Null or absent: from when
@@ -34,7 +34,12 @@ it comes."""
 
 
 def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
-    """The columns of control rows for a pipeline with these keys."""
+    """Return the columns of control rows for a pipeline.
+
+    Args:
+        rows: The schema of its data, which has the types of the keys.
+        keys: The key columns.
+    """
     text = [T.StructField(name, T.StringType()) for name in ("name", "value")]
     own = [T.StructField(key, rows[key].dataType) for key in keys]
     time = [] if EFFECTIVE in keys else [T.StructField(EFFECTIVE, T.LongType())]
@@ -48,9 +53,16 @@ def pack_control(
     shard: Column,
     labels: tuple[int, ...],
 ) -> DataFrame:
-    """Return control rows as packed ones: to the `shard` of their key, or to every shard.
+    """Return control rows as packed ones: to the shard of their key, or to every shard.
 
-    The columns of `control` are numbered (see `pack.plain`); `names` are their names.
+    One that cannot be read goes to shard 0 only, so that it is one error row and not one per shard.
+
+    Args:
+        control: Control rows; their columns are numbered (see `pack.plain`).
+        names: The names of those columns.
+        keys: The key columns.
+        shard: The shard of a row by its key.
+        labels: What each shard is called in Spark.
     """
     of = {name: F.col(plain(place)) for place, name in enumerate(names)}
     broken = of["name"].isNull()
@@ -67,6 +79,8 @@ def pack_control(
 
 @dataclass(frozen=True)
 class _Packer:
+    """mapInArrow: control rows with a shard in, one blob per row out."""
+
     labels: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,7 +97,16 @@ class _Packer:
 
 
 def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
-    """Hand one control row to the flow; one that cannot be followed is an error row."""
+    """Hand one control row to the flow of a shard.
+
+    Args:
+        flow: The flow. Changed.
+        blob: One control row, packed.
+
+    Returns:
+        What the flow lets out because of it, or one error row if it cannot be followed: unreadable,
+        for a key that is not known here, an end of an unknown kind, or a quick end for one key.
+    """
     batch = from_blob(blob)
     row = batch.to_pylist()[0]
     if row["name"] is None or row.get(BROKEN) is not None:

@@ -51,30 +51,38 @@ from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSetti
 __all__ = ["Dataflow", "check_names_of"]
 
 BATCH_SHARDS_PER_CORE = 8
-"""Shards of a backfill per shuffle partition: all rows of a shard are in memory at once, so there
-are more of them than in a stream, where a shard holds only what a micro-batch brings."""
+"""Shards of a backfill per shuffle partition. All rows of a shard are in memory at once, so there
+are more of them than in a stream, where a shard holds only what a micro-batch brings. With fewer, a
+large backfill runs out of memory; with many more, the cost of a group (a millisecond) counts."""
 
 ERROR_FIELDS = (ERROR_COLUMN, ERROR_VALUE, ERROR_REASON)
+"""The columns that an error row has beside its own: which column, its value, and why."""
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Inputs, stages and settings of a pipeline, and the DataFrames it makes of them.
+    """Inputs, stages and settings of a pipeline, and the DataFrames it makes of them. Immutable.
 
-    - `df`: the input, batch or streaming. `more` are further inputs with the same key, each with
-      its own decoder.
-    - `keys`, `time`, `topic`, `arrival`, `file`: names of columns; see `tidegate.spark.frames`.
-    - `types`: the event-time types that `decoder` may name.
-    - `shards`: into how many parts the keys are divided. Unset: see `shard_count`.
-    - `forget`: a key that was silent for so long (wall time) is flushed and freed. Unset: never.
-    - `stages`: the operators, in order.
-    - `control`: control rows (`name`, `value` and the key columns); see `control_rows`.
-    - `partitions`: shuffle partitions the shards are spread over. Unset: those of the session.
-    - `recorded`: whether a stream runs over something recorded (available-now); a batch always
-      does. See `tidegate.spark.arrival`.
-    - `wall_ns`: a clock that stands still, for runs that catch up. Unset: Spark's own.
-    - `warnings`: sentences about the definition that are said before a run.
-    - `flow_name`: the name under which a worker keeps its flows between micro-batches.
+    Args:
+        df: The input, batch or streaming.
+        keys: The key columns; order, watermark and state are per key. Empty: all rows are one key.
+        time: The event-time column, or the path of a field of a struct; None: rows carry no time.
+        topic: The column that names the stream of a row; None if no stage needs it.
+        arrival: The columns that pin the order of arrival; empty: file and position.
+        types: The event-time types that `decoder` may name.
+        shards: Into how many parts the keys are divided. None: see `shard_count`.
+        forget: A key silent for this long (wall time) is flushed and freed. None: never.
+        decoder: Reads the event time of `df`; the default reads none.
+        stages: The operators, in order.
+        more: Further inputs with the same key, each with its own decoder.
+        control: Control rows (`name`, `value` and the key columns); see `control_rows`.
+        partitions: Shuffle partitions the shards are spread over. None: those of the session.
+        recorded: Whether a stream runs over something recorded (available-now); a batch always
+            does. See `tidegate.spark.arrival`.
+        wall_ns: One fixed wall time, for runs that catch up. None: Spark's processing time.
+        file: The column that names the file a row was recorded in; None: Spark is asked.
+        warnings: Sentences about the definition that are logged before a run.
+        flow_name: The name under which a worker keeps its flows between micro-batches.
     """
 
     df: DataFrame
@@ -224,6 +232,9 @@ class Dataflow:
     # -- inside ---------------------------------------------------------------------------------
 
     def _recipe(self) -> FlowRecipe:
+        """Return how workers make the flow of a shard. Raises ConfigError if a stage needs a time
+        and no stage before it gives one.
+        """
         stages, keys, forget = self.stages, self.keys, self.forget
         timed = any(decoder.times for _, decoder in self.inputs())
         check_time(stages, timed, 'frames(df, time="stamp", ...).event_time("timestamp")')
@@ -241,7 +252,11 @@ class Dataflow:
         return {"data": tuple(data.names), "late": others, "error": others, "dropped": others}
 
     def _packed(self, recipe: FlowRecipe) -> DataFrame:
-        """All inputs as blobs by shard."""
+        """Return all inputs as blobs by shard.
+
+        Columns are numbered before Spark sees them and named again inside Python (see
+        `pack.plain`); the shard and, if known, the file of a row travel as two more columns.
+        """
         shard_labels = labels(self.shard_count, self.partition_count)
         parts = []
         for number, (df, decoder) in enumerate(self.inputs()):
@@ -262,6 +277,9 @@ class Dataflow:
         return reduce(DataFrame.union, parts)
 
     def _packed_control(self, shard_labels: tuple[int, ...]) -> DataFrame:
+        """Return the control rows as blobs. Raises ConfigError if one of their columns is
+        missing.
+        """
         assert self.control is not None
         names = tuple(self.control.columns)
         numbered = self.control.toDF(*(plain(place) for place in range(len(names))))
@@ -272,8 +290,11 @@ class Dataflow:
         return pack_control(numbered, names, self.keys, shard, shard_labels)
 
     def _shard(self, numbered: DataFrame, names: tuple[str, ...]) -> Column:
-        """The shard of a row by its key, for a DataFrame with numbered columns."""
-        # An int and a long that are equal have different hashes: streams must agree on the type.
+        """Return the shard of a row by its key, for a DataFrame with numbered columns.
+
+        Keys are cast to the type that all inputs agree on: an int and a long that are equal have
+        different hashes. Without a key all rows go to shard 0.
+        """
         keys = [
             F.col(plain(names.index(name))).cast(from_arrow_type(self._row_schema.field(name).type))
             for name in self.keys
@@ -285,7 +306,7 @@ class Dataflow:
         if self.file is None or self.file not in names:
             return file_column(df, None, ties_only=bool(self.arrival))
         column = df.columns[list(names).index(self.file)]
-        return file_column(df, _quoted(column), ties_only=bool(self.arrival))
+        return file_column(df, _column_named(column), ties_only=bool(self.arrival))
 
     def _narrowed(self) -> Dataflow:
         """This pipeline without the columns that its data is not made of: Spark then does not even
@@ -302,10 +323,13 @@ class Dataflow:
         kept = [name for name in self.df.columns if name in wanted]
         if len({name.lower() for name in kept}) < len(kept):
             return self
-        return replace(self, df=self.df.select(*(_quoted(name) for name in kept)))
+        return replace(self, df=self.df.select(*(_column_named(name) for name in kept)))
 
     @cached_property
     def _row_schema(self) -> pa.Schema:
+        """The columns of all inputs together. Raises ConfigError if a column has types that do not
+        agree.
+        """
         schemas = [arrow_schema(df) for df, _ in self.inputs()]
         try:
             return pa.unify_schemas(schemas, promote_options="permissive")
@@ -335,12 +359,13 @@ def check_names_of(df: DataFrame) -> None:
         seen[same] = name
 
 
-def _quoted(name: str) -> Column:
+def _column_named(name: str) -> Column:
     """The column of this very name: Spark reads a dot as a field of a struct."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _with(schema: pa.Schema, *fields: pa.Field) -> pa.Schema:
+    """Return a schema with more fields at its end, renamed where a name is taken."""
     names = output_names(schema.names, [extra.name for extra in fields])
     for extra in fields:
         schema = schema.append(extra.with_name(names[extra.name]))

@@ -43,8 +43,13 @@ ADVICE = {
 _PYTHON = re.compile(
     r"^(?:[\w.]+\.)?([A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning))(?:: (.*))?$"
 )
+"""The last line of a Python stack: the exception, without its module, and what it says."""
+
 _OURS = re.compile(r"tidegate\.errors\.\w+: (.*)")
+"""What one of our own errors says, wherever in the text it stands."""
+
 _JAVA = re.compile(r"^(?:Caused by: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Error|Exception))(?:: (.*))?$")
+"""A line of a Java stack that names an exception and what it says."""
 
 
 def cause_of(error: BaseException) -> str:
@@ -77,6 +82,7 @@ spark.executor.memory), or use more shards or smaller micro-batches'
 
 
 def _text_of(error: BaseException) -> str:
+    """Return all that an error says; of a Java error also the text of the exception itself."""
     if isinstance(error, Py4JJavaError):
         return f"{error}\n{error.java_exception}"
     return str(error)
@@ -107,6 +113,7 @@ def _java_cause(lines: list[str]) -> str | None:
 
 
 def _first(lines: list[str]) -> str:
+    """Return the first line that is not empty."""
     return next((line.strip() for line in lines if line.strip()), "")
 
 

@@ -50,7 +50,7 @@ __all__ = ["Frames", "frames"]
 log = logging.getLogger(__name__)
 
 MOST_SHARDS = 65_535
-"""The number of a shard is sorted as 16 bits."""
+"""The largest number of shards: `pack` sorts rows by shard as 16-bit integers."""
 
 
 def frames(
@@ -67,24 +67,31 @@ def frames(
 ) -> Frames:
     """Start a pipeline on a DataFrame, batch or streaming. Runs no job.
 
-    - `key`: the column or columns a pipeline is repeated for; order, watermark and state are per
-      key. Unset: all rows are of one key.
-    - `time`: the column that carries event time, or a field of a struct (`header.stamp`); its type
-      is given to `event_time`, which must come before every stage that needs time.
-    - `topic`: the column that names the stream a row belongs to; needed by `synchronize` and
-      `batch`.
-    - `arrival`: the column or columns that pin the order of arrival (a log time, a Kafka offset).
-      Unset, it is the file and the position in it; `arrival_rule()` says which rule holds.
-    - `file`: a column that names the file a row was recorded in, where Spark cannot tell: the
-      column `file` of the sources `mcap` and `rosbag`. Each file has a watermark of its own in a
-      recorded run.
-    - `types`: event-time types of your own; unset: the built-in ones.
-    - `shards`: into how many parts keys are divided, from 1 to 65535. Unset: as many as shuffle
-      partitions (a stream), eight times that (a batch). Fixed by the first run of a checkpoint.
-    - `forget`: a key silent for so long (wall time) is flushed and freed. Unset: never.
+    Args:
+        df: The input. What it is (batch or streaming), the results are.
+        key: The column or columns a pipeline is repeated for; order, watermark and state are per
+            key. None: all rows are of one key.
+        time: The column that carries event time, or a field of a struct (`header.stamp`); its type
+            is given to `event_time`, which must come before every stage that needs time.
+        topic: The column that names the stream a row belongs to; needed by `synchronize`, `align`
+            and `batch`.
+        arrival: The column or columns that pin the order of arrival (a log time, a Kafka offset).
+            None: the file and the position in it; `arrival_rule()` says which rule holds.
+        file: A column that names the file a row was recorded in, where Spark cannot tell: the
+            column `file` of the sources `mcap` and `rosbag`. Each file has a watermark of its own
+            in a recorded run.
+        types: Event-time types of your own; None: the built-in ones.
+        shards: Into how many parts keys are divided, from 1 to 65535. None: as many as shuffle
+            partitions (a stream), eight times that (a batch). Fixed by the first run of a
+            checkpoint.
+        forget: A key silent for this long (wall time) is flushed and freed. None: never.
 
-    Raises ConfigError if a column does not exist or is not given by its name, if two columns cannot
-    be told apart, or a number is out of range.
+    Returns:
+        A pipeline without stages; its methods add them.
+
+    Raises:
+        ConfigError: If a column does not exist or is not given by its name, if two columns cannot
+            be told apart, or a number is out of range.
     """
     check_names_of(df)
     for field_name, value in (("time", time), ("topic", topic), ("file", file)):
@@ -133,20 +140,22 @@ class Frames(Dataflow):
     ) -> Frames:
         """Put rows in order of their event time, within a tolerance.
 
-        - `type`: how the time column is read (`timestamp`, `unixtimestamp_ns`, `iso8601`, ...). A
-          column that this type can never read is a ConfigError.
-        - `late_tolerance`: how long rows are held back for later ones; a row further behind is
-          late. Default 0: rows must come in order.
-        - `late`: `side_output` delivers late rows in the table `late`, `drop` only counts them.
-        - `watermark_per`: `tuple` judges lateness row by row, because how rows fall into
-          micro-batches must not change results; `collection` is offered for comparison: in a
-          backfill a whole shard would be one collection and nothing would ever be late.
-        - `zone`: the IANA zone of times without one; default UTC, never the session's.
-        - `format`: the layout of text for the type `date_time`, as in `datetime.strptime`.
-        - `options`: further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
-          `idle_timeout`, ...).
+        Args:
+            type: How the time column is read (`timestamp`, `unixtimestamp_ns`, `iso8601`, ...). A
+                column that this type can never read is a ConfigError.
+            late_tolerance: How long rows are held back for later ones, in event time; a row further
+                behind is late. Default 0: rows must come in order.
+            late: `side_output` delivers late rows in the table `late`, `drop` only counts them.
+            watermark_per: `tuple` judges lateness row by row, because how rows fall into
+                micro-batches must not change results; `collection` is offered for comparison: in a
+                backfill a whole shard would be one collection and nothing would ever be late.
+            zone: The IANA zone of times without one; None: UTC, never the session's.
+            format: The layout of text for the type `date_time`, as in `datetime.strptime`.
+            **options: Further settings of `EventtimeWatermark` (`max_future_skew`, `source`,
+                `idle_timeout`, ...).
 
-        Raises ConfigError without `frames(df, time=...)`, or for a wrong setting.
+        Raises:
+            ConfigError: Without `frames(df, time=...)`, or for a wrong setting.
         """
         if self.time is None:
             raise ConfigError("time", None, "must name the event-time column: frames(df, time=...)")
@@ -158,19 +167,23 @@ class Frames(Dataflow):
     def process_time(self, interval: Duration = "1 s") -> Frames:
         """Stamp rows with the clock when they are seen; for streams that carry no time.
 
-        - `interval`: how often the watermark moves, in event time equal to the clock; default 1 s.
+        Args:
+            interval: How often the watermark moves, in event time equal to the clock; default 1 s.
         """
         return self.then(ProcessTimeWatermark(interval))
 
     def synchronize(self, topics: Sequence[str], **options: Any) -> Frames:
         """Sets of one message per topic with nearly the same stamp, per key.
 
-        - `topics`: the topics a set is made of.
-        - `options`: further settings of `Synchronize` (`queue_size`, `max_interval`, ...).
-
         Each row of `data` is a set: the key, `spread_ns`, `decided_at_ns`, and a struct per topic.
-        Messages without a set are in `dropped`, with a reason. Raises ConfigError without `topic`,
-        or without a stage before it that gives rows a time.
+        Messages without a set are in `dropped`, with a reason.
+
+        Args:
+            topics: The topics a set is made of.
+            **options: Further settings of `Synchronize` (`queue_size`, `max_interval`, ...).
+
+        Raises:
+            ConfigError: Without `topic`, or without a stage before it that gives rows a time.
         """
         stage = Synchronize(names("topics", topics), topic=self._topic(), keys=self.keys, **options)
         return self._timed("synchronize", 'synchronize(["camera", "lidar"])').then(stage)
@@ -221,11 +234,14 @@ class Frames(Dataflow):
     def window(self, window: WindowKind | None = None, **options: Any) -> Frames:
         """Windows per key.
 
-        - `window`: the kind (`Tumbling`, `Session`, ...); default: `Adaptive`.
-        - `options`: trigger, late, aggregates, group_by and the other settings of `Window`.
+        Behind `event_time` rows come in order, so every row itself says what is complete.
 
-        Behind `event_time` rows come in order, so every row itself says what is complete. Raises
-        ConfigError without a stage before it that gives rows a time.
+        Args:
+            window: The kind (`Tumbling`, `Session`, ...); None: `Adaptive`.
+            **options: Trigger, late, aggregates, group_by and the other settings of `Window`.
+
+        Raises:
+            ConfigError: Without a stage before it that gives rows a time, or for a wrong setting.
         """
         ordered = any(isinstance(stage, EventtimeWatermark) for stage in self.stages)
         options.setdefault("in_order", ordered)
@@ -235,12 +251,17 @@ class Frames(Dataflow):
     def compact(self, dims: int, **options: Any) -> Frames:
         """Chains of vector deltas in, vectors out.
 
-        - `dims`: how long vectors are. `options`: further settings of `Compact`.
+        Args:
+            dims: The length of the vectors.
+            **options: Further settings of `Compact`.
         """
         return self.then(Compact(dims, keys=self.keys, **options))
 
     def then(self, *stages: Operator) -> Frames:
-        """Any operators, in this order. Their settings are the caller's affair."""
+        """Add any operators, in this order. Their settings, keys included, are the caller's affair.
+
+        Raises ConfigError on a stream for a stage that could wait for ever (`Operator.unbounded`).
+        """
         for stage in stages:
             if self.df.isStreaming and (why := stage.unbounded()) is not None:
                 raise ConfigError(stage.name, "a stream", why, message=why)
@@ -269,11 +290,17 @@ class Frames(Dataflow):
         return self.table("dropped")
 
     def table(self, kind: str) -> DataFrame:
-        """Return the rows of one kind: data, late, error, dropped, or a side table by its name.
+        """Return the rows of one kind.
 
         A stream gives one of its tables only: two of them, written apart, would be two queries with
         two states that read the input twice. `write` writes all of them with one state; the columns
-        of the others are in `schemas`. Raises ConfigError for a second one or an unknown kind.
+        of the others are in `schemas`.
+
+        Args:
+            kind: `data`, `late`, `error`, `dropped`, or a side table by its name.
+
+        Raises:
+            ConfigError: For an unknown kind, or a second table of a stream.
         """
         if self.df.isStreaming and kind in self.schemas:
             first = self._handed_out.setdefault("kind", kind)
@@ -303,16 +330,21 @@ class Frames(Dataflow):
     ) -> StreamingQuery | Commit:
         """Write all tables under `path`, one folder per kind, exactly once: one query, one state.
 
-        - `path`: a folder or URI. A batch needs an empty one.
-        - `format`: parquet (default), delta, kafka, mcap, or a registered one. `options`: the
-          sink's own.
-        - `checkpoint`: where a stream keeps its state; default: `path`/_checkpoint.
-        - `trigger`: of a stream: `available_now` (default) reads what is there and ends; a duration
-          such as `"1 s"` runs for ever, with at least that between two micro-batches.
-        - `name`: of the query, in Spark's user interface.
+        Args:
+            path: A folder or URI. A batch needs an empty one.
+            format: `parquet` (default), `delta`, `kafka`, `mcap`, or a registered one.
+            options: The sink's own options, as text.
+            checkpoint: Where a stream keeps its state; None: `path`/_checkpoint.
+            trigger: Of a stream: `available_now` (default) reads what is there and ends; a duration
+                such as `"1 s"` runs for ever, with at least that between two micro-batches.
+            name: Of the query, in Spark's user interface.
 
-        Returns the running query of a stream, or the commit record of a batch when it is done.
-        Raises ConfigError if `path` holds another run, or for a wrong setting.
+        Returns:
+            The running query of a stream, or the commit record of a batch when it is done.
+
+        Raises:
+            ConfigError: If `path` holds another run, or for a wrong setting.
+            StateError: If the checkpoint of a stream cannot be used.
         """
         settings = SinkSettings(format, dict(options or {}))
         if not self.df.isStreaming:
@@ -337,12 +369,21 @@ class Frames(Dataflow):
     # -- inside ---------------------------------------------------------------------------------
 
     def _topic(self) -> str:
+        """Return the topic column. Raises ConfigError if none was named."""
         if self.topic is None:
             raise ConfigError("topic", None, "must name the topic column: frames(df, topic=...)")
         return self.topic
 
     def _timed(self, what: str, line: str) -> Frames:
-        """This pipeline, if its rows have a time when they come to a stage that needs one."""
+        """Return this pipeline if its rows have a time when they come to a stage that needs one.
+
+        Args:
+            what: The stage that needs it, for the error.
+            line: How the call of that stage is written, for the example in the error.
+
+        Raises:
+            ConfigError: If no stage so far gives rows a time; it shows the line to add.
+        """
         if any(isinstance(s, EventtimeWatermark | ProcessTimeWatermark) for s in self.stages):
             return self
         given = "" if self.time is not None else 'frames(df, time="stamp", ...)'
@@ -355,6 +396,9 @@ class Frames(Dataflow):
 
 
 def _names_of(field_name: str, value: object) -> tuple[str, ...]:
+    """Return one name or several as a tuple. Raises ConfigError, with an example, for anything
+    else, such as a pyspark Column.
+    """
     try:
         return names(field_name, value)
     except ConfigError as error:
@@ -363,6 +407,7 @@ def _names_of(field_name: str, value: object) -> tuple[str, ...]:
 
 
 def _suggest(name: str, columns: Sequence[str]) -> str:
+    """Return the end of an error sentence: the columns there are, and the one that is nearest."""
     near = get_close_matches(name, columns, 1)
     meant = f"; did you mean {near[0]}?" if near else ""
     return f": {', '.join(columns)}{meant}"

@@ -28,7 +28,13 @@ from tidegate.spark.pack import arrow_schema
 from tidegate.spark.session import session
 from tidegate.spark.sources import SourceRequest, source_of
 
-__all__ = ["check_sources", "open_pipeline", "open_source", "session_for", "session_settings"]
+__all__ = [
+    "check_sources",
+    "open_pipeline",
+    "open_stream_source",
+    "session_for",
+    "session_settings",
+]
 
 
 def session_settings(definition: PipelineDefinition) -> dict[str, str]:
@@ -63,7 +69,7 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
         ) from error  # fmt: skip
 
 
-def open_source(
+def open_stream_source(
     spark: SparkSession, name: str, stream: StreamDefinition, *, streaming: bool
 ) -> DataFrame:
     """Return the rows of the declared stream `name`, batch or streaming. Runs no job on the data.
@@ -74,7 +80,7 @@ def open_source(
     field = f"streams.{name}.source"
     if source is None:
         raise ConfigError(field, None, "is required to run a pipeline")
-    path, options = _checked(source, field)
+    path, options = _checked_settings(source, field)
     request = SourceRequest(source.format, path, options, source.ddl, streaming, field)
     try:
         return source_of(source.format).open(spark, request)
@@ -86,13 +92,15 @@ def open_source(
 
 
 def check_sources(definition: PipelineDefinition) -> None:
-    """Say what is missing (a path, a broker) before a session is started for nothing."""
+    """Raise ConfigError for what is missing (a path, a broker) before a session is started for
+    nothing.
+    """
     for name, stream in definition.streams.items():
         if stream.source is not None:
-            _checked(stream.source, f"streams.{name}.source")
+            _checked_settings(stream.source, f"streams.{name}.source")
 
 
-def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
+def _checked_settings(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
     """Path and options of a source with references resolved, if what they name is there."""
     path, options = source_settings(source, field)
     source_of(source.format).check(options, field)
@@ -100,7 +108,9 @@ def _checked(source: SourceDefinition, field: str) -> tuple[str | None, dict[str
 
 
 def _cause(error: Exception) -> str:
-    """The sentence that says what happened: ours if one of ours is inside, else the first."""
+    """Return the sentence that says what happened: ours if one of ours is inside, else the first
+    line.
+    """
     # A format whose class Spark cannot find is a bare Java exception.
     said = error.java_exception if isinstance(error, Py4JJavaError) else error
     lines = str(said).strip().split("\n")
@@ -118,14 +128,29 @@ def open_pipeline(
     types: EventtimeTypes | None = None,
     control: str | None = None,
 ) -> tuple[Plan, Frames]:
-    """Plan a definition against its sources and make frames of it. No Spark job has run yet.
+    """Plan a definition against its sources and make frames of it. No Spark job over the data has
+    run.
 
-    `control` is a folder of JSON lines with control rows, for a stream.
+    Planned twice: without the data first, so that a mistake in the file is reported before a source
+    is opened, then with the columns the sources really have.
+
+    Args:
+        spark: A session that has the connectors of the sources.
+        definition: The pipeline.
+        streaming: Whether sources are opened as streams.
+        types: Event-time types; None: the built-in ones and those the definition names.
+        control: A folder of JSON lines with control rows, for a stream; it is created. None: none.
+
+    Returns:
+        The plan, for `explain`, and the frames, to run.
+
+    Raises:
+        ConfigError: For whatever does not fit, with the field that says so.
     """
     types = types or known_types(named_types(definition))
     plan(definition, types=types)  # what is wrong without looking at the data is said first
     opened = {
-        name: open_source(spark, name, stream, streaming=streaming)
+        name: open_stream_source(spark, name, stream, streaming=streaming)
         for name, stream in definition.streams.items()
     }
     made = plan(definition, {name: arrow_schema(df) for name, df in opened.items()}, types=types)
@@ -161,12 +186,14 @@ def open_pipeline(
         control=rows,
         recorded=recorded,
         file=next((name for name in named if name is not None), None),
-        warnings=() if made.arrival or not (streaming and recorded) else _limits(definition),
+        warnings=()
+        if made.arrival or not (streaming and recorded)
+        else _warn_of_limits(definition),
     )
     return made, frames
 
 
-def _limits(definition: PipelineDefinition) -> tuple[str, ...]:
+def _warn_of_limits(definition: PipelineDefinition) -> tuple[str, ...]:
     """What to say of options that cut a recording into micro-batches."""
     found = []
     for name, stream in definition.streams.items():
@@ -181,3 +208,4 @@ def _limits(definition: PipelineDefinition) -> tuple[str, ...]:
 
 
 _LIMITS = ("maxfilespertrigger", "maxbytespertrigger", "maxrowspertrigger")
+"""Options, in lower case, that cut what is there into several micro-batches."""

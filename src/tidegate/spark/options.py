@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["duration", "flag", "names", "number", "text"]
+__all__ = ["duration_ns", "flag", "name_list", "number", "text"]
 
 
 def text(options: Mapping[str, str], name: str) -> str | None:
@@ -44,20 +44,20 @@ def number(options: Mapping[str, str], name: str, minimum: int | None = None) ->
     return found
 
 
-def duration(options: Mapping[str, str], name: str, default: str) -> int:
+def duration_ns(options: Mapping[str, str], name: str, default: str) -> int:
     """Return a duration in ns; `default` is a duration as text (`"30 s"`).
 
-    >>> duration({}, "settle", "30 s")
+    >>> duration_ns({}, "settle", "30 s")
     30000000000
     """
     value = text(options, name)
     return parse_duration(default if value is None else value, name)
 
 
-def names(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+def name_list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     """Return the names in a list with commas, or None if the option is not given.
 
-    >>> names({"topics": "/imu, /lidar"}, "topics")
+    >>> name_list({"topics": "/imu, /lidar"}, "topics")
     ('/imu', '/lidar')
     """
     value = text(options, name)

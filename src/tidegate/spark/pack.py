@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 Mapped = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for `mapInArrow`: an iterator of batches in, an iterator of batches out."""
 
 ROWS_PER_BLOB = 32_768
 """Rows gathered before they are split by shard. Spark hands over 65,536 at a time, split as they
@@ -69,12 +70,15 @@ PACKED_DDL = (
     "shard int, kind string, part int, seq int, changed long, file string, block long, rows long, "
     "blob binary"
 )
+"""`PACKED` as Spark writes it. The two must name the same columns in the same order."""
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
-    """The columns of a DataFrame as Spark hands them to Python: timestamps in the session's zone.
+    """Return the columns of a DataFrame as Spark hands them to Python: timestamps in the session's
+    zone.
 
-    All may be null, whatever Spark knows better: an error row has null where it has no value.
+    All are nullable, even where Spark knows better: an error row has null where it has no value.
+    Raises pyspark's error for a type that Arrow does not have.
     """
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
     schema = to_arrow_schema(df.schema, timezone=zone)
@@ -93,6 +97,7 @@ def holds_lists(df: DataFrame) -> bool:
 
 
 def _kinds(kind: DataType) -> set[type[DataType]]:
+    """Return the types inside a column: of a struct those of its fields, else its own."""
     if isinstance(kind, StructType):
         return {inner for field in kind for inner in _kinds(field.dataType)}
     return {type(kind)}
@@ -105,7 +110,14 @@ def plain(place: int) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """A function of mapInArrow that sees the columns under these names."""
+    """A function of mapInArrow that sees the columns under the user's names.
+
+    Spark sees `plain` names only: the user's may hold dots, backticks, or differ only in case.
+
+    Args:
+        names: The names, in the order of the columns; as many as the batches have.
+        function: What is called with the renamed batches.
+    """
 
     names: tuple[str, ...]
     function: Mapped
@@ -116,10 +128,10 @@ class Renamed:
 
 
 def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
-    """Return a batch as Arrow IPC.
+    """Return a batch as Arrow IPC, with its schema.
 
-    A scalar, which Arrow takes into a column as it is. It takes a memoryview too, but never gives
-    back its memory (seen in pyarrow 26), and bytes would be one more copy.
+    The result is a scalar, which Arrow takes into a column without a copy. It takes a memoryview
+    too, but never gives back its memory (seen in pyarrow 26), and bytes would be one more copy.
     """
     return to_blobs([rows])[0]
 
@@ -127,30 +139,37 @@ def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
 def to_blobs(pieces: Sequence[pa.RecordBatch]) -> pa.BinaryArray:
     """Return each batch as Arrow IPC, all in one column.
 
-    The sizes are asked for first and everything is written once into its place: a stream that
-    grows as it is written to is copied over and over, and took fifteen times as long.
+    Sizes are measured first, then everything is written once into its place: a stream that grows
+    as it is written to is copied over and over, and took fifteen times as long. Offsets are int32,
+    so all blobs of one call must stay below 2 GiB together.
     """
     offsets = np.zeros(len(pieces) + 1, np.int32)
     for place, piece in enumerate(pieces):
         size = pa.MockOutputStream()
-        _write(piece, size)
+        _write_ipc(piece, size)
         offsets[place + 1] = offsets[place] + size.size()
     memory = pa.allocate_buffer(int(offsets[-1]))
     sink = pa.FixedSizeBufferWriter(memory)
     for piece in pieces:
-        _write(piece, sink)
+        _write_ipc(piece, sink)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(pieces), [None, pa.py_buffer(offsets), memory]
     )
 
 
-def _write(rows: pa.RecordBatch, sink: pa.NativeFile) -> None:
+def _write_ipc(rows: pa.RecordBatch, sink: pa.NativeFile) -> None:
+    """Write a batch as an IPC stream: schema, one record batch, end."""
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
 
 
 def from_blob(blob: bytes) -> pa.RecordBatch:
-    """The reverse of `to_blob`, without a copy."""
+    """Return the batch that `to_blob` wrote, without a copy: it keeps the memory of `blob` alive.
+
+    Example:
+        >>> from_blob(to_blob(pa.record_batch({"a": [1, 2]})).as_buffer()).to_pydict()
+        {'a': [1, 2]}
+    """
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
         return reader.read_next_batch()
 
@@ -159,11 +178,14 @@ def from_blob(blob: bytes) -> pa.RecordBatch:
 class Packer:
     """mapInArrow: rows with a shard column in, one blob per shard and batch out.
 
-    The event time is read here, before the shuffle, where there is no state to wait for.
+    The event time is read here, before the shuffle, where there is no state to wait for: rows whose
+    time cannot be read become blobs of kind `error`.
 
-    - `labels`: what each shard is called in Spark; see `tidegate.spark.shards`.
-    - `input`: which of several inputs this is; keeps their parts apart.
-    - `taken`: names that the columns of error rows must keep clear of.
+    Args:
+        decoder: Reads the event time. One without time columns leaves that to the step's clock.
+        labels: What each shard is called in Spark; see `tidegate.spark.shards`.
+        input: Which of several inputs this is; keeps their parts apart.
+        taken: Names that the columns of error rows must keep clear of.
     """
 
     decoder: Decoder
@@ -196,6 +218,7 @@ class Packer:
                 )
 
     def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield (kind, shard, rows) for rows of one origin, errors first."""
         if not self.decoder.times:  # the step stamps them, by its clock
             yield from _by_shard("data", rows)
             return
@@ -207,6 +230,11 @@ class Packer:
 
 
 def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Yield (kind, shard, rows) per shard, in order of the shards; rows of a shard keep their
+    order.
+
+    A batch of one shard only, as with a single key, is passed on without a copy.
+    """
     index = rows.schema.get_field_index(SHARD)
     shard = rows.column(index).to_numpy()
     rows = rows.remove_column(index)
@@ -222,6 +250,7 @@ def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.Re
 
 
 def _partition() -> int:
+    """Return the number of the Spark partition this runs in; 0 outside a task, as in tests."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -230,7 +259,14 @@ def _partition() -> int:
 
 @dataclass(frozen=True)
 class Unpacker:
-    """mapInArrow: blobs in, their rows out, with exactly the columns of `schema`."""
+    """mapInArrow: blobs in, their rows out, with exactly the columns of `schema`.
+
+    Columns that a blob lacks are null, and types are cast: blobs of one kind differ where inputs
+    do.
+
+    Args:
+        schema: The columns of the table.
+    """
 
     schema: pa.Schema
 

@@ -25,12 +25,21 @@ __all__ = ["ShardProcessor"]
 
 
 class ShardProcessor(StatefulProcessor):
-    """transformWithState: one map state; the work is done by an `RunningStep`."""
+    """transformWithState: one map state; the work is done by a `RunningStep`.
+
+    Spark calls `init` once per task, then `handleInputRows` per shard with rows, then
+    `handleExpiredTimer` per shard whose timer has passed, then `close`. Groups are shards, not
+    the user's keys: one call does the work of all keys of a shard.
+
+    Args:
+        settings: The settings of the step; kept as bytes until the first rows come.
+    """
 
     def __init__(self, settings: StepSettings) -> None:
         self.settings: bytes = cloudpickle.dumps(settings)  # type: ignore[no-untyped-call]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state: page number to bytes. Called by Spark; keep it light (see above)."""
         self.handle = handle
         self.pages = handle.getMapState("pages", "page int", "blob binary")
         self.step: RunningStep | None = None
@@ -41,6 +50,9 @@ class ShardProcessor(StatefulProcessor):
         rows: Iterator[Any],
         timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
+        """Run the packed rows of one shard; returns rows of `STEP_DDL`. `key` is (label of the
+        shard,).
+        """
         now_ms = int(timerValues.getCurrentProcessingTimeInMs())
         return (Row(**row) for row in self._opened().rows(int(key[0]), rows, now_ms))
 
@@ -50,13 +62,15 @@ class ShardProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: N803
         expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[Row]:
+        """Return what one shard lets out because its deadline has passed."""
         now_ms = int(timerValues.getCurrentProcessingTimeInMs())
         return (Row(**row) for row in self._opened().expired(int(key[0]), now_ms))
 
     def close(self) -> None:
-        pass
+        """Do nothing: all state is written by the end of each call."""
 
     def _opened(self) -> RunningStep:
+        """Return the step, made at the first rows: only then are its modules imported."""
         if self.step is None:
             from tidegate.spark.stateful_step import RunningStep
 

@@ -40,14 +40,24 @@ def progress_bar(console: Console, expected: int | None) -> Iterator[ProgressBar
 
 
 class ProgressBar:
-    """The bar of one run."""
+    """The bar of one run.
+
+    Args:
+        progress: The display it belongs to.
+        task: Its task in that display.
+    """
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def show(self, summary: Summary, seconds: float) -> None:
-        """Show how far a run has come after `seconds`."""
+        """Show how far a run has come.
+
+        Args:
+            summary: What has been committed so far.
+            seconds: Wall time since the start; more than 0.
+        """
         note = (
             f"{summary.rows_in:,} rows, {summary.rows_in / seconds:,.0f}/s, "
             f"late {summary.late:,}, errors {summary.errors:,}, "
@@ -59,7 +69,11 @@ class ProgressBar:
 
     @contextmanager
     def following(self, spark: SparkSession) -> Iterator[None]:
-        """Let the bar follow the tasks of Spark's stages while the block runs a batch job."""
+        """Let the bar follow the tasks of Spark's stages while the block runs a batch job.
+
+        A batch has one commit, at its end: until then tasks are all there is to see. A thread asks
+        Spark for them, and has ended when the block has.
+        """
         done = threading.Event()
 
         def follow() -> None:

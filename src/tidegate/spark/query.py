@@ -1,4 +1,15 @@
-"""Run a pipeline to a sink: batch, available-now, or for ever; one commit per micro-batch."""
+"""Run a pipeline to a sink: batch, available-now, or for ever; one commit per micro-batch.
+
+    run_batch_job     everything there is, from an empty state to the flush, as batch 0
+    start             a streaming query; Spark calls the sink for every micro-batch
+    stop_...          how a stream ends without leaving a micro-batch half done
+
+Exactly once: Spark may hand the same micro-batch to the sink again after a crash. The sink knows
+it by (query id, batch number) and does not write it twice; see `tidegate.spark.sinks`.
+
+Clock policy: a batch and an available-now run take the wall clock once, when they start, and use
+that one time for all shards. A continuous run goes by Spark's processing time.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +46,26 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Mode = Literal["batch", "available-now", "continuous"]
+"""How a pipeline runs: once over a batch, over what a stream has now, or until it is stopped."""
 
 BATCH_QUERY = "batch"
 """The name under which a backfill, which has no checkpoint, commits its one batch."""
 
 
 def run_batch_job(pipeline: Dataflow, path: str, settings: SinkSettings | None = None) -> Commit:
-    """Run everything there is, from an empty state to the flush, as one batch; return its record.
+    """Run everything there is, from an empty state to the flush, as one batch.
 
-    `path` is the output, which must be empty; `settings` the sink, by default Parquet. Raises
-    ConfigError for a stream, an output that holds another run, or a wrong option, and RunError with
-    the cause if Spark fails.
+    Args:
+        pipeline: A pipeline on a batch DataFrame.
+        path: The output, a folder or URI; it must hold no other run.
+        settings: The sink; None: Parquet.
+
+    Returns:
+        The record of the batch, when all of it is written.
+
+    Raises:
+        ConfigError: For a stream, an output that holds another run, or a wrong option.
+        RunError: If Spark fails; it names the cause.
     """
     if pipeline.df.isStreaming:
         raise ConfigError("mode", "batch", "needs a batch DataFrame (spark.read, not readStream)")
@@ -58,13 +78,19 @@ def run_batch_job(pipeline: Dataflow, path: str, settings: SinkSettings | None =
 
 
 def settings_of(pipeline: Dataflow) -> dict[str, str]:
-    """Return the settings that a session should have while this pipeline starts."""
+    """Return the session settings this pipeline should be started with; empty if the session's will
+    do.
+
+    They hand rows to Python in short batches where columns hold lists; see `holds_lists`.
+    """
     lists = any(holds_lists(df) for df, _ in pipeline.inputs())
     return limit_list_batches(pipeline.df.sparkSession) if lists else {}
 
 
 def _log_arrival(pipeline: Dataflow) -> None:
-    """Say in which order rows are taken, as a warning where that depends on Spark."""
+    """Log in which order rows are taken: as a warning where that depends on Spark (the sentence
+    then says what changes it), else as information. Warnings of the definition follow.
+    """
     rule, *warnings = pipeline.notes()
     log.log(logging.WARNING if "changes" in rule else logging.INFO, rule)
     for warning in warnings:
@@ -82,22 +108,33 @@ def start(
     name: str | None = None,
     settings: SinkSettings | None = None,
 ) -> StreamingQuery:
-    """Start a stream into `path`: one query and one state for all tables. Returns the query.
-
-    - `checkpoint`: where Spark keeps offsets and state; default `path`/_checkpoint.
-    - `mode`: `available-now` reads what is there and ends; `continuous` runs until it is stopped.
-    - `interval`: the time between micro-batches of a continuous run, as Spark wants it (`1
-      seconds`); unset: one follows the other.
-    - `on_commit`: called on the driver after every micro-batch that is whole, with its record.
-    - `name`: of the query, for Spark's user interface. `settings`: the sink, by default Parquet.
-
-    Settings of the session that a run needs are put back once the query has started. Raises
-    ConfigError for a batch DataFrame, StateError for a checkpoint that cannot be used.
+    """Start a stream into `path`: one query and one state for all tables.
 
     An available-now run catches up with what was recorded, and how long Spark takes for that says
-    nothing about the streams: its clock stands still, as in a batch job, so that a slow machine
-    makes no batch stall and no source idle. Nor does the time between two runs, of either mode:
-    a stage that waits by the clock starts its wait anew.
+    nothing about the streams: its clock is fixed at the start, as in a batch job, so that a slow
+    machine makes no batch stall and no source idle. Nor does the time between two runs count, in
+    either mode: a stage that waits by the clock begins its wait again.
+
+    Session settings that a run needs are put back once the query has started: a query keeps those
+    of the moment it was started in.
+
+    Args:
+        pipeline: A pipeline on a streaming DataFrame.
+        path: The output, a folder or URI.
+        checkpoint: Where Spark keeps offsets and state; None: `path`/_checkpoint.
+        mode: `available-now` reads what is there and ends; `continuous` runs until it is stopped.
+        interval: The least time between micro-batches of a continuous run, as Spark writes it
+            (`1 seconds`); None: one follows the other.
+        on_commit: Called on the driver after every micro-batch that is whole, with its record.
+        name: Of the query, for Spark's user interface.
+        settings: The sink; None: Parquet.
+
+    Returns:
+        The running query.
+
+    Raises:
+        ConfigError: For a batch DataFrame or a wrong option of the sink.
+        StateError: For a checkpoint that is damaged or was made with other shards.
     """
     if not pipeline.df.isStreaming:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
@@ -135,8 +172,11 @@ def start(
 
 
 def stop_between_batches(query: StreamingQuery) -> None:
-    """Let the micro-batch that is running end, then stop: whoever goes on from the checkpoint
-    finds nothing half done."""
+    """Let the micro-batch that is running end, then stop the query.
+
+    Whoever goes on from the checkpoint then finds nothing half done. Returns when it has stopped. A
+    query that waits for its next trigger is stopped at once.
+    """
     last = query.lastProgress
     before = -1 if last is None else last.batchId
     while query.isActive and query.status["isTriggerActive"]:
@@ -166,4 +206,5 @@ def stop_when_quiet(query: StreamingQuery) -> None:
 
 
 def _read_anything(progress: StreamingQueryProgress) -> bool:
+    """Return whether any source of a micro-batch moved its offset."""
     return any(source.startOffset != source.endOffset for source in progress.sources)

@@ -9,7 +9,7 @@
 What the state was made with cannot change under it: keys, stages and their settings, the number of
 shards. Nor can where rows go to: sink and checkpoint. An edit of those is wrong in the sense above.
 
-Clock policy: an edit counts once the file has stood still between two looks; a file that is being
+Clock policy: an edit counts once two looks in a row find the same file; a file that is being
 written, or is gone for a moment while an editor replaces it, is looked at again later.
 """
 
@@ -36,7 +36,22 @@ LOOK_EVERY_S = 0.4
 def run_watched(
     file: Path, *, master: str | None = None, out: str | None = None, console: Console
 ) -> Summary:
-    """Run the stream a file defines until it is stopped, and take up edits of the file."""
+    """Run the stream a file defines until it is stopped, and take up edits of the file.
+
+    Args:
+        file: The pipeline file.
+        master: A Spark master; None: local mode.
+        out: Where tables go, instead of `sink.path`.
+        console: Where progress and sentences about edits are shown.
+
+    Returns:
+        What came out, over all versions of the file.
+
+    Raises:
+        ConfigError: If the first version is wrong, or is not a stream that goes on.
+        RunError: If a run fails. An edit that fails before its first commit raises nothing: the
+            version before it goes on.
+    """
     definition = PipelineDefinition.load(file)
     options = definition.options
     if options.mode != "streaming" or options.trigger in (None, "available_now"):
@@ -86,6 +101,7 @@ class _Watch:
         self._seen = self._known = self._stamp()
 
     def say(self, text: str) -> None:
+        """Print a sentence about the file."""
         self._console.print(f"{escape(self.file.name)}: {escape(text)}", highlight=False)
 
     def look(self, summary: Summary) -> bool:
@@ -107,6 +123,7 @@ class _Watch:
         return self.taken is not None
 
     def _stamp(self) -> tuple[int, int, int] | None:
+        """Return what changes when the file is edited or replaced; None if it is gone."""
         try:
             found = self.file.stat()
         except OSError:

@@ -1,4 +1,11 @@
-"""Run a definition: check it against its sources and its sink, then run it to its end."""
+"""Run a definition: check it against its sources and its sink, then run it to its end.
+
+    open_definition    everything that can be found wrong before a row is read
+    run_opened         write the record of the run beside the tables, then run
+    run_frames         the same for frames that were made without a definition
+
+Ctrl-C stops a stream; running the same command again goes on from the last commit.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +44,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A definition that has been checked against its sources and its sink: ready to start."""
+    """A definition that has been checked against its sources and its sink: ready to start.
+
+    Args:
+        definition: What was checked.
+        path: The output, a folder or URI.
+        frames: The pipeline on its opened sources.
+        settings: The sink.
+        checkpoint: Where a stream keeps its state; None: `path`/_checkpoint.
+    """
 
     definition: PipelineDefinition
     path: str
@@ -59,16 +74,21 @@ def open_definition(
 ) -> OpenRun:
     """Check a definition against its sources and its sink; nothing has run when this returns.
 
-    - `master`: a Spark master; None: local mode. `out`: where tables go, instead of `sink.path`.
+    Args:
+        definition: The pipeline.
+        master: A Spark master; None: local mode.
+        out: Where tables go, instead of `sink.path`.
 
-    Raises ConfigError, with the line of the file, for everything that can be found wrong before a
-    row is read.
+    Raises:
+        ConfigError: With the line of the file, for everything that can be found wrong before a row
+            is read.
     """
     with definition.located():
         return _open(definition, master, out)
 
 
 def _open(definition: PipelineDefinition, master: str | None, out: str | None) -> OpenRun:
+    """Do the work of `open_definition`, which adds the line of the file to errors."""
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
@@ -107,7 +127,14 @@ def run_definition(
 def run_opened(
     opened: OpenRun, console: Console, until: Callable[[Summary], bool] | None = None
 ) -> Summary:
-    """Run it; `until` is asked ten times a second and stops a stream between micro-batches."""
+    """Run it to its end, or until it is stopped.
+
+    Args:
+        opened: What `open_definition` returned.
+        console: Where the progress bar is shown.
+        until: Called ten times a second with the summary so far; True stops a stream between two
+            micro-batches. None: nothing does.
+    """
     with opened.definition.located():
         sink = open_sink(opened.settings, opened.path, opened.frames.schemas)
         if opened.definition.options.mode == "batch":

@@ -1,4 +1,9 @@
-"""The Spark session: local mode by default, any cluster by its master."""
+"""The Spark session: local mode by default, any cluster by its master.
+
+A session that is running already is used and never changed for good: settings that a run needs
+are set while it starts and put back (`settings_for_now`). A session made here gets `SETTINGS`, the
+machine's Java or the one in a wheel, and workers in the Python that Tidegate is installed in.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +33,14 @@ LOCAL = "local[*,4]"
 """All cores, and a task may fail three times, as on a cluster: a dead worker stops no run."""
 
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+"""The setting that says how Spark writes the files of a checkpoint; see `LOCAL_SETTINGS`."""
 
 ROWS_PER_HOP = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""The setting that limits the rows of a batch that Spark hands to Python."""
 
 LIST_ROWS = 1_024
-"""Rows per hop to Python where columns hold lists: see `limit_list_batches`."""
+"""Rows per hop to Python where columns hold lists: see `limit_list_batches`. At 65,536 the JVM took
+twenty times the CPU (figures in `tidegate.spark.pack.holds_lists`)."""
 
 SETTINGS: dict[str, str] = {
     # transformWithState runs on nothing else
@@ -62,6 +70,7 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
 }
+"""What every session made here gets; the caller's settings override it."""
 
 LOCAL_SETTINGS: dict[str, str] = {
     # Spark's other way to write checkpoints starts ten processes (chmod, readlink) for every file
@@ -72,6 +81,7 @@ LOCAL_SETTINGS: dict[str, str] = {
         ".FileSystemBasedCheckpointFileManager"
     ),
 }
+"""What a session in local mode gets in addition."""
 
 
 def session(
@@ -80,10 +90,20 @@ def session(
     settings: Mapping[str, str] | None = None,
     log: str | Path | None = None,
 ) -> SparkSession:
-    """The running session, or a new one with what Tidegate needs.
+    """Return the running session, or a new one with what Tidegate needs.
 
-    `settings` override ours. Without `master` it is local mode on all cores. `log` is a file for
-    what Java and the workers write to standard error: their stacks and warnings.
+    A running session is returned unchanged, whatever the arguments say. A new one in local mode
+    listens on the loopback interface only.
+
+    Args:
+        master: A Spark master; None: local mode on all cores.
+        name: The name of the application, for Spark's user interface.
+        settings: Spark settings; they override ours.
+        log: A file for what Java and the workers write to standard error, their stacks and
+            warnings; it is appended to. None: standard error of this process.
+
+    Raises:
+        ConfigError: If there is no Java that runs Spark.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -133,9 +153,14 @@ def limit_list_batches(spark: SparkSession) -> dict[str, str]:
 
 @contextmanager
 def settings_for_now(spark: SparkSession, settings: Mapping[str, str | None]) -> Iterator[None]:
-    """Change settings of a user's session and put them back at the end; None unsets one.
+    """Change settings of a user's session and put them back when the block ends, by an error too.
 
-    A stream keeps for good the settings of the moment it was started in.
+    A stream keeps for good the settings of the moment it was started in, so a block around its
+    start is enough.
+
+    Args:
+        spark: The session.
+        settings: Values by name; None unsets one.
     """
     before = {name: spark.conf.get(name, None) for name in settings}
 
@@ -154,7 +179,7 @@ def settings_for_now(spark: SparkSession, settings: Mapping[str, str | None]) ->
 
 
 def log_file() -> Path:
-    """A new file for the log of a run started from the command line."""
+    """Create a file in the temporary folder for the log of a run started from the command line."""
     handle, path = tempfile.mkstemp(prefix="tidegate-spark-", suffix=".log")
     os.close(handle)
     return Path(path)

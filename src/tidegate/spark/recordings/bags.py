@@ -23,19 +23,19 @@ from tidegate.mcap.payload import PayloadDecoder
 from tidegate.mcap.reader import take_times
 from tidegate.mcap.records import Channel, Schema
 from tidegate.mcap.stamps import header_stamps
-from tidegate.spark.recordings.listing import below, places_of
+from tidegate.spark.recordings.listing import below, paths_named
 
 __all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
 
 ROWS = 8_192
-"""Messages per Arrow batch."""
+"""Messages per Arrow batch; bounds what is in memory while a bag is read."""
 
 
 def bags_of(path: str) -> list[str]:
     """Return the bags that a path names, sorted: itself, those below a folder, or those a pattern
     matches."""
     bags: set[str] = set()
-    for place in places_of(path):
+    for place in paths_named(path):
         if place.is_file() or (place / "metadata.yaml").exists():
             bags.add(str(place))
             continue
@@ -65,6 +65,9 @@ def is_whole(path: str) -> bool:
 
 
 def _whole_database(file: Path) -> bool:
+    """Return whether an SQLite file has all pages its head counts; a page size of 1 stands for
+    65,536.
+    """
     with open(file, "rb") as opened:
         head = opened.read(32)
     page = int.from_bytes(head[16:18], "big")
@@ -103,7 +106,7 @@ def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
             span = selection.log_span
             found = bag.messages(wanted, start=span[0], stop=span[1])
             while some := list(islice(found, ROWS)):
-                yield _batch(path, some, count, decoder, selection)
+                yield _messages_as_rows(path, some, count, decoder, selection)
                 count += len(some)
     except (GeneratorExit, ConfigError):
         raise
@@ -114,6 +117,9 @@ def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(path: str) -> Any:
+    """Return a context manager that opens a bag of either kind. Raises ConfigError without
+    `rosbags`.
+    """
     try:
         from rosbags import rosbag1, rosbag2
     except ImportError as error:
@@ -163,9 +169,18 @@ def _known_definition(msgtype: str) -> str:
         return ""
 
 
-def _batch(
+def _messages_as_rows(
     path: str, some: list[Any], first: int, decoder: PayloadDecoder, selection: Selection
 ) -> pa.RecordBatch:
+    """Return messages as rows with the columns of the `mcap` source.
+
+    Args:
+        path: The bag, for the column `file`.
+        some: (connection, log time in ns, payload) triples.
+        first: The number of the first of them in its bag.
+        decoder: Decodes the fields that are selected; knows the channels.
+        selection: Which columns are wanted.
+    """
     channels = decoder.channels
     places = {(c.topic, c.schema_id): c for c in channels.by_id.values()}
     by_topic = {(topic, channels.schemas[n].name): c for (topic, n), c in places.items()}
@@ -194,6 +209,7 @@ def _batch(
 
 
 def _fault(path: str, at: int, reason: str, selection: Selection) -> pa.RecordBatch:
+    """Return the one row that says why a bag cannot be read on; all its times are null."""
     wanted = selection.schema
     row = dict.fromkeys(wanted.names)
     row |= {"file": path, "offset": at, "position": 0, "error": reason}

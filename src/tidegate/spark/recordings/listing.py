@@ -8,10 +8,10 @@ from pathlib import Path
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import refuse_links_out
 
-__all__ = ["PathColumns", "below", "files_of", "places_of"]
+__all__ = ["PathColumns", "below", "files_of", "paths_named"]
 
 
-def places_of(path: str | None) -> list[Path]:
+def paths_named(path: str | None) -> list[Path]:
     """Return what a path names: itself, or everything that a pattern (`*`, `?`, `[`) matches.
 
     Raises ConfigError if there is no such path, or it is on a file system that is not mounted.
@@ -44,7 +44,7 @@ def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
     """Return the files that a path names, sorted: itself, those in a folder and below that end in
     one of `suffixes`, or those a pattern matches."""
     files: set[str] = set()
-    for place in places_of(path):
+    for place in paths_named(path):
         if place.is_file():
             files.add(str(place))
         else:

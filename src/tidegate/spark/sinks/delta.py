@@ -38,7 +38,11 @@ __all__ = ["DeltaSink"]
 
 
 class DeltaSink(ParquetSink):
-    """Writes the packed outcomes of a pipeline to one Delta table per kind. Has no options."""
+    """Writes the packed outcomes of a pipeline to one Delta table per kind. Has no options.
+
+    Args:
+        request: Its path must be local, and its options empty; else a ConfigError.
+    """
 
     options = ()
 
@@ -70,12 +74,14 @@ class DeltaSink(ParquetSink):
                 )
 
     def _table(self, kind: str) -> Any | None:
+        """Return the Delta table of a kind; None before its first batch."""
         try:
             return deltalake.DeltaTable(f"{self.root}/{kind}")
         except TableNotFoundError:
             return None
 
     def _action(self, row: Any, batch: int) -> AddAction:
+        """Return what adds a file to its table: name, size, time and number of rows."""
         file = f"{batch_folder(row.kind, batch)}/{row.file.rsplit('/', 1)[1]}"
         name = file.removeprefix(f"{row.kind}/")
         size = self.fs.get_file_info(f"{self.root}/{file}").size

@@ -46,13 +46,20 @@ WAIT_S = 30.0
 minute, people take it for dead."""
 
 _OWN = ("topic", "key")
+"""Options that are ours and not the client library's."""
 
 
 class KafkaSink:
     """Writes the packed outcomes of a pipeline to one topic per kind.
 
-    Options: `bootstrap.servers` and `topic` (required), `key` (a column whose value is the key of
-    messages); all others go to the client library.
+    Args:
+        request: Its options: `bootstrap.servers` and `topic` (required), `key` (a column whose
+            value
+            is the key of messages); all others go to the client library.
+
+    Raises:
+        ConfigError: For a missing option, a key that is no column, an option that names code or
+            that the client refuses, or if no broker answers.
     """
 
     def __init__(self, request: SinkRequest) -> None:
@@ -94,7 +101,15 @@ class KafkaSink:
             raise ConfigError("sink.options.topic", self.topic, expected)
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
-        """Write one micro-batch, or find that it is written already."""
+        """Write one micro-batch in one transaction, or find that it is written already.
+
+        Whatever fails before the commit aborts the transaction: readers of committed messages see
+        none of it.
+
+        Raises:
+            StateError: If Kafka refuses a step, as it does when a newer run of the same query has
+                taken over.
+        """
         self._open(query)
         if self._last is not None and self._last >= batch:
             commit_state_only(outcomes)
@@ -145,6 +160,7 @@ class KafkaSink:
                 ) from error
 
     def _call(self, method: str, *arguments: Any) -> None:
+        """Call a method of the producer; its refusal is a StateError that names the step."""
         try:
             getattr(self._producer, method)(*arguments)
         except ck.KafkaException as error:
@@ -153,12 +169,14 @@ class KafkaSink:
             ) from error
 
     def _send(self, kind: str, rows: pa.RecordBatch) -> None:
+        """Queue the rows of a kind as JSON messages."""
         topic = f"{self.topic}.{kind}"
         for row in rows.to_pylist():
             key = None if self.key is None else row.get(self.key)
             self._produce(topic, None if key is None else str(key), json.dumps(row, default=_json))
 
     def _produce(self, topic: str, key: str | None, value: str) -> None:
+        """Queue one message; waits while the queue to the broker is full."""
         while True:
             try:
                 self._producer.produce(topic, value.encode(), key=None if key is None else key)
@@ -207,6 +225,7 @@ class KafkaSink:
 
 
 def _words(error: Exception) -> str:
+    """Return what an error of the client says, without its code."""
     inside = error.args[0] if error.args else error
     return str(inside.str()) if hasattr(inside, "str") else str(error)
 

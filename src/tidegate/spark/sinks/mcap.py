@@ -51,12 +51,12 @@ class McapSink(ParquetSink):
     def __init__(self, request: SinkRequest) -> None:
         request.check_local("mcap")
         super().__init__(request)
-        self.key = o.names(request.options, "key") or ()
+        self.key = o.name_list(request.options, "key") or ()
         for name in self.key:
             if name not in self.schemas["data"].names:
                 known = ", ".join(self.schemas["data"].names)
                 raise ConfigError("sink.options.key", name, f"must be a column: {known}")
-        self.places = o.names(request.options, "schemasPath") or ()
+        self.places = o.name_list(request.options, "schemasPath") or ()
 
     @staticmethod
     def defaults_of_streams(streams: Mapping[str, StreamDefinition]) -> dict[str, str]:
@@ -78,6 +78,10 @@ class McapSink(ParquetSink):
 
 @dataclass(frozen=True)
 class _McapFiles(BlobWriter):
+    """Writes MCAP files instead of Parquet. `key`: columns that begin every topic; `places`: where
+    recordings are that define payloads.
+    """
+
     key: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     suffix: ClassVar[str] = "mcap"
@@ -100,6 +104,7 @@ class _McapFile:
         self.rows: pq.ParquetWriter | None = None
 
     def write_batch(self, rows: pa.RecordBatch) -> None:
+        """Add rows as messages, and to the attached table: data without payloads, others whole."""
         self.exporter.add(rows, self.kind)
         kept = without_payloads(rows) if self.kind == "data" else rows
         if self.rows is None:
@@ -107,6 +112,7 @@ class _McapFile:
         self.rows.write_batch(kept)
 
     def close(self) -> None:
+        """Attach the table and finish the log."""
         if self.rows is not None:
             self.rows.close()
             self.log.attach(
@@ -140,6 +146,7 @@ class _Definitions:
         return any(place.is_relative_to(Path(_plain_part(each)).resolve()) for each in self.places)
 
     def _in(self, file: str) -> dict[str, Schema]:
+        """Return the schemas of a recording by name; none if it is gone."""
         if file not in self._of:
             found: dict[str, Schema] = {}
             if Path(file).exists():

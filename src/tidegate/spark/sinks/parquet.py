@@ -36,6 +36,7 @@ COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 MANIFEST_DDL = (
     "kind string, shard int, rows long, watermark_ns long, metrics map<string,bigint>, file string"
 )
+"""What a writing task returns: a row per file, and the metrics rows of the step as they came."""
 
 
 class ParquetSink:
@@ -148,7 +149,17 @@ class ParquetSink:
 
 @dataclass(frozen=True)
 class BlobWriter:
-    """mapInArrow: blobs in, a Parquet file per kind and task out, and a manifest of them."""
+    """mapInArrow: blobs in, a file per kind and task out, and a manifest of them.
+
+    The name of a file holds the number of Spark's attempt, so two attempts of a task never write
+    the same file; only files of the manifest are moved into place.
+
+    Args:
+        path: The output path or URI; says which file system.
+        staging: The folder, inside that file system, in which files are written.
+        schemas: The Arrow schema of every kind.
+        compression: As the file format calls it.
+    """
 
     path: str
     staging: str
@@ -157,7 +168,7 @@ class BlobWriter:
     suffix: ClassVar[str] = "parquet"
 
     def open(self, file: str, kind: str, fs: pafs.FileSystem) -> Any:
-        """A file of a kind, with `write_batch` and `close`."""
+        """Return a new file of a kind, an object with `write_batch` and `close`."""
         schema = self.schemas[kind]
         return pq.ParquetWriter(file, schema, filesystem=fs, compression=self.compression)
 
@@ -171,7 +182,7 @@ class BlobWriter:
         counts: dict[str, int] = {}
         metrics: list[dict[str, Any]] = []
         for batch in batches:
-            for row in _rows(batch):
+            for row in _outcome_rows(batch):
                 if row["blob"] is None:
                     metrics.append({**row, "file": None})
                     continue
@@ -203,9 +214,10 @@ _MANIFEST = pa.schema(
         ("file", pa.string()),
     ]
 )
+"""`MANIFEST_DDL` as an Arrow schema."""
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def _outcome_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows of a step's output; blobs stay where they are, in the batch's own memory."""
     names = ["kind", "shard", "rows", "watermark_ns", "metrics"]
     blobs = batch.column(batch.schema.get_field_index("blob"))

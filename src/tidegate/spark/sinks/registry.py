@@ -33,14 +33,23 @@ __all__ = [
 
 
 class Sink(Protocol):
-    """What a run needs of a sink."""
+    """What a run needs of a sink. Any class with these two methods will do; it need not inherit.
+
+    Args:
+        args, kwargs: Up to the class that implements it; `register_sink` needs something that takes
+            a `SinkRequest`.
+    """
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
         """Write one micro-batch and return its record. Called on the driver, once per micro-batch.
 
-        `outcomes` are packed results: see `tidegate.spark.stateful_step.STEP_DDL`. Called again for
-        the same (query, batch), after a crash, it must change nothing but still run `outcomes` (see
-        `commit_state_only`), or Spark's state would not be committed.
+        Called again for the same (query, batch), after a crash, it must change nothing but still
+        run `outcomes` (see `commit_state_only`), or Spark's state would not be committed.
+
+        Args:
+            outcomes: Packed results: see `tidegate.spark.stateful_step.STEP_DDL`.
+            batch: Spark's number of the micro-batch; 0 for a backfill.
+            query: The id of the query, kept in its checkpoint; `batch` for a backfill.
         """
 
     def check_unused(self) -> None:
@@ -51,9 +60,10 @@ class Sink(Protocol):
 class SinkRequest:
     """What a sink is made from.
 
-    - `path`: the output path, absolute or a URI.
-    - `schemas`: the Arrow schema of every kind.
-    - `options`: `sink.options` as text, with references resolved. May hold secrets: never shown.
+    Args:
+        path: The output path, absolute or a URI.
+        schemas: The Arrow schema of every kind.
+        options: `sink.options` as text, with references resolved. May hold secrets: never shown.
     """
 
     path: str
@@ -74,6 +84,7 @@ class SinkRequest:
 
 
 SinkFactory = Callable[[SinkRequest], Sink]
+"""What makes a sink; usually its class. Raises ConfigError for a wrong option."""
 
 SINKS: dict[str, SinkFactory | str] = {
     "parquet": "tidegate.spark.sinks.parquet:ParquetSink",
@@ -91,18 +102,26 @@ ENTRY_POINTS = "tidegate.sinks"
 def register_sink(name: str, make: SinkFactory, *, replace: bool = False) -> None:
     """Make a format known under `name`, for definitions and `tidegate run` in this process.
 
-    `make` returns a `Sink` for a `SinkRequest`, or raises ConfigError for a wrong option; usually
-    it is the sink's class. Raises ConfigError if the name is taken, unless `replace` is true.
+    Args:
+        name: What `sink.format` says.
+        make: Returns a `Sink` for a `SinkRequest`, or raises ConfigError for a wrong option;
+            usually
+            the sink's class.
+        replace: Whether a format of that name may be replaced.
 
-    >>> class Discard:
-    ...     def __init__(self, request): self.request = request
-    ...     def check_unused(self): pass
-    ...     def write(self, outcomes, batch, query):
-    ...         commit_state_only(outcomes)
-    ...         return Commit(batch, query)
-    >>> register_sink("discard", Discard)
-    >>> type(open_sink(SinkSettings("discard"), "/tmp/out", {})).__name__
-    'Discard'
+    Raises:
+        ConfigError: If the name is taken and `replace` is false.
+
+    Example:
+        >>> class Discard:
+        ...     def __init__(self, request): self.request = request
+        ...     def check_unused(self): pass
+        ...     def write(self, outcomes, batch, query):
+        ...         commit_state_only(outcomes)
+        ...         return Commit(batch, query)
+        >>> register_sink("discard", Discard)
+        >>> type(open_sink(SinkSettings("discard"), "/tmp/out", {})).__name__
+        'Discard'
     """
     if name in SINKS and not replace:
         raise ConfigError("name", name, "is taken; give replace=True to replace it")
@@ -113,6 +132,10 @@ def register_sink(name: str, make: SinkFactory, *, replace: bool = False) -> Non
 
 
 def _factory(format: str) -> SinkFactory | None:
+    """Return what makes the sinks of a format: registered, else published by a package; None if
+    neither. A `module:Class` is imported here, so a missing package is noticed only when it is
+    used.
+    """
     found: SinkFactory | str | None = SINKS.get(format)
     if found is None:
         published = entry_points(group=ENTRY_POINTS, name=format)

@@ -33,9 +33,14 @@ FILE = "line_file"
 
 
 class FileSource(Source):
-    """A format of Spark's own, as Spark reads it."""
+    """A format of Spark's own, as Spark reads it.
+
+    A stream without a schema in its definition takes that of the files which are there when it
+    starts; a stream over an empty folder needs one.
+    """
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        """Return the rows as Spark reads them."""
         options = _never_too_old(request)
         known: T.StructType | str | None = request.ddl
         if request.streaming and known is None and request.path is not None:
@@ -49,9 +54,16 @@ class FileSource(Source):
 
 
 class LineSource(FileSource):
-    """JSON lines and CSV, with their bad lines unless the options say what to do with those."""
+    """JSON lines and CSV, with their bad lines in `line_unparsed` and `line_file`.
+
+    If the options `mode` or `columnNameOfCorruptRecord` say what to do with bad lines, Spark's own
+    behaviour is left as it is.
+    """
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        """Return the rows with the two columns. Raises ConfigError if the schema is not that of a
+        row.
+        """
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
         options = {**_never_too_old(request), "columnNameOfCorruptRecord": UNPARSED}
@@ -71,6 +83,9 @@ class LineSource(FileSource):
 
 
 def _never_too_old(request: SourceRequest) -> Mapping[str, str]:
+    """Return the options, for a stream with a `maxFileAge` that no file reaches unless one is
+    given.
+    """
     if request.streaming and text(request.options, "maxFileAge") is None:
         return {**request.options, "maxFileAge": NEVER_TOO_OLD}
     return request.options

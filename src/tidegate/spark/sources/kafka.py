@@ -30,15 +30,18 @@ UNPARSED = "kafka_unparsed"
 
 
 class KafkaSource(Source):
-    """Registered as `kafka`."""
+    """Registered as `kafka`. Options are those of Spark's connector; see its documentation."""
 
     def check(self, options: Mapping[str, str], field: str) -> None:
+        """Raise ConfigError if no broker is named or none answers."""
         check_broker(options, field)
 
     def session_settings(self) -> dict[str, str]:
+        """Return the settings that load the connector; may fetch its jars."""
         return connector_settings()
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        """Return the messages with the columns of `kafka_columns`."""
         check_connector(spark, request.field)
         opened = (spark.readStream if request.streaming else spark.read).format("kafka")
         opened = opened.options(**request.options)
@@ -47,8 +50,21 @@ class KafkaSource(Source):
 
 
 def kafka_columns(df: DataFrame, ddl: str | None) -> DataFrame:
-    """Kafka's own columns under our names, and those of the JSON in the value, if a schema says
-    what is in it. A value that does not fit has nulls and stands in `kafka_unparsed`."""
+    """Return Kafka's own columns under our names, and those of the JSON in the value.
+
+    Args:
+        df: What Spark's connector reads.
+        ddl: The schema of the JSON in the value; None: the column `value` stays, as bytes.
+
+    Returns:
+        `kafka_topic`, `kafka_partition`, `kafka_offset`, `kafka_timestamp_ns`, `kafka_key` (as
+            text),
+        then the columns of the schema. A value that does not fit has nulls, and its text is in
+        `kafka_unparsed`.
+
+    Raises:
+        ConfigError: If the schema is not that of a row, or uses one of these names.
+    """
     own = [
         F.col("topic").alias("kafka_topic"),
         F.col("partition").alias("kafka_partition"),

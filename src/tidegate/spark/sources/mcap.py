@@ -47,7 +47,7 @@ __all__ = ["McapReader", "McapRun", "McapSource", "McapStreamReader", "read_run"
 
 
 def definitions(settings: RecordingSettings) -> Iterator[Channels]:
-    """The channels of all files there are, one file after the other."""
+    """Yield the channels of all files there are, one file after the other."""
     for file in settings.files():
         with McapFile(file) as opened:
             yield from opened.definitions()
@@ -55,7 +55,13 @@ def definitions(settings: RecordingSettings) -> Iterator[Channels]:
 
 @dataclass
 class McapRun(InputPartition):
-    """Some pieces of a file, and whether what is wrong with the file itself is told here."""
+    """One task: some pieces of a file.
+
+    Args:
+        file: The path of the file.
+        pieces: Chunks, or runs of loose messages, to read, in order.
+        faults: Whether this task also delivers what is wrong with the file itself, as an error row.
+    """
 
     file: str
     pieces: tuple[Piece, ...]
@@ -63,44 +69,62 @@ class McapRun(InputPartition):
 
 
 class McapSource(DataSource):
-    """Registered as `mcap`."""
+    """Registered as `mcap`. Options: `path`, `topics`, `startNs`, `endNs`, `clock`, `crc`,
+    `decode`, `partitionBytes`, `columnsFromPath`; of a stream also `maxFilesPerTrigger` or
+    `maxBytesPerTrigger`, and `settle`. See `RecordingSettings` and `RecordingStreamReader`.
+    """
 
     file_column = "file"
 
     @classmethod
     def name(cls) -> str:
+        """Return the name for `spark.read.format`."""
         return "mcap"
 
     def schema(self) -> StructType:
+        """Return the columns; types of decoded fields are looked up in the recordings."""
         return from_arrow_schema(RecordingSettings.of(self.options).typed(definitions).schema)
 
     def reader(self, schema: StructType) -> McapReader:
+        """Return the batch reader for the columns Spark asks for."""
         return McapReader(
             RecordingSettings.of(self.options).typed(definitions, schema), schema.names
         )
 
     def streamReader(self, schema: StructType) -> McapStreamReader:  # noqa: N802  (Spark's name)
+        """Return the stream reader for the columns Spark asks for."""
         settings = RecordingSettings.of(self.options).typed(definitions, schema)
         return McapStreamReader(settings, schema.names, dict(self.options))
 
 
 class McapReader(DataSourceReader):
-    """Batch: all files there are now."""
+    """Batch: all files there are now.
+
+    Args:
+        settings: The options, with types of decoded fields.
+        names: The columns to deliver; an unknown one is a ConfigError.
+    """
 
     def __init__(self, settings: RecordingSettings, names: Sequence[str]) -> None:
         self.settings = settings
         self.names = checked_names(settings, names)
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks: runs of chunks of about `partition_bytes`. Called on the driver."""
         return [run for file in self.settings.files() for run in runs(file, self.settings)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Called on a worker."""
         assert isinstance(partition, McapRun)
         return read_run(partition, self.settings, self.names)
 
 
 def runs(file: str, settings: RecordingSettings) -> Iterator[McapRun]:
-    """A file as runs of chunks. One without an index is one run: its channels are inside it."""
+    """Yield a file as runs of chunks of about `partition_bytes`, at least one chunk each.
+
+    One without an index is one run: its channels are defined inside it. The last run tells what is
+    wrong with the file.
+    """
     with McapFile(file) as opened:
         pieces = opened.pieces(settings.selection)
         indexed, faults = opened.index.indexed, bool(opened.index.faults)
@@ -119,7 +143,7 @@ def runs(file: str, settings: RecordingSettings) -> Iterator[McapRun]:
 def read_run(
     run: McapRun, settings: RecordingSettings, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a run, with these columns."""
+    """Yield the rows of a run, with these columns in this order."""
     with McapFile(run.file) as opened:
         for batch in opened.batches(settings.selection, run.pieces, faults=run.faults):
             yield with_path_columns(batch, run.file, settings).select(list(names))
@@ -132,6 +156,7 @@ class McapStreamReader(RecordingStreamReader):
         return self.settings.files()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Called on a worker."""
         assert isinstance(partition, McapRun)
         return read_run(partition, self.settings, self.names)
 

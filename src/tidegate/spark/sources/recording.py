@@ -45,17 +45,23 @@ __all__ = [
 ]
 
 PARTITION_BYTES = 64 << 20
-"""Bytes of a file, as stored, that one task reads: some seconds of work, and few tasks per file."""
+"""Bytes of a file, as stored, that one task reads: some seconds of work. Much less makes many tasks
+that each open the file again; much more leaves cores idle over a single large file."""
 
 Offset = dict[str, dict[str, Any]]
+"""How far each recording has been read, by its path: `number`, `at` and `end`. Kept by Spark as
+JSON."""
 
 
 @dataclass(frozen=True)
 class RecordingSettings:
     """The options of a source of recordings, checked.
 
-    - `path`: a file, a folder or a pattern. `selection`: which messages, by which clock.
-    - `partition_bytes`: how much of a file one task reads. `path_pattern`: see `PathColumns`.
+    Args:
+        path: A file, a folder or a pattern.
+        selection: Which messages, by which clock, and which fields of them are decoded.
+        partition_bytes: How much of a file, as stored, one task reads.
+        path_pattern: A pattern whose named groups become columns; see `PathColumns`.
     """
 
     path: str
@@ -65,9 +71,20 @@ class RecordingSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> RecordingSettings:
+        """Read the options; names are compared without regard to case.
+
+        Args:
+            options: `path` (required), `topics` (with commas), `startNs` and `endNs` (ns, by
+                `clock`), `clock` (`log`, the default, `publish` or `header`), `crc` (whether
+                checksums are verified; default false), `decode`, `partitionBytes`,
+                `columnsFromPath`.
+
+        Raises:
+            ConfigError: For a value that cannot be used, or without `path`.
+        """
         clock: Any = o.text(options, "clock") or "log"
         selection = Selection(
-            o.names(options, "topics"),
+            o.name_list(options, "topics"),
             o.number(options, "startNs"),
             o.number(options, "endNs"),
             clock,
@@ -92,6 +109,7 @@ class RecordingSettings:
         return fields
 
     def files(self) -> list[str]:
+        """Return the MCAP files that `path` names now, sorted."""
         return files_of(self.path, SUFFIXES)
 
     def typed(
@@ -99,13 +117,21 @@ class RecordingSettings:
         recordings: Callable[[RecordingSettings], Iterable[Channels]],
         told: StructType | None = None,
     ) -> RecordingSettings:
-        """The settings with a type for every field that is decoded: as Spark tells, or as the
-        recordings say. Fields that Spark does not ask for are not decoded."""
+        """Return the settings with a type for every field that is decoded.
+
+        Args:
+            recordings: Yields the channels of the recordings, which say what types their fields
+                have.
+                Not used up where all types are known.
+            told: The columns Spark has fixed; their types win, and fields that are not among them
+                are
+                not decoded. None: the recordings decide.
+        """
         chosen, fields = self.selection, self.selection.decode
         if told is not None:
             types = to_arrow_schema(told)
             fields = tuple(
-                replace(each, type=_plain(types.field(each.name).type))
+                replace(each, type=_without_element_names(types.field(each.name).type))
                 for each in fields
                 if each.name in types.names
             )
@@ -113,7 +139,7 @@ class RecordingSettings:
         return replace(self, selection=replace(chosen, decode=fields))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _without_element_names(kind: pa.DataType) -> pa.DataType:
     """Lists as pyarrow makes them: Spark gives their elements another name."""
     return pa.list_(kind.value_type) if pa.types.is_list(kind) else kind
 
@@ -142,15 +168,32 @@ def with_path_columns(
 
 @dataclass(frozen=True)
 class Extent:
-    """How far a recording can be read now."""
+    """How far a recording can be read now.
+
+    Args:
+        at: The position before which everything is whole, in the unit of its kind: bytes.
+        end: Whether nothing more will come.
+    """
 
     at: int
     end: bool
 
 
 class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Recordings as they appear, at most so much per micro-batch (`maxFilesPerTrigger` or
-    `maxBytesPerTrigger`). Subclasses say what a recording of their kind is."""
+    """Recordings as they appear. Subclasses say what a recording of their kind is.
+
+    Recordings are taken in the order in which they were first seen, those of one look by name. One
+    that is finished with and has left the folder is forgotten, so the offset does not grow for
+    ever.
+
+    Args:
+        settings: The options that batch and stream share.
+        names: The columns to deliver; an unknown one is a ConfigError.
+        options: `maxFilesPerTrigger` or `maxBytesPerTrigger` (not both): the most of a micro-batch;
+            unset: everything there is. `settle`: how long a recording must be unchanged before it
+            counts as finished though it was not closed; default 30 s. Shorter, and a slow recorder
+            is cut off; longer, and one that crashed is waited for.
+    """
 
     def __init__(
         self, settings: RecordingSettings, names: Sequence[str], options: Mapping[str, str]
@@ -161,21 +204,29 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self.max_bytes = o.number(options, "maxBytesPerTrigger", 1)
         if self.max_files is not None and self.max_bytes is not None:
             raise ConfigError("maxBytesPerTrigger", self.max_bytes, "excludes maxFilesPerTrigger")
-        self.settle_ns = o.duration(options, "settle", "30 s")
+        self.settle_ns = o.duration_ns(options, "settle", "30 s")
         self.target: dict[str, Extent] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's names, here and below)
+        """Return the offset of a new stream: nothing has been read."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the most that a micro-batch reads, from the options."""
         if self.max_files is not None:
             return ReadMaxFiles(self.max_files)
         return ReadAllAvailable() if self.max_bytes is None else ReadMaxBytes(self.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix what an available-now run reads: what there is at its start, however it grows
+        meanwhile.
+        """
         self.target = self._extents(self.files())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return how far the next micro-batch reads, within `limit`; `start` itself if there is
+        nothing.
+        """
         # Files that are finished with are not opened again: there may be thousands.
         finished = {file for file, done in start.items() if done["end"]}
         there = set(self.files())
@@ -213,6 +264,11 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return now if moved else start
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the tasks between two offsets, in the order of the recordings.
+
+        Depends on the offsets and on bytes that no longer change, so a micro-batch that runs again
+        reads the same rows.
+        """
         found: list[InputPartition] = []
         for file in sorted(end, key=lambda name: end[name]["number"]):
             before = start.get(file, {"at": 0, "end": False})
@@ -224,23 +280,32 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @abstractmethod
     def files(self) -> list[str]:
-        """The recordings there are now."""
+        """Return the recordings there are now. Called on the driver for every micro-batch."""
 
     @abstractmethod
     def extent(self, file: str) -> Extent | None:
-        """How far one can be read now; None if it must be waited for."""
+        """Return how far a recording can be read now; None if it must be waited for. May raise
+        FileNotFoundError for one that was deleted meanwhile.
+        """
 
     @abstractmethod
     def up_to(self, file: str, at: int, extent: Extent, most: int) -> tuple[int, bool, int]:
-        """How far about `most` bytes lead, whether that is the end, and how many they are."""
+        """Return how far about `most` bytes after `at` lead: position, whether that is the end, and
+        bytes.
+
+        Must make progress: at least one piece, even if it is larger than `most`.
+        """
 
     @abstractmethod
     def runs(self, file: str, at: int, upto: int, end: bool) -> Iterable[InputPartition]:
-        """The tasks that read it from `at` up to `upto`."""
+        """Return the tasks that read a recording from `at` up to `upto`; `end`: whether that is its
+        end.
+        """
 
     # -- inside ---------------------------------------------------------------------------------
 
     def _extents(self, files: Iterable[str]) -> dict[str, Extent]:
+        """Return how far each of the files can be read; those to wait for are left out."""
         found = {}
         for file in files:
             # One that is deleted while we look was never begun: there is nothing to go on with.

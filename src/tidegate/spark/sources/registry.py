@@ -34,10 +34,13 @@ __all__ = [
 class SourceRequest:
     """What a definition says about one source, checked and with references resolved.
 
-    - `format`, `path`, `options`: as in the definition; `path` is None if it has none.
-    - `ddl`: the schema as Spark's DDL, or None.
-    - `streaming`: whether a streaming DataFrame is wanted.
-    - `field`: where in the definition the source is, for errors: `streams.NAME.source`.
+    Args:
+        format: The name of the format, as in the definition.
+        path: A path, pattern or URI; None if the definition has none.
+        options: `source.options` as text. May hold secrets: do not show them.
+        ddl: The schema as Spark's DDL, or None.
+        streaming: Whether a streaming DataFrame is wanted.
+        field: Where in the definition the source is, for errors: `streams.NAME.source`.
     """
 
     format: str
@@ -78,14 +81,21 @@ class Source:
 
 
 class PythonSource(Source):
-    """A source that is a Spark Python data source (a subclass of pyspark's `DataSource`). Its class
-    may have an attribute `file_column`."""
+    """A source that is a Spark Python data source.
+
+    Args:
+        kind: A subclass of pyspark's `DataSource`. It may have an attribute `file_column`, the
+            column that names the file of a row.
+    """
 
     def __init__(self, kind: type[DataSource]) -> None:
         self.kind = kind
         self.file_column = getattr(kind, "file_column", None)
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
+        """Register the class with the session and load it, with the options and schema of the
+        request.
+        """
         spark.dataSource.register(self.kind)
         opened = (spark.readStream if request.streaming else spark.read).format(self.kind.name())
         opened = opened.options(**request.options)
@@ -117,17 +127,23 @@ ENTRY_POINTS = "tidegate.sources"
 def register_source(name: str, source: Source | type[DataSource], *, replace: bool = False) -> None:
     """Make a format known under `name`, for definitions and `tidegate run` in this process.
 
-    `source` is a `Source`, or a Spark `DataSource` class. Raises ConfigError if the name is taken,
-    unless `replace` is true.
+    Args:
+        name: What `source.format` says.
+        source: A `Source`, or a Spark `DataSource` class.
+        replace: Whether a format of that name may be replaced.
 
-    >>> class Nothing(Source):
-    ...     def open(self, spark, request):
-    ...         return spark.createDataFrame([], "stamp long")
-    >>> register_source("nothing", Nothing())
-    >>> register_source("nothing", Nothing())
-    Traceback (most recent call last):
-        ...
-    tidegate.errors.ConfigError: name: got 'nothing', is taken; give replace=True to replace it
+    Raises:
+        ConfigError: If the name is taken and `replace` is false.
+
+    Example:
+        >>> class Nothing(Source):
+        ...     def open(self, spark, request):
+        ...         return spark.createDataFrame([], "stamp long")
+        >>> register_source("nothing", Nothing())
+        >>> register_source("nothing", Nothing())
+        Traceback (most recent call last):
+            ...
+        tidegate.errors.ConfigError: name: got 'nothing', is taken; give replace=True to replace it
     """
     if name in SOURCES and not replace:
         raise ConfigError("name", name, "is taken; give replace=True to replace it")

@@ -31,31 +31,47 @@ __all__ = ["RosbagSource"]
 
 @dataclass
 class Bag(InputPartition):
-    """One bag."""
+    """One task: a whole bag.
+
+    Args:
+        path: The `.bag` file, or the folder of a ROS 2 bag.
+    """
 
     path: str
 
 
 class RosbagSource(DataSource):
-    """Registered as `rosbag`."""
+    """Registered as `rosbag`. Options as for `mcap`, but `clock` is `log` or `header` only."""
 
     file_column = "file"
 
     @classmethod
     def name(cls) -> str:
+        """Return the name for `spark.read.format`."""
         return "rosbag"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(_settings(self.options).schema)
+        """Return the columns; types of decoded fields are looked up in the bags."""
+        return from_arrow_schema(_rosbag_settings(self.options).schema)
 
     def reader(self, schema: StructType) -> RosbagReader:
-        return RosbagReader(_settings(self.options, schema), schema.names)
+        """Return the batch reader for the columns Spark asks for."""
+        return RosbagReader(_rosbag_settings(self.options, schema), schema.names)
 
     def streamReader(self, schema: StructType) -> RosbagStreamReader:  # noqa: N802  (Spark's name)
-        return RosbagStreamReader(_settings(self.options, schema), schema.names, self.options)
+        """Return the stream reader for the columns Spark asks for."""
+        return RosbagStreamReader(
+            _rosbag_settings(self.options, schema), schema.names, self.options
+        )
 
 
-def _settings(options: Mapping[str, str], told: StructType | None = None) -> RecordingSettings:
+def _rosbag_settings(
+    options: Mapping[str, str], told: StructType | None = None
+) -> RecordingSettings:
+    """Return the options, checked, with types of decoded fields: as Spark has fixed them (`told`),
+    else as the bags say. Raises ConfigError for a clock that bags do not have, or a span of log
+    times with another clock.
+    """
     settings = RecordingSettings.of(options)
     chosen = settings.selection
     if chosen.clock == "publish":
@@ -66,29 +82,38 @@ def _settings(options: Mapping[str, str], told: StructType | None = None) -> Rec
 
 
 def _definitions(settings: RecordingSettings) -> Iterator[Channels]:
+    """Yield the channels of all bags there are."""
     return (bag_definitions(path) for path in bags_of(settings.path))
 
 
-def _read(
+def _read_columns(
     bag: InputPartition, settings: RecordingSettings, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a bag, with the columns `names` in this order."""
     assert isinstance(bag, Bag)
     for batch in read_bag(bag.path, settings.selection):
         yield with_path_columns(batch, bag.path, settings).select(list(names))
 
 
 class RosbagReader(DataSourceReader):
-    """Batch: all bags there are now."""
+    """Batch: all bags there are now.
+
+    Args:
+        settings: The options, with types of decoded fields.
+        names: The columns to deliver; an unknown one is a ConfigError.
+    """
 
     def __init__(self, settings: RecordingSettings, names: Sequence[str]) -> None:
         self.settings = settings
         self.names = checked_names(settings, names)
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Return one task per bag. Called on the driver."""
         return [Bag(path) for path in bags_of(self.settings.path)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.settings, self.names)
+        """Yield the rows of one bag. Called on a worker."""
+        return _read_columns(partition, self.settings, self.names)
 
 
 class RosbagStreamReader(RecordingStreamReader):
@@ -109,4 +134,5 @@ class RosbagStreamReader(RecordingStreamReader):
         yield Bag(file)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self.settings, self.names)
+        """Yield the rows of one bag. Called on a worker."""
+        return _read_columns(partition, self.settings, self.names)
