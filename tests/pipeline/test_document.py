@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
-from tidegate.pipeline.document import MAX_BYTES, read
+from tidegate.pipeline.document import MAX_BYTES, read_yaml
 
 ALIASES = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
@@ -50,7 +50,7 @@ MERGES = "m0: &m0 {a: 1, b: 2}\n" + "".join(
 def test_bombs_and_nonsense_are_one_sentence_each(text: str, says: str) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match=says) as caught:
-        read(text, "x.yaml")
+        read_yaml(text, "x.yaml")
     assert time.monotonic() - began < 10
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -60,7 +60,7 @@ def test_plain_values_stay_what_they_look_like() -> None:
     text = (
         "{a: 2026-99-99, b: 12:30:45, c: 010, d: 7, e: 1.5, f: yes, g: 0x10, h: 1_000, i: ~, j: =}"
     )
-    assert read(text).value == {
+    assert read_yaml(text).value == {
         "a": "2026-99-99", "b": "12:30:45", "c": "010", "d": 7, "e": 1.5, "f": True, "g": 16,
         "h": 1000, "i": None, "j": "=",
     }  # fmt: skip

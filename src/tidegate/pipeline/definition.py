@@ -71,7 +71,7 @@ def _positive(value: object) -> int:
     return parse_duration(value, minimum=1)
 
 
-def _names(value: object) -> object:
+def _as_name_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
@@ -85,7 +85,7 @@ Span = Annotated[int, BeforeValidator(parse_duration), _DURATION_SCHEMA]
 """A duration of at least 0, in nanoseconds."""
 LongerSpan = Annotated[int, BeforeValidator(_positive), _DURATION_SCHEMA]
 """A duration of at least 1 ns."""
-Names = Annotated[list[str], BeforeValidator(_names), _NAMES_SCHEMA]
+Names = Annotated[list[str], BeforeValidator(_as_name_list), _NAMES_SCHEMA]
 """One column, or a list of columns."""
 Scalar = Annotated[
     Any,
@@ -389,7 +389,7 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
     @classmethod
     def from_yaml(cls, text: str, name: str = "pipeline.yaml") -> Self:
         """Make a definition from the text of a YAML file called `name`; errors name its lines."""
-        return cls._checked(document.read(text, name))
+        return cls._checked(document.read_yaml(text, name))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

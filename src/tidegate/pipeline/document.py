@@ -24,7 +24,7 @@ from pydantic.alias_generators import to_camel
 
 from tidegate.errors import ConfigError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "dotted", "read"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "dotted", "read_yaml"]
 
 MAX_BYTES = 256 * 1024
 """Longest text, in UTF-8 bytes. A pipeline with 1,000 aggregates has about 60 kB. Reading this much
@@ -46,11 +46,10 @@ Path = tuple[str | int, ...]
 class Document:
     """The plain values of a definition, and where each of them is.
 
-    Attributes
-    ----------
-    value : the values.
-    name : the name of the file, None for a definition made in Python.
-    lines : line number (from 1) per path.
+    Attributes:
+        value: The values.
+        name: The name of the file, None for a definition made in Python.
+        lines: Line number (from 1) per path.
     """
 
     value: Mapping[str, Any]
@@ -75,38 +74,36 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read(text: str, name: str = "pipeline.yaml") -> Document:
+def read_yaml(text: str, name: str = "pipeline.yaml") -> Document:
     """Read the text of a YAML file whose top is a mapping.
 
-    Parameters
-    ----------
-    text : the YAML.
-    name : the name of the file, for errors.
+    Args:
+        text: The YAML.
+        name: The name of the file, for errors.
 
-    Raises
-    ------
-    ConfigError : for every fault; see the rules of this module.
+    Raises:
+        ConfigError: For every fault; see the rules of this module.
 
-    >>> read("a:\\n  b: 1\\n").where(("a", "b"))
+    >>> read_yaml("a:\\n  b: 1\\n").where(("a", "b"))
     ' (pipeline.yaml, line 2)'
-    >>> read("a: 1\\na: 2\\n")
+    >>> read_yaml("a: 1\\na: 2\\n")
     Traceback (most recent call last):
         ...
     tidegate.errors.ConfigError: a: is given twice, on lines 1 and 2 of pipeline.yaml
-    >>> read("a: &x [1, 2]\\nb: &y [*x, *x]\\nc: [*y, *y, *y]\\n").value["c"][2]
+    >>> read_yaml("a: &x [1, 2]\\nb: &y [*x, *x]\\nc: [*y, *y, *y]\\n").value["c"][2]
     [[1, 2], [1, 2]]
     """
     loader = None
     lines: dict[Path, int] = {}
     try:
-        _check_size(text, name)
+        _check_document_size(text, name)
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is not None:
-            _walk(root, (), lines, name, seen=set())
+            _note_lines(root, (), lines, name, seen=set())
         value = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
-        raise _unreadable(error, name) from error
+        raise _yaml_error(error, name) from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -162,7 +159,7 @@ class _Open:
     nodes: int = 1
 
 
-def _check_size(text: str, name: str) -> None:
+def _check_document_size(text: str, name: str) -> None:
     """Refuse a text that is too long, nested too deeply, or too large once aliases are expanded.
 
     Works on the events of the parser, which keeps no tree and does not recurse.
@@ -203,7 +200,9 @@ def _too_large(name: str, line: int, what: str) -> ConfigError:
     return ConfigError("definition", name, what, message=f"{name}, line {line}: {what}")
 
 
-def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]) -> None:
+def _note_lines(
+    node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: set[int]
+) -> None:
     """Note the line of every value below `node`, and refuse keys that are given twice."""
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:  # an alias (`*x`): its lines are known already
@@ -223,10 +222,10 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], name: str, seen: 
                     f"of {name}",
                 )
             lines[inner] = line
-            _walk(value, inner, lines, name, seen)
+            _note_lines(value, inner, lines, name, seen)
     elif isinstance(node, yaml.SequenceNode):
         for place, value in enumerate(node.value):
-            _walk(value, (*path, place), lines, name, seen)
+            _note_lines(value, (*path, place), lines, name, seen)
 
 
 def dotted(path: Path) -> str:
@@ -244,7 +243,7 @@ def dotted(path: Path) -> str:
     return text
 
 
-def _unreadable(error: yaml.YAMLError, name: str) -> ConfigError:
+def _yaml_error(error: yaml.YAMLError, name: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -29,11 +29,10 @@ MOST_NAMES = 30
 def config_error(error: ValidationError, model: type[BaseModel], source: Document) -> ConfigError:
     """Return the first mistake, in the order of the document, and how many more there are.
 
-    Parameters
-    ----------
-    error : what pydantic found.
-    model : the model that was validated, for the names that are allowed.
-    source : the document, for the lines.
+    Args:
+        error: What pydantic found.
+        model: The model that was validated, for the names that are allowed.
+        source: The document, for the lines.
     """
 
     # A misspelt field is also a missing one: the spelling is what to say.
@@ -81,6 +80,11 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _expected(error: ErrorDetails) -> str:
+    """Return what a field must be, in the words of this package, for an error of pydantic.
+
+    Errors without words here get pydantic's own, in lower case, to follow the value in the
+    sentence.
+    """
     context = error.get("ctx", {})
     match error["type"]:
         case "literal_error":
@@ -115,10 +119,17 @@ def _path(loc: tuple[str | int, ...]) -> Path:
 
 
 def _fields_at(model: Any, path: Path) -> list[str]:
-    """Return the names that are allowed at `path` in a definition."""
+    """Return the names that are allowed at `path` in a definition.
+
+    Follows the annotations from `model` down: a part of the path is a field of a model, or a key or
+    index of a container, whose last type argument is the type of its values.
+
+    Returns:
+        The names as files spell them (camel case); empty if there is no model at `path`.
+    """
     here = model
     for part in path:
-        here = _plain(here)
+        here = _bare_type(here)
         if isinstance(here, type) and issubclass(here, BaseModel):
             fields = here.model_fields
             named = [info for name, info in fields.items() if part in (name, info.alias)]
@@ -126,13 +137,13 @@ def _fields_at(model: Any, path: Path) -> list[str]:
         else:
             inside = typing.get_args(here)
             here = inside[-1] if inside else None
-    here = _plain(here)
+    here = _bare_type(here)
     if isinstance(here, type) and issubclass(here, BaseModel):
         return [info.alias or name for name, info in here.model_fields.items()]
     return []
 
 
-def _plain(kind: Any) -> Any:
+def _bare_type(kind: Any) -> Any:
     """Return a type without `Annotated` and `| None`."""
     if typing.get_origin(kind) is typing.Annotated:
         kind = typing.get_args(kind)[0]
@@ -143,5 +154,6 @@ def _plain(kind: Any) -> Any:
 
 
 def _short(value: object) -> str:
+    """Return a value for an error text, cut to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -17,6 +17,9 @@ __all__ = ["explain", "explain_json"]
 def explain(plan: Plan) -> str:
     """Return a plan as text: its nodes in the order in which rows pass them, with their settings.
 
+    Args:
+        plan: From `tidegate.pipeline.plan`.
+
     >>> from tidegate.pipeline import PipelineDefinition, plan
     >>> print(explain(plan(PipelineDefinition.of({
     ...     "name": "fleet",
@@ -43,8 +46,11 @@ late=side_output, watermark_per=tuple
 
 
 def explain_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain JSON values: name, options, nodes (operator, facts, info) and
-    notes."""
+    """Return a plan as plain JSON values: name, options, nodes (operator, facts, info) and notes.
+
+    Args:
+        plan: From `tidegate.pipeline.plan`.
+    """
     options = plan.definition.options
     made = {
         "name": plan.definition.name,
@@ -70,15 +76,18 @@ def explain_json(plan: Plan) -> dict[str, Any]:
 def _info(node: nodes.Node) -> list[str]:
     """Return `name=value` for every fact that is set."""
     return [
-        f"{name}={_text(value)}"
+        f"{name}={_fact_text(value)}"
         for name, value in node.facts().items()
         if value is not None and value != []
     ]
 
 
-def _text(value: object) -> str:
+def _fact_text(value: object) -> str:
+    """Return a value as a pipeline file writes it: lists in brackets, true and false in small
+    letters.
+    """
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_fact_text, value))}]"
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

@@ -68,11 +68,10 @@ answer."""
 class Format:
     """A format that definitions may use.
 
-    Attributes
-    ----------
-    name : what `format:` says.
-    options : type per option; None if the format checks its own options, as formats of other
-        packages may.
+    Attributes:
+        name: What `format:` says.
+        options: Type per option; None if the format checks its own options, as formats of other
+            packages may.
     """
 
     name: str
@@ -87,13 +86,17 @@ class Format:
         return self._types.get(option.lower())
 
 
-def _table(**types: str) -> dict[str, OptionType]:
-    """`_table(integer="a b", text="c")`: types of options, by name."""
+def _option_types(**types: str) -> dict[str, OptionType]:
+    """Return the type of each option, from the names of each type separated by spaces.
+
+    >>> _option_types(integer="a b", text="c")
+    {'a': 'integer', 'b': 'integer', 'c': 'text'}
+    """
     return {name: kind for kind, names in types.items() for name in names.split()}
 
 
 _FILES = {
-    **_table(
+    **_option_types(
         text="pathGlobFilter modifiedBefore modifiedAfter timeZone maxFileAge datetimeRebaseMode",
         boolean="recursiveFileLookup ignoreCorruptFiles ignoreMissingFiles latestFirst "
         "fileNameOnly",
@@ -107,14 +110,15 @@ _FILES = {
 }
 """Of all file formats of Spark, batch and streaming."""
 
-_TEXT_LINES = _table(
+_TEXT_LINES = _option_types(
     text="encoding charset lineSep mode columnNameOfCorruptRecord dateFormat timestampFormat "
     "timestampNTZFormat locale compression",
     boolean="multiLine enableDateTimeParsingFallback",
     number="samplingRatio",
 )
+"""Of the text formats of Spark: JSON, CSV and XML."""
 
-_CSV = _table(
+_CSV = _option_types(
     text="sep delimiter quote escape comment nullValue nanValue positiveInf negativeInf emptyValue "
     "charToEscapeQuoteEscaping unescapedQuoteHandling singleVariantColumn",
     boolean="header inferSchema preferDate enforceSchema ignoreLeadingWhiteSpace "
@@ -122,20 +126,20 @@ _CSV = _table(
     integer="maxColumns maxCharsPerColumn inputBufferSize",
 )
 
-_JSON = _table(
+_JSON = _option_types(
     text="singleVariantColumn",
     boolean="primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
     "allowSingleQuotes allowNumericLeadingZeros allowBackslashEscapingAnyCharacter "
     "allowUnquotedControlChars allowNonNumericNumbers dropFieldIfAllNull",
 )
 
-_XML = _table(
+_XML = _option_types(
     text="rowTag attributePrefix valueTag nullValue singleVariantColumn wildcardColName",
     boolean="inferSchema ignoreSurroundingSpaces ignoreNamespace excludeAttribute",
     path="rowValidationXSDPath",
 )
 
-_RECORDING = _table(
+_RECORDING = _option_types(
     text="topics clock decode columnsFromPath settle",
     integer="startNs endNs partitionBytes maxFilesPerTrigger maxBytesPerTrigger",
     boolean="crc",
@@ -143,7 +147,7 @@ _RECORDING = _table(
 """Of `mcap` and `rosbag`. Their values are checked by the sources themselves as well."""
 
 _KAFKA_CLIENT = {
-    **_table(
+    **_option_types(
         text="bootstrap.servers client.id client.rack client.dns.lookup group.id sasl.mechanism "
         "sasl.mechanisms sasl.username sasl.kerberos.service.name sasl.kerberos.principal "
         "ssl.endpoint.identification.algorithm ssl.protocol ssl.enabled.protocols "
@@ -176,18 +180,20 @@ of OAuth are left out: their addresses may be files, and their answers are shown
 
 SOURCES: dict[str, Format] = {
     "parquet": Format(
-        "parquet", {**_FILES, **_table(boolean="mergeSchema", text="int96RebaseMode")}
+        "parquet", {**_FILES, **_option_types(boolean="mergeSchema", text="int96RebaseMode")}
     ),
-    "orc": Format("orc", {**_FILES, **_table(boolean="mergeSchema")}),
+    "orc": Format("orc", {**_FILES, **_option_types(boolean="mergeSchema")}),
     "json": Format("json", {**_FILES, **_TEXT_LINES, **_JSON}),
     "csv": Format("csv", {**_FILES, **_TEXT_LINES, **_CSV}),
     "xml": Format("xml", {**_FILES, **_TEXT_LINES, **_XML}),
-    "text": Format("text", {**_FILES, **_table(boolean="wholetext", text="lineSep encoding")}),
+    "text": Format(
+        "text", {**_FILES, **_option_types(boolean="wholetext", text="lineSep encoding")}
+    ),
     "avro": Format(
         "avro",
         {
             **_FILES,
-            **_table(
+            **_option_types(
                 text="avroSchema mode", path="avroSchemaUrl",
                 boolean="ignoreExtension positionalFieldMatching",
             ),
@@ -195,7 +201,7 @@ SOURCES: dict[str, Format] = {
     ),
     "delta": Format(
         "delta",
-        _table(
+        _option_types(
             text="timestampAsOf startingTimestamp endingTimestamp startingVersion endingVersion "
             "maxBytesPerTrigger excludeRegex",
             integer="versionAsOf maxFilesPerTrigger",
@@ -207,7 +213,7 @@ SOURCES: dict[str, Format] = {
     "kafka": Format(
         "kafka",
         {
-            **_table(
+            **_option_types(
                 text="assign subscribe subscribePattern startingOffsets endingOffsets "
                 "startingOffsetsByTimestamp endingOffsetsByTimestamp "
                 "startingOffsetsByTimestampStrategy groupIdPrefix maxTriggerDelay",
@@ -221,8 +227,8 @@ SOURCES: dict[str, Format] = {
     ),
     "mcap": Format("mcap", _RECORDING),
     "rosbag": Format("rosbag", _RECORDING),
-    "spool": Format("spool", _table(integer="maxRowsPerTrigger")),
-    "rate": Format("rate", _table(text="rampUpTime", integer="rowsPerSecond numPartitions")),
+    "spool": Format("spool", _option_types(integer="maxRowsPerTrigger")),
+    "rate": Format("rate", _option_types(text="rampUpTime", integer="rowsPerSecond numPartitions")),
 }  # fmt: skip
 """The sources that a definition may use. `rate` is Spark's generator of numbered rows, for
 tests."""
@@ -230,8 +236,8 @@ tests."""
 SINKS: dict[str, Format] = {
     "parquet": Format("parquet", {"compression": "zstd|snappy|gzip|lz4|none"}),
     "delta": Format("delta"),
-    "mcap": Format("mcap", _table(text="compression key", path="schemasPath")),
-    "kafka": Format("kafka", {**_table(text="topic key"), **_KAFKA_CLIENT}),
+    "mcap": Format("mcap", _option_types(text="compression key", path="schemasPath")),
+    "kafka": Format("kafka", {**_option_types(text="topic key"), **_KAFKA_CLIENT}),
 }
 """The sinks that a definition may use."""
 
@@ -245,17 +251,15 @@ def register_format(
 ) -> None:
     """Let definitions use a format that installed code provides.
 
-    Parameters
-    ----------
-    direction : "source" or "sink".
-    name : what `format:` says.
-    options : type per option (see `OptionType`). None: the format checks its own options, and their
-        values are never shown.
-    replace : whether a format of this name may be there already.
+    Args:
+        direction: "source" or "sink".
+        name: What `format:` says.
+        options: Type per option (see `OptionType`). None: the format checks its own options, and
+            their values are never shown.
+        replace: Whether a format of this name may be there already.
 
-    Raises
-    ------
-    ConfigError : the name is taken, and `replace` is not set.
+    Raises:
+        ConfigError: The name is taken, and `replace` is not set.
     """
     known = SOURCES if direction == "source" else SINKS
     if name in known and not replace:
@@ -289,16 +293,14 @@ def show_option(direction: Direction, format: str, name: str, value: object) -> 
 def source_settings(source: SourceDefinition, field: str) -> tuple[str | None, dict[str, str]]:
     """Return path and options of a source, checked, with references resolved. May hold secrets.
 
-    Parameters
-    ----------
-    source : the source of a definition.
-    field : its place in the definition, such as `streams.fleet.source`.
+    Args:
+        source: The source of a definition.
+        field: Its place in the definition, such as `streams.fleet.source`.
 
-    Raises
-    ------
-    ConfigError : a format, option or path that is not allowed, not of its type, or not there.
+    Raises:
+        ConfigError: A format, option or path that is not allowed, not of its type, or not there.
     """
-    options = _options("source", source.format, source.options, field)
+    options = _checked_options("source", source.format, source.options, field)
     if source.path is None:
         return None, options
     where = f"{field}.path"
@@ -313,7 +315,7 @@ def source_settings(source: SourceDefinition, field: str) -> tuple[str | None, d
 
 def sink_options(sink: SinkDefinition, field: str = "sink") -> dict[str, str]:
     """Return the options of a sink, checked, with references resolved. May hold secrets."""
-    return _options("sink", sink.format, sink.options, field)
+    return _checked_options("sink", sink.format, sink.options, field)
 
 
 def sink_path(path: str, field: str = "sink.path") -> str:
@@ -324,9 +326,21 @@ def sink_path(path: str, field: str = "sink.path") -> str:
     return place
 
 
-def _options(
+def _checked_options(
     direction: Direction, format: str, options: Mapping[str, object], field: str
 ) -> dict[str, str]:
+    """Return the options of a source or sink as text, checked, with references resolved.
+
+    Args:
+        direction: Which list of formats counts.
+        format: The format of the source or sink.
+        options: What the definition says.
+        field: Its place in the definition, for errors.
+
+    Raises:
+        ConfigError: The format or an option is not allowed, names code, or is not of its type.
+            Errors show the text of the definition, never what a reference stands for.
+    """
     known = _format(direction, format, f"{field}.format")
     free = format.lower() in allowed_formats() or (known is not None and known.options is None)
     refuse_code(options, f"{field}.options")
@@ -342,13 +356,18 @@ def _options(
                 where, show_hidden(given),
                 f"{text}; others need --allow-format {format} or {ALLOW_FORMATS}={format}",
             )  # fmt: skip
-        value = resolve(_as_text(given), where)
+        value = resolve(_option_text(given), where)
         shown = show_option(direction, format, name, given)
-        made[name] = _checked(value, kind or "text", where, shown)
+        made[name] = _check_option(value, kind or "text", where, shown)
     return made
 
 
 def _format(direction: Direction, format: str, field: str) -> Format | None:
+    """Return the listed format, or None for one that whoever started the run allows.
+
+    Raises:
+        ConfigError: The format is neither listed nor allowed.
+    """
     known = SOURCES if direction == "source" else SINKS
     if format in known:
         return known[format]
@@ -361,13 +380,20 @@ def _format(direction: Direction, format: str, field: str) -> Format | None:
     )  # fmt: skip
 
 
-def _as_text(value: object) -> str:
-    """Spark's options are text; YAML's true is `true` there."""
+def _option_text(value: object) -> str:
+    """Return an option as text, which is all that Spark takes; true and false in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _checked(value: str, kind: OptionType, field: str, shown: object) -> str:
-    """Return the value if it is of its type. Errors show the definition's text, or hide it."""
+def _check_option(value: str, kind: OptionType, field: str, shown: object) -> str:
+    """Return the value if it is of its type, else raise a ConfigError.
+
+    Args:
+        value: The text to use, with references resolved. May be a secret.
+        kind: Its type; several paths have commas between them, and each must be inside the roots.
+        field: Its place in the definition, for errors.
+        shown: What an error may show of it.
+    """
     plain = value.strip()
     if kind == "integer" and not _WHOLE.fullmatch(plain):
         raise ConfigError(field, shown, "must be a whole number")

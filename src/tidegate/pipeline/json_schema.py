@@ -23,6 +23,9 @@ __all__ = ["json_schema"]
 def json_schema(stages: Stages = STAGES) -> dict[str, Any]:
     """Return the schema of a pipeline file: every field in both spellings, and all known stages.
 
+    Args:
+        stages: The stages to list; those of this process if not given, with your own.
+
     >>> schema = json_schema()
     >>> sorted(schema["properties"])
     ['name', 'options', 'sink', 'stages', 'streams']
@@ -42,7 +45,9 @@ def json_schema(stages: Stages = STAGES) -> dict[str, Any]:
                 "minProperties": 1,
                 "maxProperties": 1,
                 "additionalProperties": False,
-                "properties": {name: _settings(stages.resolve(name)) for name in stages.list()},
+                "properties": {
+                    name: _settings_schema(stages.resolve(name)) for name in stages.list()
+                },
             },
         ],
     }
@@ -56,7 +61,7 @@ def _both_spellings(model: dict[str, Any]) -> None:
         properties.setdefault(snake(name), field)
 
 
-def _settings(stage: Stage) -> dict[str, Any]:
+def _settings_schema(stage: Stage) -> dict[str, Any]:
     """Return the schema of a stage's settings; any settings where a factory does not list them."""
     try:
         names, target = stage.settings(), stage.load()

@@ -30,6 +30,7 @@ MAY_LACK_A_ZONE = ("date", "date_time", "iso8601", "timestamp")
 UTC, never in the zone of the machine or the session; `explain` says so."""
 
 _DURATIONS = ("late_tolerance", "max_future_skew", "idle_timeout", "interval", "offset")
+"""Settings in ns that are shown as users write them, such as `200 ms`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,16 @@ class Node:
 
 @dataclass(frozen=True)
 class PhysicalDataSource(Node):
-    """The rows of one stream, in order of arrival."""
+    """The rows of one stream, in order of arrival.
+
+    Args:
+        stream: The name of the stream in the definition.
+        source: Where its rows come from; None for a plan that is only explained.
+        columns: Names of its columns, in order; None if they are not known yet.
+        key: The columns that identify a vehicle, an instrument, a shard; may be empty.
+        topic: The column that names the topic of a message; None without one.
+        arrival: The columns that give the order of arrival, most significant first; may be empty.
+    """
 
     stream: str
     source: SourceDefinition | None
@@ -66,7 +76,7 @@ class PhysicalDataSource(Node):
         facts: dict[str, Any] = {"stream": self.stream}
         if self.source is not None:
             facts |= {"format": self.source.format, "path": show_text(self.source.path)}
-            facts |= _options("source", self.source)
+            facts |= _option_facts("source", self.source)
         facts |= {"key": list(self.key), "topic": self.topic, "arrival": list(self.arrival)}
         if self.columns is not None:
             facts["columns"] = list(self.columns)
@@ -75,7 +85,13 @@ class PhysicalDataSource(Node):
 
 @dataclass(frozen=True)
 class PhysicalDecoder(Node):
-    """Gives every row its time: read from a column, or the time at which the row is seen."""
+    """Gives every row its time: read from a column, or the time at which the row is seen.
+
+    Args:
+        stream: The name of the stream in the definition.
+        decoder: What reads the times; without time columns it is processing time.
+        columns: Names of the columns of the rows, for the index that `explain` shows.
+    """
 
     stream: str
     decoder: Decoder
@@ -101,7 +117,14 @@ class PhysicalDecoder(Node):
 
 @dataclass(frozen=True)
 class PhysicalEventtimeWatermark(Node):
-    """Puts rows in order of event time. Time moves with the data."""
+    """Puts rows in order of event time. Time moves with the data.
+
+    Settings that have no effect (how skew is judged without a limit, how many sources without a
+    source column) are not shown.
+
+    Args:
+        watermark: The operator with its settings.
+    """
 
     watermark: EventtimeWatermark
 
@@ -128,7 +151,11 @@ class PhysicalEventtimeWatermark(Node):
 
 @dataclass(frozen=True)
 class PhysicalProcessTimeWatermark(Node):
-    """Gives rows the time at which they are seen. Time moves with the clock."""
+    """Gives rows the time at which they are seen. Time moves with the clock.
+
+    Args:
+        watermark: The operator with its settings.
+    """
 
     watermark: ProcessTimeWatermark
 
@@ -142,7 +169,12 @@ class PhysicalProcessTimeWatermark(Node):
 
 @dataclass(frozen=True)
 class PhysicalStage(Node):
-    """A stage of the definition."""
+    """A stage of the definition.
+
+    Args:
+        title: Its name in `explain`, such as PhysicalSynchronize.
+        stage: The operator with its settings.
+    """
 
     title: str
     stage: Operator
@@ -161,7 +193,11 @@ class PhysicalStage(Node):
 
 @dataclass(frozen=True)
 class PhysicalSink(Node):
-    """Writes the tables, one per kind of outcome."""
+    """Writes the tables, one per kind of outcome.
+
+    Args:
+        sink: Format, path and options, with references that are not resolved.
+    """
 
     sink: SinkDefinition
 
@@ -169,16 +205,21 @@ class PhysicalSink(Node):
         return {
             "format": self.sink.format,
             "path": show_text(self.sink.path),
-            **_options("sink", self.sink),
+            **_option_facts("sink", self.sink),
         }
 
 
 def milliseconds(ns: int) -> int | float:
-    """Return milliseconds for display: an int if they are whole, else a float."""
+    """Return milliseconds for display: an int if they are whole, else a float.
+
+    >>> milliseconds(5_000_000), milliseconds(1_500_000)
+    (5, 1.5)
+    """
     return ns // 10**6 if ns % 10**6 == 0 else ns / 10**6
 
 
-def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> dict[str, Any]:
+def _option_facts(direction: Direction, part: SourceDefinition | SinkDefinition) -> dict[str, Any]:
+    """Return the options of a source or sink for `explain`, secrets hidden."""
     return {
         f"option.{name}": show_option(direction, part.format, name, value)
         for name, value in part.options.items()

@@ -3,8 +3,8 @@
 Rules of planning:
 
 1. **No time, no decision.** A stream that declares event time, or a stage that decides by time,
-needs
-   `options.eventtime.enabled` to be set. Without it the plan is refused, with the line to add.
+   needs `options.eventtime.enabled` to be set. Without it the plan is refused, and the error names
+   the line to add.
 2. `enabled: true` puts a PhysicalEventtimeWatermark before the first stage that needs time. If no
    stage does, it comes right after the decoder: putting rows in order is useful without a window.
 3. `enabled: false` means processing time: what streams declare about event time is ignored, and a
@@ -12,8 +12,8 @@ needs
 4. Stages before the watermark see rows in order of arrival, and rows they hold back do not advance
    time. `explain` says so.
 5. What the schema can tell is told here and not by the rows: columns that do not exist, a time
-column
-   whose type the declared event-time type can never read, keys that are lists, internal names.
+   column whose type the declared event-time type can never read, keys that are lists, internal
+   names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ One second: shorter costs a micro-batch each, longer delays results."""
 
 @dataclass(frozen=True)
 class Input:
-    """One stream of a plan: where its rows are, and how they get their times."""
+    """One stream of a plan: where its rows are, and how they get their times.
+
+    Args:
+        source: The stream's columns and source.
+        decoder: Reads the time of each row. Streams may have different time columns.
+    """
 
     source: nodes.PhysicalDataSource
     decoder: Decoder
@@ -66,7 +71,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Plan:
-    """A definition that has been checked, as the nodes that run."""
+    """A definition that has been checked, as the nodes that run.
+
+    Args:
+        definition: What was planned.
+        inputs: The streams, in the order of the definition; at least one.
+        nodes: Source and decoder of every stream, then the stages with the watermark among them,
+            then the sink if there is one.
+    """
 
     definition: PipelineDefinition
     inputs: tuple[Input, ...]
@@ -107,7 +119,11 @@ class Plan:
         )
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Return the schema of the data that comes out, for rows of this schema."""
+        """Return the schema of the data that comes out, for rows of this schema.
+
+        Raises:
+            ConfigError: A stage cannot work with these columns.
+        """
         return Chain(self.flow_stages()).schema(rows)
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
@@ -124,17 +140,15 @@ def plan(
 ) -> Plan:
     """Check a definition and build its physical plan.
 
-    Parameters
-    ----------
-    definition : what to plan.
-    schemas : per stream the schema (or the column names) of its data. A stream that is not in it
-        has the columns of its definition; without either, columns are not checked.
-    types : the event-time types; if not given, the built-in ones and those of `--types`.
-    stages : the stages that a definition may use.
+    Args:
+        definition: What to plan.
+        schemas: Per stream the schema (or the column names) of its data. A stream that is not in
+            it has the columns of its definition; without either, columns are not checked.
+        types: The event-time types; if not given, the built-in ones and those of `--types`.
+        stages: The stages that a definition may use.
 
-    Raises
-    ------
-    ConfigError : for the first thing that is wrong, with the line of the file.
+    Raises:
+        ConfigError: For the first thing that is wrong, with the line of the file.
 
     >>> definition = PipelineDefinition.of({"streams": {"s": {"columns": ["t"]}}})
     >>> [node.name for node in plan(definition).nodes]
@@ -157,7 +171,7 @@ def plan(
         inputs.append(_input(definition, name, stream, known, registry))
     _agree(definition, inputs)
     _check_source_column(definition, inputs)
-    steps = _stages(definition, inputs[0].source, stages)
+    steps = _plan_stages(definition, inputs[0].source, stages)
     out: list[nodes.Node] = []
     for each in inputs:
         columns = each.source.columns
@@ -210,6 +224,7 @@ def named_types(definition: PipelineDefinition) -> list[str]:
 
 
 def _declares(stream: StreamDefinition) -> bool:
+    """Return whether a stream declares event time, for its rows or inside one of its messages."""
     return stream.eventtime is not None or any(
         message.eventtime is not None for message in stream.messages.values()
     )
@@ -222,6 +237,16 @@ def _input(
     known: pa.Schema | Sequence[str] | None,
     types: EventtimeTypes,
 ) -> Input:
+    """Check one stream against its columns and return it with its decoder.
+
+    Args:
+        definition: The whole definition, for lines in errors and the choice of the clock.
+        name: The name of the stream.
+        stream: Its definition.
+        known: The schema or the column names of its data. None: what the definition lists, if
+            anything.
+        types: The event-time types that may be used.
+    """
     columns: tuple[str, ...] | None = None
     if known is not None:
         columns = tuple(known.names if isinstance(known, pa.Schema) else known)
@@ -237,7 +262,7 @@ def _input(
         _check_names(definition, name, columns)
     if isinstance(known, pa.Schema):
         _check_keys(definition, name, stream, known)
-    times = _times(definition, name, stream, known if known is not None else columns, types)
+    times = _time_columns(definition, name, stream, known if known is not None else columns, types)
     source = nodes.PhysicalDataSource(
         name, stream.source, columns, tuple(stream.key), stream.topic, tuple(stream.arrival)
     )
@@ -290,15 +315,20 @@ def _check_source_column(definition: PipelineDefinition, inputs: Sequence[Input]
             )
 
 
-def _times(
+def _time_columns(
     definition: PipelineDefinition,
     name: str,
     stream: StreamDefinition,
     known: pa.Schema | Sequence[str] | None,
     types: EventtimeTypes,
 ) -> tuple[TimeColumn, ...]:
-    """The declarations of event time of a stream, checked against its schema as far as it is
-    known."""
+    """Return the declarations of event time of a stream, checked against its schema as far as it is
+    known; none for processing time.
+
+    Raises:
+        ConfigError: Nothing is declared, a column or type does not exist, or the type can never
+            read the column.
+    """
     if not definition.options.eventtime.enabled:
         return ()
     columns = known.names if isinstance(known, pa.Schema) else known
@@ -334,7 +364,7 @@ def _times(
         try:
             Decoder(tuple(declared), types).check_schema(known)
         except ConfigError as error:
-            raise _in_stream(error, definition, name) from error
+            raise _error_in_stream(error, definition, name) from error
     return tuple(declared)
 
 
@@ -344,14 +374,17 @@ def _time_column(
     declared: EventtimeDefinition,
     message: str | None = None,
 ) -> TimeColumn:
+    """Return one declaration as the decoder takes it; errors get the stream and the line."""
     try:
         return TimeColumn(declared.column, declared.type, message, declared.zone, declared.format)
     except ConfigError as error:
-        raise _in_stream(error, definition, name) from error
+        raise _error_in_stream(error, definition, name) from error
 
 
-def _in_stream(error: ConfigError, definition: PipelineDefinition, stream: str) -> ConfigError:
-    """An error about `eventtime.type` and the like, with the stream and the line."""
+def _error_in_stream(
+    error: ConfigError, definition: PipelineDefinition, stream: str
+) -> ConfigError:
+    """Return an error about `eventtime.type` and the like, with the stream and the line."""
     where = definition.where("streams", stream, *error.field.split("."))
     return ConfigError(
         f"streams.{stream}.{error.field}",
@@ -364,6 +397,7 @@ def _in_stream(error: ConfigError, definition: PipelineDefinition, stream: str) 
 def _no_column(
     definition: PipelineDefinition, stream: str, field: str, column: str, columns: Sequence[str]
 ) -> ConfigError:
+    """Return the error for a column that the stream does not have, with those it has."""
     known = ", ".join(columns) or "none"
     return ConfigError(
         f"streams.{stream}.{field}",
@@ -375,7 +409,10 @@ def _no_column(
 
 
 def _agree(definition: PipelineDefinition, inputs: Sequence[Input]) -> None:
-    """Streams that run through one pipeline meet in its lanes: they need the same key and topic."""
+    """Refuse streams whose key or topic differs from the first stream's.
+
+    Their rows meet in the same stages, which know one key and one topic column.
+    """
     first = inputs[0]
     for other in inputs[1:]:
         for field in ("key", "topic"):
@@ -390,9 +427,21 @@ def _agree(definition: PipelineDefinition, inputs: Sequence[Input]) -> None:
                 raise ConfigError(path, shown, expected, message=message)
 
 
-def _stages(
+def _plan_stages(
     definition: PipelineDefinition, source: nodes.PhysicalDataSource, stages: Stages
 ) -> list[nodes.Node]:
+    """Build the operators of the stages and put the watermark before the first that needs time.
+
+    Args:
+        definition: What to plan.
+        source: The first stream: its key and topic are those of all.
+        stages: The stages that may be used.
+
+    Raises:
+        ConfigError: A stage is not known, or its operator refuses its settings. Any other exception
+            of an operator becomes one too, so that a user's class cannot break `explain` without a
+            line.
+    """
     options = definition.options
     context = StageContext(source.key, source.topic, bool(options.eventtime.enabled))
     steps: list[nodes.Node] = []
@@ -406,7 +455,7 @@ def _stages(
             if endless is not None:
                 raise ConfigError("mode", "streaming", endless)
         except ConfigError as error:
-            raise _inside(error, definition, number, wanted.name) from error
+            raise _error_in_stage(error, definition, number, wanted.name) from error
         except Exception as error:
             # A value the operator did not expect, or an operator of somebody else's that fails:
             # its own words, and the line.
@@ -430,10 +479,10 @@ def _stages(
     return steps
 
 
-def _inside(
+def _error_in_stage(
     error: ConfigError, definition: PipelineDefinition, number: int, name: str
 ) -> ConfigError:
-    """The error of a stage, with the place of the stage in the definition before it."""
+    """Return the error of a stage, with the place of the stage in the definition before it."""
     unknown_stage = error.field == name
     path = f"stages[{number}]" if unknown_stage else f"stages[{number}].{name}"
     lines = ("stages", number, name, error.field.split(".")[0])
@@ -442,7 +491,10 @@ def _inside(
 
 
 def _tick(definition: PipelineDefinition, steps: Sequence[nodes.Node]) -> int:
-    """How often processing time ticks: as told, else at the ends of the first window."""
+    """Return the ns between two watermarks of processing time: as told, else from the first window.
+
+    More often is no use, because no window ends in between; less often delays results.
+    """
     told = definition.options.processtime.interval
     if told is not None:
         return told
@@ -456,7 +508,10 @@ def _tick(definition: PipelineDefinition, steps: Sequence[nodes.Node]) -> int:
 
 
 def _check_schemas(made: Plan, schemas: Mapping[str, pa.Schema | Sequence[str]]) -> None:
-    """Let every stage look at the schema it will get, so that it complains before anything runs."""
+    """Let every stage look at the schema it will get, so that it complains before anything runs.
+
+    Does nothing unless the full schema of every stream is known.
+    """
     known = [schema for schema in schemas.values() if isinstance(schema, pa.Schema)]
     if len(known) < len(made.inputs):
         return
@@ -476,5 +531,5 @@ def _check_schemas(made: Plan, schemas: Mapping[str, pa.Schema | Sequence[str]])
             if not isinstance(node, nodes.PhysicalStage):
                 raise
             name = made.definition.stages[number].name
-            raise _inside(error, made.definition, number, name) from error
+            raise _error_in_stage(error, made.definition, number, name) from error
         number += isinstance(node, nodes.PhysicalStage)

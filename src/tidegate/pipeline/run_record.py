@@ -23,11 +23,20 @@ RECORD = "_tidegate/pipeline.json"
 """The path of the record below the output of a run."""
 
 FORMAT = 1
+"""Version of the record. A reader refuses a greater one, and reads all smaller ones."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The definition that ran, as plain values without secrets, and the columns it named."""
+    """The definition that ran, as plain values without secrets, and the columns it named.
+
+    Args:
+        definition: As a pipeline file would have it, in camel case; references stay references.
+        key: The key columns; empty if all rows share one key.
+        topic: The topic column, if any.
+        arrival: The arrival columns, most significant first.
+        time: The column with the event time; None for processing time or times inside messages.
+    """
 
     definition: Mapping[str, Any]
     key: tuple[str, ...]
@@ -37,7 +46,15 @@ class RunRecord:
 
     @classmethod
     def read(cls, text: bytes, name: str) -> RunRecord:
-        """Read the record `name` from its bytes. Raises StateError for anything that is not one."""
+        """Read a record from its bytes, which may come from a stranger.
+
+        Args:
+            text: The bytes of the file.
+            name: Its name, for errors.
+
+        Raises:
+            StateError: It is not a record, is damaged, or was written by a newer version.
+        """
         try:
             said = json.loads(text)
             version = said["format"]
@@ -50,23 +67,25 @@ class RunRecord:
                 raise ValueError("its definition is not a mapping")
             return cls(
                 definition,
-                _texts(roles, "key"),
-                _text(roles, "topic"),
-                _texts(roles, "arrival"),
-                _text(roles, "time"),
+                _name_list(roles, "key"),
+                _optional_name(roles, "topic"),
+                _name_list(roles, "arrival"),
+                _optional_name(roles, "time"),
             )
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StateError(f"{name} is not a record of tidegate: {error}") from error
 
 
-def _text(roles: Any, name: str) -> str | None:
+def _optional_name(roles: Any, name: str) -> str | None:
+    """Return a column name or None; anything else is a ValueError."""
     found = roles[name]
     if found is not None and not isinstance(found, str):
         raise ValueError(f"its {name} is not text")
     return found
 
 
-def _texts(roles: Any, name: str) -> tuple[str, ...]:
+def _name_list(roles: Any, name: str) -> tuple[str, ...]:
+    """Return a list of column names as a tuple; anything else is a ValueError."""
     found = roles[name]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise ValueError(f"its {name} is not a list of names")
@@ -102,13 +121,16 @@ def _shown(definition: PipelineDefinition) -> Any:
     made: dict[str, Any] = _hide("", values)
     for name, stream in definition.streams.items():
         if stream.source is not None:
-            made["streams"][name]["source"]["options"] = _options("source", stream.source)
+            made["streams"][name]["source"]["options"] = _recorded_options("source", stream.source)
     if definition.sink is not None:
-        made["sink"]["options"] = _options("sink", definition.sink)
+        made["sink"]["options"] = _recorded_options("sink", definition.sink)
     return made
 
 
-def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> dict[str, Any]:
+def _recorded_options(
+    direction: Direction, part: SourceDefinition | SinkDefinition
+) -> dict[str, Any]:
+    """Return the options of a source or sink as they may be stored, secrets hidden."""
     return {
         name: show_option(direction, part.format, name, value)
         for name, value in part.options.items()
@@ -116,6 +138,7 @@ def _options(direction: Direction, part: SourceDefinition | SinkDefinition) -> d
 
 
 def _hide(name: str, value: Any) -> Any:
+    """Return a value with every setting inside it as it may be stored, judged by its name."""
     if isinstance(value, Mapping):
         return {key: _hide(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -84,15 +84,13 @@ def names_secret(name: str) -> bool:
 def resolve(text: str, field: str = "option", env: Mapping[str, str] | None = None) -> str:
     """Replace every reference by the value it stands for. Call this only to use the result.
 
-    Parameters
-    ----------
-    text : the text of the definition.
-    field : the field it is from, for errors.
-    env : the environment variables; those of the process if not given.
+    Args:
+        text: The text of the definition.
+        field: The field it is from, for errors.
+        env: The environment variables; those of the process if not given.
 
-    Raises
-    ------
-    ConfigError : a variable is not set, or a file is not readable or outside TIDEGATE_ROOTS.
+    Raises:
+        ConfigError: A variable is not set, or a file is not readable or outside TIDEGATE_ROOTS.
 
     >>> resolve("user:${env:PASSWORD}@db", env={"PASSWORD": "x"})
     'user:x@db'

@@ -7,9 +7,8 @@
    object of a class are refused, in allowed formats too, unless TIDEGATE_ALLOW_CODE=1. The same
    holds for functions named on a definition's behalf (`module:function`).
 3. **Folders.** With TIDEGATE_ROOTS set to directories (`:` between them), every path of a
-definition
-   must be inside one of them: sources, sinks, the checkpoint, files of secrets, and options that
-   name a place. `resolve_path` is the one function that decides, and it returns the path to use:
+   definition must be inside one of them: sources, sinks, the checkpoint, files of secrets, and
+   options that name a place. `resolve_path` alone decides, and it returns the path to use:
    `file:` URIs become plain paths, and with roots set, links and `..` are resolved. What was
    checked is what is opened. Links inside a source's or sink's folder that lead out are refused.
 
@@ -147,22 +146,19 @@ def resolve_path(
 ) -> str:
     """Return the path to use for a path of a definition, or raise a ConfigError.
 
-    Parameters
-    ----------
-    path : a local path, a `file:` URI, or the URI of remote storage.
-    field : the field it is from, for errors.
-    env : the environment variables; those of the process if not given.
-    pattern : whether `*`, `?`, `[...]` and `{a,b}` are signs of a pattern.
-    written : the text of the definition, for errors, where `path` has its references resolved.
+    Args:
+        path: A local path, a `file:` URI, or the URI of remote storage.
+        field: The field it is from, for errors.
+        env: The environment variables; those of the process if not given.
+        pattern: Whether `*`, `?`, `[...]` and `{a,b}` are signs of a pattern.
+        written: The text of the definition, for errors, where `path` has its references resolved.
 
-    Returns
-    -------
-    str : a `file:` URI as a plain path. With TIDEGATE_ROOTS set, an absolute path without links and
+    Returns:
+        A `file:` URI as a plain path. With TIDEGATE_ROOTS set, an absolute path without links and
         `..`; of a pattern, the part before its first sign is resolved like that.
 
-    Raises
-    ------
-    ConfigError : the path leaves the roots, or is remote while roots are set.
+    Raises:
+        ConfigError: The path leaves the roots, or is remote while roots are set.
 
     >>> resolve_path("file:///data/in", "path", {})
     '/data/in'
@@ -252,7 +248,7 @@ def refuse_links_out(
     roots = _roots(env)
     if not roots:
         return
-    out = [link for place in places for link in _links(place) if not _inside(link, roots)]
+    out = [link for place in places for link in _links(place) if not _is_inside_roots(link, roots)]
     if out:
         more = f" and {len(out) - LINKS_SHOWN} more" if len(out) > LINKS_SHOWN else ""
         named = ", ".join(str(link) for link in out[:LINKS_SHOWN])
@@ -264,7 +260,7 @@ def refuse_links_out(
         )  # fmt: skip
 
 
-def _inside(place: Path, roots: list[Path]) -> bool:
+def _is_inside_roots(place: Path, roots: list[Path]) -> bool:
     try:
         target = place.resolve()
     except (OSError, RuntimeError):

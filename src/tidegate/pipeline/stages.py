@@ -32,10 +32,9 @@ __all__ = ["STAGES", "Stage", "StageContext", "Stages"]
 class StageContext:
     """What a pipeline knows when it builds a stage.
 
-    Attributes
-    ----------
-    key, topic : the columns of the streams.
-    event_time : whether rows are ordered by event time before the stage.
+    Attributes:
+        key, topic: The columns of the streams.
+        event_time: Whether rows are ordered by event time before the stage.
     """
 
     key: tuple[str, ...] = ()
@@ -50,15 +49,15 @@ Factory = Callable[[Mapping[str, Any], StageContext], Operator]
 class Stage:
     """A registered stage.
 
-    Attributes
-    ----------
-    name : its name in a definition.
-    target : the operator's class, `"module:Class"`, or a factory.
-    needs_time : whether a watermark must come before it.
-    fill : (argument, field of the context): arguments filled in when the settings leave them out.
-    defaults : (argument, value): defaults of a pipeline where the operator itself has none.
-    any_clock : whether processing time is as good as event time, so that a definition need not
-        choose: compaction orders by version, not by time.
+    Attributes:
+        name: Its name in a definition.
+        target: The operator's class, `"module:Class"`, or a factory.
+        needs_time: Whether a watermark must come before it.
+        fill: (argument, field of the context): arguments filled in when the settings leave them
+            out.
+        defaults: (argument, value): defaults of a pipeline where the operator itself has none.
+        any_clock: Whether processing time is as good as event time, so that a definition need not
+            choose: compaction orders by version, not by time.
     """
 
     name: str
@@ -164,23 +163,20 @@ class Stages:
     ) -> None:
         """Add a stage.
 
-        Parameters
-        ----------
-        name : its name in a definition.
-        target : the operator's class, `"module:Class"`, or a factory (settings, context) ->
-        operator.
-        needs_time : whether a watermark must come before it. True is safe: a stage that does not
-            need time gets its rows in order.
-        fill : argument -> field of `StageContext`, filled in when the settings leave it out.
-        Without
-            it, arguments called `keys` and `topic` are filled in.
-        defaults : argument -> value, used when the settings leave it out.
-        any_clock : see `Stage`.
-        replace : whether a stage of this name may be registered already.
+        Args:
+            name: Its name in a definition.
+            target: The operator's class, `"module:Class"`, or a factory (settings, context) ->
+                operator.
+            needs_time: Whether a watermark must come before it. True is safe: a stage that does
+                not need time gets its rows in order.
+            fill: Argument -> field of `StageContext`, filled in when the settings leave it out.
+                Without it, arguments called `keys` and `topic` are filled in.
+            defaults: Argument -> value, used when the settings leave it out.
+            any_clock: See `Stage`.
+            replace: Whether a stage of this name may be registered already.
 
-        Raises
-        ------
-        ConfigError : the name is taken, and `replace` is not set.
+        Raises:
+            ConfigError: The name is taken, and `replace` is not set.
         """
         if name in self._stages and not replace:
             raise ConfigError(

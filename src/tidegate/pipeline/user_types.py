@@ -54,14 +54,13 @@ def use_types(names: Iterable[str]) -> None:
 def known_types(wanted: Iterable[str] = ()) -> EventtimeTypes:
     """Return the event-time types that definitions may use in this process.
 
-    Parameters
-    ----------
-    wanted : types that a definition names. Those that are not known are looked up among the entry
-        points, if TIDEGATE_ALLOW_CODE=1.
+    Args:
+        wanted: Types that a definition names. Those that are not known are looked up among the
+            entry points, if TIDEGATE_ALLOW_CODE=1.
 
-    Raises
-    ------
-    ConfigError : a function cannot be loaded or fails, or an entry point would have to be allowed.
+    Raises:
+        ConfigError: A function cannot be loaded or fails, or an entry point would have to be
+            allowed.
 
     >>> "iso8601" in known_types().list()
     True
@@ -87,7 +86,7 @@ module named 'no_such_module'
                 f"is provided by {found.value} in an installed package; allow it with "
                 f"--types {name} or {ALLOW_CODE}=1",
             )  # fmt: skip
-        _call(_loaded(found, name), name, types)
+        _call(_load_entry_point(found, name), name, types)
     return types
 
 
@@ -106,7 +105,7 @@ def _load(name: str) -> Callable[[EventtimeTypes], Any]:
         found = _entry_point(name)
         if found is None:
             raise ConfigError("--types", name, f"must be module:function or one of group {GROUP}")
-        return _loaded(found, name)
+        return _load_entry_point(found, name)
     try:
         target: Any = getattr(import_module(module), function)
     except Exception as error:
@@ -114,7 +113,7 @@ def _load(name: str) -> Callable[[EventtimeTypes], Any]:
     return _callable(target, name)
 
 
-def _loaded(entry: EntryPoint, name: str) -> Callable[[EventtimeTypes], Any]:
+def _load_entry_point(entry: EntryPoint, name: str) -> Callable[[EventtimeTypes], Any]:
     try:
         return _callable(entry.load(), name)
     except ConfigError:

@@ -35,11 +35,19 @@ __all__ = ["SETTINGS", "build_window"]
 SETTINGS = tuple(
     field.name for field in fields(Window) if field.init and field.name not in ("window", "keys")
 )
-"""What stands beside the kind of window."""
+"""Settings beside the kind of window. `keys` is not one: it is the key of the streams."""
 
 
 def build_window(settings: Mapping[str, Any], context: StageContext) -> Operator:
     """A `Window` from plain values.
+
+    Args:
+        settings: One kind of window by its name, and any of `SETTINGS`, in either spelling.
+        context: The key of the streams, and whether rows come in order of event time.
+
+    Raises:
+        ConfigError: A name is not known, two kinds are given, or a value is refused. The field
+            names the whole path, such as `trigger.any`.
 
     >>> stage = build_window({"tumbling": "1 s", "trigger": {"any": [{"count": 3}, "time 1"]}},
     ...                      StageContext())
@@ -84,7 +92,13 @@ build_window.settings = (*WINDOW_KINDS, *SETTINGS)  # type: ignore[attr-defined]
 
 
 def _trigger(value: Any, path: str) -> Trigger:
-    name, inner = _single(value, path, (*TRIGGERS, "all", "any"))
+    """Return a trigger from plain values; `any` and `all` combine a list, others may hold triggers.
+
+    Args:
+        value: A name, or a mapping of one name to its settings.
+        path: Where it is in the settings, for errors.
+    """
+    name, inner = _name_and_settings(value, path, (*TRIGGERS, "all", "any"))
     if name in ("all", "any"):
         if not isinstance(inner, list) or not inner:
             raise ConfigError(f"{path}.{name}", inner, "must be a list of triggers")
@@ -108,12 +122,13 @@ def _trigger(value: Any, path: str) -> Trigger:
 
 
 def _named(known: Mapping[str, type[Any]], value: Any, path: str) -> Any:
-    name, inner = _single(value, path, known)
+    """Return an instance of one of the `known` classes, by its name and settings."""
+    name, inner = _name_and_settings(value, path, known)
     return _make(known[name], inner, f"{path}.{name}")
 
 
-def _single(value: Any, path: str, known: Any) -> tuple[str, Any]:
-    """`"discard"` or `{"reemit": ...}`: one name, and what stands with it."""
+def _name_and_settings(value: Any, path: str, known: Any) -> tuple[str, Any]:
+    """Split `"discard"` or `{"reemit": ...}` into the name in snake case and its settings."""
     name, inner = value, None
     if isinstance(value, Mapping):
         if len(value) != 1:
@@ -125,7 +140,14 @@ def _single(value: Any, path: str, known: Any) -> tuple[str, Any]:
 
 
 def _make(target: type[Any], value: Any, path: str) -> Any:
-    """An instance from nothing, a single value or a mapping of its settings."""
+    """Return an instance of `target` from plain values.
+
+    Args:
+        target: A dataclass.
+        value: None or true for the defaults, a mapping of its fields, or the value of its first
+            field.
+        path: Where it is in the settings, for errors.
+    """
     allowed = [field.name for field in fields(target) if field.init]
     given: dict[str, Any] = {}
     if isinstance(value, Mapping):
@@ -152,6 +174,9 @@ def _make(target: type[Any], value: Any, path: str) -> Any:
 
 
 def _aggregates(value: Any) -> Any:
+    """Return aggregates as `Window` takes them: a name, a tuple of name and arguments, or an
+    Aggregate.
+    """
     if not isinstance(value, Mapping):
         raise ConfigError("aggregates", value, "must be like {n: count, speed: [mean, value]}")
     out: dict[str, Any] = {}
@@ -164,6 +189,7 @@ def _aggregates(value: Any) -> Any:
 
 
 def _accumulation(value: Any) -> Accumulation:
+    """Return the mode of this name; an unknown one is a ConfigError that lists all."""
     try:
         return Accumulation(value)
     except ValueError:

@@ -18,9 +18,9 @@ import pyarrow.json as pajson
 
 from tidegate.errors import ConfigError
 
-__all__ = ["FORMATS", "Source", "open_source"]
+__all__ = ["FORMATS", "RecordingFiles", "find_recording"]
 
-FORMATS = {  # the ending of a file name decides its format
+FORMATS = {
     ".parquet": "parquet",
     ".json": "json",
     ".jsonl": "json",
@@ -28,17 +28,19 @@ FORMATS = {  # the ending of a file name decides its format
     ".csv": "csv",
     ".mcap": "mcap",
 }
+"""Format by the ending of a file name, in lower case."""
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordingFiles:
     """Files of one format.
 
-    Attributes
-    ----------
-    path : the file or folder as the user gave it.
-    format : one of the values of `FORMATS`.
-    files : the files, sorted by name.
+    Every method raises a ConfigError that names the path if a file cannot be read.
+
+    Args:
+        path: The file or folder as the user gave it.
+        format: One of the values of `FORMATS`.
+        files: The files, sorted by name.
     """
 
     path: str
@@ -58,6 +60,7 @@ class Source:
         return int(self._guarded(lambda: _dataset(self).count_rows()))
 
     def _guarded(self, read: Any) -> Any:
+        """Call `read` and turn errors of Arrow and of the file system into a ConfigError."""
         try:
             return read()
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -68,16 +71,14 @@ class Source:
             ) from error  # fmt: skip
 
 
-def open_source(path: str) -> Source:
+def find_recording(path: str) -> RecordingFiles:
     """Find the files of a path.
 
-    Parameters
-    ----------
-    path : a file, or a folder that is searched with all its subfolders.
+    Args:
+        path: A file, or a folder that is searched with all its subfolders.
 
-    Raises
-    ------
-    ConfigError : if there are no files of a known format, or files of several formats.
+    Raises:
+        ConfigError: If there are no files of a known format, or files of several formats.
     """
     place = Path(path)
     if not place.exists():
@@ -93,10 +94,11 @@ def open_source(path: str) -> Source:
         raise ConfigError("path", path, f"must be a file or a folder of files ending in {what}")
     if len(formats) > 1:
         raise ConfigError("path", path, f"holds several formats: {', '.join(sorted(formats))}")
-    return Source(path, formats.pop(), tuple(files))
+    return RecordingFiles(path, formats.pop(), tuple(files))
 
 
 def _hidden(path: Path, root: Path) -> bool:
+    """Return whether a part of the path below `root` begins with `.` or `_`."""
     return any(part[0] in "._" for part in path.relative_to(root).parts)
 
 
@@ -108,6 +110,7 @@ class _Recording:
     files: list[str]
 
     def head(self, rows: int, columns: list[str] | None = None) -> pa.Table:
+        """Return the first `rows` rows, of all columns but the payload or of those named."""
         batches: list[pa.RecordBatch] = []
         found = 0
         for batch in self._batches():
@@ -120,21 +123,25 @@ class _Recording:
         return pa.Table.from_batches(batches, wanted).slice(0, rows)
 
     def count_rows(self) -> int:
+        """Count the messages by reading the headers of all of them."""
         return sum(batch.num_rows for batch in self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of all files without their payloads, timed by the header stamp."""
         for file in self.files:
             for batch in _mcap().read(file, clock="header"):
                 yield batch.drop_columns(["data"])
 
 
 def _mcap() -> Any:
+    """Return the module `tidegate.mcap`, imported on first use."""
     import tidegate.mcap  # compiles its kernels on import: do it only for a recording
 
     return tidegate.mcap
 
 
-def _dataset(source: Source) -> Any:
+def _dataset(source: RecordingFiles) -> Any:
+    """Return the files as a pyarrow dataset, or as something with its `head` and `count_rows`."""
     files = [str(file) for file in source.files]
     if source.format == "mcap":
         return _Recording(files)

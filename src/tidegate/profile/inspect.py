@@ -18,7 +18,7 @@ from tidegate.core.outcomes import Collection, Int64s, Late, Outcome, StreamErro
 from tidegate.core.time import format_duration, format_time
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
-from tidegate.profile.files import Source, open_source
+from tidegate.profile.files import RecordingFiles, find_recording
 from tidegate.profile.roles import Roles, guess_roles
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
 from tidegate.profile.time_columns import TimeCandidate, recording_clocks, time_candidates
@@ -46,7 +46,11 @@ MAX_TOPICS = 200
 class TopicDelay:
     """The delay of a topic from event time to arrival, compared with the other topics.
 
-    `skew_ns` is its median delay minus that of the topic with the smallest."""
+    Args:
+        topic: Its name.
+        delay: Quantiles of arrival less event time, in ns.
+        skew_ns: Its median delay minus that of the topic with the smallest.
+    """
 
     topic: str
     delay: Spread
@@ -57,26 +61,25 @@ class TopicDelay:
 class Profile:
     """What a recording contains, and the settings that follow from it.
 
-    Attributes
-    ----------
-    source : the files.
-    rows, rows_read : rows there are, and rows the statistics come from.
-    columns : name, type, nulls and distinct values of every column, in the sample.
-    times : columns that can be read as a time, the most likely first.
-    roles, time_type : the columns used, and the event-time type of the time column.
-    keys : number of keys.
-    streams : statistics per topic.
-    delays : delay per topic; empty without an arrival column that is a time.
-    errors : rows that cannot be used, by reason.
-    first_ns, last_ns : the earliest and the latest event time.
-    disorder, disordered : how far rows arrive after a newer one of their key, and how many do.
-    histogram : edges and counts of that distance.
-    late_tolerance_ns : the suggested late tolerance; None without a time column.
-    late_share : for some tolerances, the share of rows that would be late.
-    lower_bounds_ns : per topic the smallest step between two messages, rounded down.
+    Attributes:
+        source: The files.
+        rows, rows_read: Rows there are, and rows the statistics come from.
+        columns: Name, type, nulls and distinct values of every column, in the sample.
+        times: Columns that can be read as a time, the most likely first.
+        roles, time_type: The columns used, and the event-time type of the time column.
+        keys: Number of keys.
+        streams: Statistics per topic.
+        delays: Delay per topic; empty without an arrival column that is a time.
+        errors: Rows that cannot be used, by reason.
+        first_ns, last_ns: The earliest and the latest event time.
+        disorder, disordered: How far rows arrive after a newer one of their key, and how many do.
+        histogram: Edges and counts of that distance.
+        late_tolerance_ns: The suggested late tolerance; None without a time column.
+        late_share: For some tolerances, the share of rows that would be late.
+        lower_bounds_ns: Per topic the smallest step between two messages, rounded down.
     """
 
-    source: Source
+    source: RecordingFiles
     rows: int
     rows_read: int
     columns: list[dict[str, Any]]
@@ -128,22 +131,21 @@ def inspect(
 ) -> Profile:
     """Profile a file or a folder of files.
 
-    Parameters
-    ----------
-    path : Parquet, JSON lines, CSV or MCAP.
-    roles : columns the user names; the others are guessed.
-    time_type : the event-time type of the time column; guessed if not given.
-    limit : most rows read for the statistics. Columns are counted for all rows.
+    Args:
+        path: A file or folder of Parquet, JSON lines, CSV or MCAP.
+        roles: Columns the user names; the others are guessed.
+        time_type: The event-time type of the time column; guessed if not given.
+        limit: Most rows read for the statistics, from the first file on. `Profile.rows` counts all.
 
-    Returns
-    -------
-    Profile
+    Returns:
+        The profile. Without a readable time column it has columns and candidates, but no
+        statistics.
 
-    Raises
-    ------
-    ConfigError : the path cannot be read, a named column does not exist, or it is not a time.
+    Raises:
+        ConfigError: The path cannot be read, a named column does not exist, it is not a time, or
+            the topic column has more than `MAX_TOPICS` values.
     """
-    source = open_source(path)
+    source = find_recording(path)
     sample = source.head(SAMPLE_ROWS)
     roles = roles or Roles()
     roles.check(sample.schema)
@@ -166,7 +168,7 @@ def inspect(
         roles = replace(roles, arrival=None)
     rows = source.rows()
     empty = Profile(
-        source, rows, 0, _columns(sample), times, roles, time_type, 0, [], [], {}, None, None,
+        source, rows, 0, _column_facts(sample), times, roles, time_type, 0, [], [], {}, None, None,
         Spread(), 0, ([], []), None, [], {},
     )  # fmt: skip
     if time is None or time_type is None or sample.num_rows == 0:
@@ -179,6 +181,14 @@ def inspect(
 
 
 def _measured(profile: Profile, table: pa.Table, roles: Roles, time_type: str) -> Profile:
+    """Return the profile with everything that needs the rows: statistics, disorder, delays.
+
+    Args:
+        profile: The profile of the columns alone.
+        table: The rows in order of arrival, with the columns of the roles.
+        roles: Which column is what; the time is set.
+        time_type: The event-time type of the time column.
+    """
     kept, errors = _stage(table, roles, time_type)
     if not kept:
         return replace(profile, rows_read=table.num_rows, errors=errors)
@@ -195,7 +205,7 @@ def _measured(profile: Profile, table: pa.Table, roles: Roles, time_type: str) -
     labels = [name[0] if name else "all messages" for name in names]
     stream = key * len(labels) + topic
     behind = disorder[late]
-    tolerance, shares = _tolerance(behind, len(time_ns))
+    tolerance, shares = _suggest_tolerance(behind, len(time_ns))
     arrival = _arrival(rows, roles)
     return replace(
         profile,
@@ -219,7 +229,11 @@ def _stage(
     table: pa.Table, roles: Roles, time_type: str
 ) -> tuple[list[Collection | Late], dict[str, int]]:
     """Run the rows through the event-time stage with a tolerance of 0: every row that arrives after
-    a newer one of its key is late by its disorder."""
+    a newer one of its key is late by its disorder.
+
+    Returns:
+        The outcomes with rows, in order and late, and the number of error rows by reason.
+    """
     stage = EventtimeWatermark(0, max_future_skew=MAX_FUTURE_SKEW, watermark_per="tuple")
     decoder = Decoder((TimeColumn(roles.time or "", time_type),))
     flow = Flow([stage], key=roles.key, decoder=decoder)
@@ -239,12 +253,16 @@ def _stage(
     return kept, errors
 
 
-def _tolerance(behind: Int64s, rows: int) -> tuple[int, list[tuple[int, float]]]:
+def _suggest_tolerance(behind: Int64s, rows: int) -> tuple[int, list[tuple[int, float]]]:
     """Return a round tolerance, and the share of rows that some tolerances would make late.
 
     Ordinary disorder and rows that are really late are usually far apart: the tolerance ends where,
     among the last percent of rows, the distance more than doubles from one row to the next. Where
     there is no such jump, it keeps KEEP_SHARE of the rows in order.
+
+    Args:
+        behind: Disorder in ns of the rows that arrive after a newer one of their key.
+        rows: Number of all rows, those in order included.
     """
     behind = np.sort(behind)
     few = behind[max(len(behind) - rows // 100 - 1, 0) :]
@@ -271,6 +289,13 @@ def _round_up(ns: int) -> int:
 
 
 def _delays(delay: Int64s, topic: Int64s, names: list[str]) -> list[TopicDelay]:
+    """Return the delay of every topic that has rows, and its skew against the quickest topic.
+
+    Args:
+        delay: Arrival less event time of each row, in ns.
+        topic: Number of the topic of each row.
+        names: The names of the topics.
+    """
     medians = {
         n: int(np.median(delay[topic == n])) for n in range(len(names)) if (topic == n).any()
     }
@@ -329,7 +354,8 @@ def _codes(rows: pa.Table, names: tuple[str, ...]) -> tuple[Int64s, list[tuple[s
     return codes, labels
 
 
-def _columns(sample: pa.Table) -> list[dict[str, Any]]:
+def _column_facts(sample: pa.Table) -> list[dict[str, Any]]:
+    """Return name, type and nulls of every column, and its distinct values if it is not nested."""
     out = []
     for field in sample.schema:
         column = sample[field.name]

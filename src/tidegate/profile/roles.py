@@ -34,12 +34,11 @@ a large fleet has no key; higher, and free text becomes one."""
 class Roles:
     """The columns with a meaning; None or empty where there is none.
 
-    Attributes
-    ----------
-    key : columns that identify a vehicle, an instrument, a shard.
-    topic : column that names the topic of a message.
-    time : column with the event time.
-    arrival : column that gives the arrival order.
+    Attributes:
+        key: Columns that identify a vehicle, an instrument, a shard.
+        topic: Column that names the topic of a message.
+        time: Column with the event time.
+        arrival: Column that gives the arrival order.
     """
 
     key: tuple[str, ...] = ()
@@ -70,6 +69,12 @@ class Roles:
 
 def guess_roles(sample: pa.Table) -> Roles:
     """Guess the roles from the names of the columns, then from the values in `sample`.
+
+    A name must come with a fitting type: a column `source` of numbers is no topic.
+
+    Args:
+        sample: Some rows. With very few, only names decide: a column counts as having few distinct
+            values if it has at most a quarter as many as there are rows.
 
     >>> guess_roles(pa.table({"car": ["a"], "channel": ["imu"], "ts": [1], "offset": [0]}))
     Roles(key=('car',), topic='channel', time='ts', arrival='offset')
@@ -109,6 +114,9 @@ def _by_values(sample: pa.Table, roles: Roles) -> Roles:
 
 
 def _sort_of(field: pa.Field) -> str:
+    """Return text, number, time or other for the type of a column; a dictionary counts as its
+    values.
+    """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"

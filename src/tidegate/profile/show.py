@@ -1,5 +1,8 @@
-"""Print a profile as tables in a terminal: columns, topics, delays, disorder, suggested
-settings."""
+"""Print a profile as tables in a terminal: columns, topics, delays, disorder, suggested settings.
+
+Names of columns, topics and files come from data, so they are escaped or printed without markup: a
+topic called `[red]` must neither colour the screen nor disappear.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,11 @@ ERRORS_SHOWN = 8
 def span(ns: float) -> str:
     """Return a span of time in three significant digits. For reading, not for computing.
 
+    Hours begin at four: below that, seconds are easier to compare with a tolerance.
+
+    Args:
+        ns: The span in ns; may be negative.
+
     >>> span(33_333_333), span(1_500), span(0)
     ('33.3 ms', '1.5 µs', '0')
     """
@@ -39,45 +47,50 @@ def span(ns: float) -> str:
 
 
 def print_profile(profile: Profile, console: Console) -> None:
-    """Print a profile.
+    """Print a profile: columns, roles, topics, disorder, suggested settings.
 
-    Parameters
-    ----------
-    profile : from `tidegate.profile.inspect.inspect`.
-    console : the rich console to print to.
+    Without a readable time column it ends after the columns, with the options that name one.
+
+    Args:
+        profile: From `tidegate.profile.inspect.inspect`.
+        console: The rich console to print to.
     """
     some = ""
     if profile.rows_read < profile.rows:
         some = f"; statistics from the first {plural(profile.rows_read, 'row')}"
-    _line(
+    _print_line(
         console,
         f"[bold]{escape(profile.source.path)}[/]: {plural(profile.rows, 'row')} in "
         f"{plural(len(profile.source.files), 'file')}, {profile.source.format}{some}",
     )
-    _columns(profile, console)
+    _print_columns(profile, console)
     if profile.time_type is None:
-        _line(console, "no column can be read as a time: name one with --time and its type "
+        _print_line(console, "no column can be read as a time: name one with --time and its type "
                        "with --type")  # fmt: skip
         return
     key = escape(", ".join(profile.roles.key)) or "none"
-    _line(
+    _print_line(
         console,
         f"key [bold]{key}[/] ({plural(profile.keys, 'value')}), "
         f"topic [bold]{escape(profile.roles.topic or 'none')}[/], "
         f"event time [bold]{escape(profile.roles.time or '')}[/] ({profile.time_type}), "
         f"arrival [bold]{escape(profile.roles.arrival or 'order of the rows')}[/]",
     )
-    _line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}")
-    _topics(profile, console)
-    _disorder(profile, console)
-    _suggestions(profile, console)
+    _print_line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}")
+    _print_topics(profile, console)
+    _print_disorder(profile, console)
+    _print_suggestions(profile, console)
 
 
-def _line(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
+    """Print a line with markup. It is wrapped by the terminal, not by rich, so that it can be
+    copied.
+    """
     console.print(text, highlight=False, soft_wrap=True)
 
 
-def _columns(profile: Profile, console: Console) -> None:
+def _print_columns(profile: Profile, console: Console) -> None:
+    """Print the columns of the sample with their roles, and as which time each can be read."""
     times = {candidate.column: candidate for candidate in profile.times}
     roles = dict.fromkeys(profile.roles.key, "key")
     roles |= {
@@ -102,8 +115,9 @@ def _columns(profile: Profile, console: Console) -> None:
     console.print(table)
 
 
-def _topics(profile: Profile, console: Console) -> None:
-    table = _table("topics", "topic", "rows", "rate", "period", "jitter p99", "gaps",
+def _print_topics(profile: Profile, console: Console) -> None:
+    """Print rate, period, jitter and gaps per topic, and the delays if the arrival is known."""
+    table = _number_table("topics", "topic", "rows", "rate", "period", "jitter p99", "gaps",
                    "longest", "missing", "same time")  # fmt: skip
     for topic in profile.streams:
         table.add_row(
@@ -113,7 +127,9 @@ def _topics(profile: Profile, console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     if profile.delays:
-        table = _table("delay, from event time to arrival", "topic", "p50", "p99", "max", "skew")
+        table = _number_table(
+            "delay, from event time to arrival", "topic", "p50", "p99", "max", "skew"
+        )
         for d in profile.delays:
             table.add_row(
                 escape(d.topic), span(d.delay.p50), span(d.delay.p99), span(d.delay.max),
@@ -122,7 +138,13 @@ def _topics(profile: Profile, console: Console) -> None:
         console.print(table)
 
 
-def _table(title: str, *names: str) -> Table:
+def _number_table(title: str, *names: str) -> Table:
+    """Return an empty table: the first column aligned left for names, the others right for numbers.
+
+    Args:
+        title: The heading above the table.
+        names: The headings of its columns. None of them wraps.
+    """
     table = Table(box=None, title=title, title_justify="left", title_style="bold")
     for name in names:
         left = name == names[0]
@@ -130,17 +152,22 @@ def _table(title: str, *names: str) -> Table:
     return table
 
 
-def _disorder(profile: Profile, console: Console) -> None:
+def _print_disorder(profile: Profile, console: Console) -> None:
+    """Print how far rows arrive out of order, as a sentence and a histogram, and unusable rows.
+
+    Three bins of the profile become one line, because 40 lines do not fit a screen; empty lines are
+    left out. A bar has at least an eighth of a cell, so that a single row can be seen.
+    """
     behind = profile.disorder
     if profile.disordered:
-        _line(
+        _print_line(
             console,
             f"[bold]disorder[/]: {profile.disordered:,} of {plural(profile.rows_read, 'row')} "
             f"arrive after a newer row of the same key: half of them by up to {span(behind.p50)}, "
             f"99 % by up to {span(behind.p99)}, all by up to {span(behind.max)}",
         )
     else:
-        _line(console, "[bold]disorder[/]: none; all rows arrive in order of their time")
+        _print_line(console, "[bold]disorder[/]: none; all rows arrive in order of their time")
     edges, counts = profile.histogram
     merged = [(edges[i], edges[min(i + 3, len(edges) - 1)], sum(counts[i : i + 3]))
               for i in range(0, len(counts), 3)]  # fmt: skip
@@ -156,16 +183,20 @@ def _disorder(profile: Profile, console: Console) -> None:
         console.print(f"  unusable: {count:,} × {reason}", highlight=False, markup=False)
 
 
-def _suggestions(profile: Profile, console: Console) -> None:
+def _print_suggestions(profile: Profile, console: Console) -> None:
+    """Print the suggested settings in the spelling of a pipeline file.
+
+    Nothing is printed without a time column: every suggestion is derived from times.
+    """
     if profile.late_tolerance_ns is None:
         return
     console.print("[bold]suggested settings[/]")
     shares = ", ".join(f"{format_duration(t)}: {share:.3%}" for t, share in profile.late_share)
-    _line(
+    _print_line(
         console,
         f"  lateTolerance: {format_duration(profile.late_tolerance_ns)}   (late rows by "
         f"tolerance: {shares})",
     )
     bounds = ", ".join(f"{t}: {format_duration(b)}" for t, b in profile.lower_bounds_ns.items())
     if bounds:
-        _line(console, escape(f"  lowerBounds: {{{bounds}}}"))
+        _print_line(console, escape(f"  lowerBounds: {{{bounds}}}"))

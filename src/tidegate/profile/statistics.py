@@ -46,17 +46,17 @@ class Spread:
 class TopicStatistics:
     """One topic, over all its keys.
 
-    Attributes
-    ----------
-    topic : its name.
-    streams : number of keys that have it.
-    rows : number of messages.
-    rate_hz, period_ns : from the median period of its streams; 0 if every stream has one message.
-    jitter : distance of a step from the nearest multiple of the period.
-    gaps : steps of more than `GAP_PERIODS` periods.
-    longest_gap_ns : the longest step.
-    missing : messages that should have come inside the steps, by the period.
-    duplicates : messages with the same time as their neighbour.
+    Attributes:
+        topic: Its name.
+        streams: Number of keys that have it.
+        rows: Number of messages.
+        rate_hz, period_ns: From the median period of its streams; 0 if every stream has one
+            message.
+        jitter: Distance of a step from the nearest multiple of the period.
+        gaps: Steps of more than `GAP_PERIODS` periods.
+        longest_gap_ns: The longest step.
+        missing: Messages that should have come inside the steps, by the period.
+        duplicates: Messages with the same time as their neighbour.
     """
 
     topic: str
@@ -80,12 +80,11 @@ def topic_statistics(
 ) -> list[TopicStatistics]:
     """Compute the statistics of every topic.
 
-    Parameters
-    ----------
-    stream : per row the number of its (key, topic) pair.
-    topic : per row the number of its topic.
-    time_ns : per row its time; rows may be in any order.
-    names : the names of the topics, by number.
+    Args:
+        stream: Per row the number of its (key, topic) pair.
+        topic: Per row the number of its topic.
+        time_ns: Per row its time; rows may be in any order.
+        names: The names of the topics, by number.
     """
     order = np.lexsort((time_ns, stream))
     times, owner, of_topic = time_ns[order], stream[order], topic[order]

@@ -26,11 +26,10 @@ LATEST_NS = 4_102_444_800 * 10**9
 class TimeCandidate:
     """A column that can be read as a time.
 
-    Attributes
-    ----------
-    column, type : the column, and the event-time type that reads most of its rows.
-    readable : share of the rows that this type reads as a time between 1990 and 2100.
-    first_ns, last_ns : the earliest and latest of these times.
+    Attributes:
+        column, type: The column, and the event-time type that reads most of its rows.
+        readable: Share of the rows that this type reads as a time between 1990 and 2100.
+        first_ns, last_ns: The earliest and latest of these times.
     """
 
     column: str
@@ -43,10 +42,9 @@ class TimeCandidate:
 def time_candidates(sample: pa.Table, *, as_text: bool = False) -> list[TimeCandidate]:
     """Return the columns that may be the event time, the most likely first.
 
-    Parameters
-    ----------
-    sample : the first rows of the data.
-    as_text : set for formats without a type for times (JSON, CSV), where a run gets text.
+    Args:
+        sample: The first rows of the data.
+        as_text: Set for formats without a type for times (JSON, CSV), where a run gets text.
 
     >>> from tidegate.core.time import format_time
     >>> sample = pa.table({"n": [1, 2], "at": [1_767_225_600_000, 1_767_225_600_100]})

@@ -40,8 +40,11 @@ def load_ipython_extension(ipython: Any) -> None:
     """Tell IPython to show results of Tidegate by `tidegate.report.notebook.show`.
 
     `import tidegate` calls this in a notebook; `%load_ext tidegate.report` does the same. It
-    registers names only: neither numpy nor any
-    module of `DISPLAYED` is imported before a result of that class is shown.
+    registers names only: neither numpy nor any module of `DISPLAYED` is imported before a result of
+    that class is shown.
+
+    Args:
+        ipython: The running shell, as `get_ipython()` returns it.
     """
     html = ipython.display_formatter.formatters["text/html"]
     for module, names in DISPLAYED.items():

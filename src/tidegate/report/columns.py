@@ -26,7 +26,13 @@ above a year, offsets of long topics would pass for times."""
 
 
 def text_of(table: pa.Table, names: tuple[str, ...]) -> pa.Array:
-    """Return these columns as one text per row, joined by " / "; nulls are "?"."""
+    """Return these columns as one text per row, joined by " / "; nulls are "?".
+
+    Without names every text is empty.
+
+    >>> text_of(pa.table({"a": ["x", None], "b": [1, 2]}), ("a", "b")).to_pylist()
+    ['x / 1', '? / 2']
+    """
     if not names:
         return pa.array([""] * table.num_rows, pa.string())
     columns = [pc.fill_null(pc.cast(flat(table[name]), pa.string()), "?") for name in names]
@@ -42,7 +48,13 @@ def flat(column: Any) -> pa.Array:
 
 
 def nanoseconds(values: Any) -> Int64s:
-    """Return a column of times in ns; NONE for nulls, and for a column that is not a time."""
+    """Return a column of times in ns; NONE for nulls, and for a column that is not a time.
+
+    Integers are taken as nanoseconds; timestamps of any unit are converted.
+
+    >>> nanoseconds(pa.array([1, None], pa.timestamp("us"))).tolist() == [1000, NONE]
+    True
+    """
     array = flat(values)
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ns"), safe=False).cast(pa.int64())

@@ -26,20 +26,22 @@ __all__ = ["Groups", "MessagePart", "batches_of", "evenly", "sets_of", "topics_o
 
 _WINDOW_COLUMNS = ("window_id", "window_start_ns", "window_end_ns", "pane", "revision", "trigger",
                    "retraction", "time_ns", MICRO_BATCH)  # fmt: skip
+"""Columns of an aggregated window that say which emission it is; all others are results to show."""
 
 
 @dataclass
 class Groups:
     """Sets, batches or windows.
 
-    Attributes
-    ----------
-    what : "set", "batch" or "window".
-    key : index of its key, per group; filled in by `rows.gather_messages`.
-    start_ns, end_ns : first and last member of a set; the span of a batch or window.
-    columns : further columns by name, for example `reason` of batches or `spread_ns` of sets.
-    topics : the topics of sets, in the order of their columns.
-    members : for sets, the message (index into `RunMessages`) of every topic; -1 if missing.
+    Args:
+        what: "set", "batch" or "window".
+        key: Index of its key, per group; empty until `rows.gather_messages` has numbered all keys.
+        start_ns: Time of the first member of a set; start of a batch or window.
+        end_ns: Time of the last member of a set; end of a batch or window.
+        columns: Further columns by name, for example `reason` of batches or `spread_ns` of sets.
+            All are as long as `start_ns`, except `OF_ROW`: the group of every row of the table.
+        topics: The topics of sets, in the order of their columns.
+        members: For sets, the message (index into `RunMessages`) of every topic; -1 if missing.
     """
 
     what: str
@@ -55,7 +57,21 @@ class Groups:
 class MessagePart:
     """Messages of one table, or of one topic of a table of sets, before they are joined.
 
-    Columns that a table does not have are None. `kind` is an index into `rows.KINDS`."""
+    Columns that a table does not have are None.
+
+    Args:
+        kind: Index into `rows.KINDS`.
+        key: Key of each message as text.
+        topic: Topic of each message as text; empty without a topic column.
+        time_ns: Event time; `NONE` where there is none.
+        arrival_ns: Arrival; `NONE` where it is not known.
+        micro: Number of the micro-batch that delivered the message; -1 if unknown.
+        lateness_ns: How late the message was.
+        group: Index of its set, batch or window.
+        slot: Slot in its batch.
+        reason: Why the message was dropped or is an error.
+        value: A number to plot, NaN where there is none.
+    """
 
     kind: int
     key: pa.Array
@@ -75,7 +91,13 @@ class MessagePart:
 
 
 def evenly(rows: int, most: int) -> Int64s:
-    """Return at most `most` row indices, evenly spread over `rows` rows."""
+    """Return at most `most` row indices, evenly spread over `rows` rows, ascending.
+
+    At least one row is kept, even if `most` is 0.
+
+    >>> evenly(10, 4).tolist(), evenly(3, 4).tolist()
+    ([0, 2, 5, 7], [0, 1, 2])
+    """
     if rows <= most:
         return np.arange(rows)
     return np.arange(max(most, 1), dtype=np.int64) * rows // max(most, 1)
@@ -88,7 +110,18 @@ def topics_of(table: pa.Table) -> list[str]:
 
 
 def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[MessagePart]]:
-    """Return the sets of a table, at most `most`, and their members as messages per topic."""
+    """Return the sets of a table, at most `most`, and their members as messages per topic.
+
+    Whole sets are left out, never single members: a set without a member would look incomplete.
+
+    Args:
+        table: Rows of sets, with a struct per topic.
+        roles: Columns that are key and arrival; the arrival is a field of the structs.
+        most: Most sets to return, spread evenly over the table.
+
+    Returns:
+        The groups, with start and end over the members that are present, and one part per topic.
+    """
     table = table.take(pa.array(evenly(table.num_rows, most)))
     topics = topics_of(table)
     key = text_of(table, roles.key)
@@ -134,7 +167,14 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Mess
 
 
 def _first_of(labels: list[pa.Array]) -> tuple[Int64s, Int64s]:
-    """Return the first row of each distinct combination, and the combination of each row."""
+    """Return the first row of each distinct combination, and the combination of each row.
+
+    Codes are renumbered after every label, so that their product cannot overflow. A null counts as
+    the first value of its column.
+
+    Args:
+        labels: At least one array; all of the same length.
+    """
     codes = np.zeros(len(labels[0]), np.int64)
     for label in labels:
         encoded = flat(label).dictionary_encode()
@@ -146,7 +186,13 @@ def _first_of(labels: list[pa.Array]) -> tuple[Int64s, Int64s]:
 
 
 def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
-    """Return the batches of a table of messages, with their reports if the run wrote any."""
+    """Return the batches of a table of messages, with their reports if the run wrote any.
+
+    Args:
+        run: The run, for the side table `batch`.
+        table: Rows of batches, each with the number of its batch. Numbers repeat between keys.
+        roles: Columns that are the key.
+    """
     key = text_of(table, roles.key)
     first, inverse = _first_of([key, flat(table["batch_id"])])
     heads = table.take(pa.array(first))
@@ -167,7 +213,11 @@ def batches_of(run: StoredRun, table: pa.Table, roles: Roles) -> Groups:
 def _batch_reports(
     run: StoredRun, roles: Roles, columns: dict[str, Any]
 ) -> list[list[dict[str, Any]]]:
-    """Return the rows of the side table `batch` for every batch: expected, missing, rate, ..."""
+    """Return the rows of the side table `batch` for every batch: expected, missing, rate, ...
+
+    Reports of batches that are not in `columns` are left out: their rows may be in commits that are
+    not read.
+    """
     side = run.table("batch", run.schema("batch").names)
     if "batch_id" not in side.column_names:
         return [[] for _ in columns["id"]]
@@ -186,7 +236,15 @@ def _batch_reports(
 
 
 def windows_of(table: pa.Table, roles: Roles) -> Groups:
-    """Return one group per emission of a window: per pane, revision and retraction."""
+    """Return one group per emission of a window: per pane, revision and retraction.
+
+    A table without the column `late` holds aggregates: its rows are kept as the report of their
+    emission. Otherwise the rows are messages, and only their number is kept here.
+
+    Args:
+        table: Rows of the stage `window`.
+        roles: Columns that are the key.
+    """
     key = text_of(table, roles.key)
     labels = [key, *(flat(table[n]) for n in ("window_start_ns", "window_end_ns"))]
     labels += [

@@ -23,6 +23,7 @@ from tidegate.report.rows import KINDS, RunMessages
 __all__ = ["Opening", "headline", "opening"]
 
 DATA, LATE, DROPPED, ERROR = (KINDS.index(kind) for kind in ("data", "late", "dropped", "error"))
+"""Numbers of the kinds, as `RunMessages.kind` holds them."""
 
 WEIGHT = {ERROR: 3.0, LATE: 2.0, DROPPED: 0.2}
 """How much an exception of each kind draws the view. Rows without a partner are ordinary where
@@ -40,13 +41,20 @@ PER_TOPIC = 30
 
 UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9,
            "h": 3600 * 10**9, "d": 86_400 * 10**9}  # fmt: skip
+"""Units that the event-time stage uses in its reasons, in ns."""
 
 NOTABLE_SKEW_NS = 20_000_000
 """Median delays of two topics that differ by less than this (20 ms) are not worth a sentence."""
 
 
 class Opening(NamedTuple):
-    """What the page shows first: the number of a key, and a span of event time in ns."""
+    """What the page shows first.
+
+    Args:
+        key: Index into `RunMessages.keys`.
+        start_ns: Start of the view, in event time.
+        end_ns: End of the view.
+    """
 
     key: int
     start_ns: int
@@ -56,8 +64,17 @@ class Opening(NamedTuple):
 def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
     """Choose the key and the moment to open on.
 
-    `fit_ns` is the span of the whole run, which is also the longest view. Without any exception it
-    is the middle of the run, of its first key.
+    Every error and late row of the key is a candidate (dropped rows if there are none of those), at
+    most `CANDIDATES`. A candidate scores by the exceptions in the 70 % of a view that follow it,
+    each kind up to `ENOUGH`; the view then begins a fifth of its length before the best one, so
+    that the reader sees what came before.
+
+    Args:
+        messages: The messages of the page.
+        fit_ns: Start and end of the whole run, which is also the longest view.
+
+    Returns:
+        The view. Without any exception, the middle of the run, of its first key.
     """
     known = messages.time_ns != NONE
     weights = np.array([WEIGHT.get(kind, 0.0) for kind in range(len(KINDS))])
@@ -83,7 +100,11 @@ def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
 
 
 def _view_length(messages: RunMessages, own: NDArray[np.bool_]) -> int:
-    """The length of a view with about `PER_TOPIC` messages per topic of this key, in ns."""
+    """Return the length of a view with about `PER_TOPIC` messages per topic of this key, in ns.
+
+    One second if there are fewer than two messages; never below 1 µs. The outermost messages are
+    left out, because one wrong clock would stretch the run to years.
+    """
     times = messages.time_ns[own & (messages.kind != ERROR)]
     if len(times) < 2:
         return 10**9
@@ -93,7 +114,15 @@ def _view_length(messages: RunMessages, own: NDArray[np.bool_]) -> int:
 
 
 def headline(messages: RunMessages, counts: dict[str, int]) -> str:
-    """Return one sentence about a run. `counts` are the rows of every kind of the whole run."""
+    """Return one sentence about a run.
+
+    Args:
+        messages: The messages of the page; they may be a sample.
+        counts: Rows of every kind of the whole run, so that totals are right for a sample too.
+
+    Returns:
+        At most three facts, in the order of the module's first paragraph.
+    """
     facts = [
         *_clock_fact(messages), *_unreadable_fact(messages, counts), *_late_fact(messages, counts),
         *_skew_fact(messages), *_timeout_fact(messages), *_dropped_fact(messages, counts),
@@ -113,18 +142,24 @@ class _Errors(NamedTuple):
 
 
 def _errors(messages: RunMessages) -> _Errors:
+    """Return the error rows. How far ahead a clock was is in their reasons: it has no column."""
     at = np.flatnonzero(messages.kind == ERROR)
     ahead = np.array([_ahead_ns(reason) for reason in messages.reasons], np.int64)
     return _Errors(messages.key[at], ahead[messages.reason[at]])
 
 
 def _ahead_ns(reason: str) -> int:
-    """How far ahead a row was, from the reason the event-time stage gives; 0 for other reasons."""
+    """Return how far ahead a row was, from the reason the event-time stage gives; 0 for other
+    reasons.
+
+    Held to 2**62 ns (146 years), so that any number in a reason fits an int64.
+    """
     found = re.search(r"(\d+) ?(ns|us|µs|ms|s|min|h|d) ahead", reason.rsplit("\x1f", 1)[-1])
     return min(int(found[1]) * UNIT_NS[found[2]], 2**62) if found else 0
 
 
 def _clock_fact(messages: RunMessages) -> list[str]:
+    """Say whose clock jumped ahead, by how much in the median, and how many rows that cost."""
     errors = _errors(messages)
     keys, rows = np.unique(errors.key[errors.ahead_ns > 0], return_counts=True)
     if len(keys) == 0:
@@ -141,6 +176,10 @@ def _clock_fact(messages: RunMessages) -> list[str]:
 
 
 def _unreadable_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    """Say how many rows could not be used, without those whose clock is ahead.
+
+    The page may hold a sample of the errors: its share is applied to the total.
+    """
     errors = _errors(messages)
     shown = len(errors.key)
     if shown == 0 or (errors.ahead_ns > 0).all():
@@ -151,6 +190,7 @@ def _unreadable_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]
 
 
 def _late_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    """Say how many rows were late, by how much at most, and of which key most of them are."""
     own = messages.kind == LATE
     total = counts.get("late", 0)
     if not total or not own.any():
@@ -167,6 +207,11 @@ def _late_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
 
 
 def _skew_fact(messages: RunMessages) -> list[str]:
+    """Say which topic arrives later than another, by the medians of their delays.
+
+    Topics with fewer than 10 messages with a known arrival are left out, because their median says
+    little.
+    """
     own = (messages.kind == DATA) & (messages.arrival_ns != NONE) & (messages.time_ns != NONE)
     delay = messages.arrival_ns - messages.time_ns
     medians = {}
@@ -184,6 +229,7 @@ def _skew_fact(messages: RunMessages) -> list[str]:
 
 
 def _timeout_fact(messages: RunMessages) -> list[str]:
+    """Say how many batches closed by timeout; a single one is not worth a sentence."""
     groups = messages.groups
     if groups is None or "reason" not in groups.columns:
         return []
@@ -193,6 +239,7 @@ def _timeout_fact(messages: RunMessages) -> list[str]:
 
 
 def _dropped_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
+    """Say how many rows were dropped, and the most frequent reason."""
     total = counts.get("dropped", 0)
     own = messages.reason[messages.kind == DROPPED]
     if not total or len(own) == 0:
@@ -206,11 +253,12 @@ def _dropped_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
 
 
 def _row_count(count: int) -> str:
+    """Return a number of rows as words: "1 row", "2,000 rows"."""
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
 def _short_name(text: str) -> str:
-    """A name short enough for a sentence."""
+    """Return a name of at most 40 characters, cut in the middle: names differ at their ends."""
     return text if len(text) <= 40 else f"{text[:20]}…{text[-19:]}"
 
 

@@ -26,10 +26,18 @@ BUCKETS = 240
 def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
     """Return everything the health tab draws, as plain values; None for what the run cannot say.
 
-    `streams`: statistics per topic. `delay`: arrival less event time. `lateness`: of late rows.
-    `rate`: messages per second and key over time. `commits`: levels per micro-batch. `decision`:
-    how long after its end a set, batch or window was decided. `waiting`: how long rows in order
-    were held. `compaction`: chains before and after."""
+    Error rows and rows without time are left out of the statistics per topic and of the rates.
+
+    Args:
+        run: The run, for its commits and side tables.
+        messages: Its messages; statistics of a sample are those of the sample.
+
+    Returns:
+        `streams`: statistics per topic. `delay`: arrival less event time. `lateness`: of late rows.
+        `rate`: messages per second and key over time. `commits`: levels per micro-batch.
+            `decision`: how long after its end a set, batch or window was decided. `waiting`: how
+            long rows in order were held. `compaction`: chains before and after.
+    """
     counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
     stream = messages.key * max(len(messages.topics), 1) + messages.topic
     looks = topic_statistics(
@@ -48,11 +56,21 @@ def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
 
 
 def _of_kind(messages: RunMessages, kind: str) -> Any:
+    """Return a mask of the messages of one kind.
+
+    Args:
+        messages: All messages.
+        kind: A name of `KINDS`.
+    """
     return messages.kind == KINDS.index(kind)
 
 
 def _delay(messages: RunMessages) -> dict[str, Any] | None:
-    """Return histograms of arrival less event time, of all kinds on the same scale."""
+    """Return histograms of arrival less event time, of all kinds on the same scale.
+
+    One scale, from the delays of all kinds together, so that the page can draw them above each
+    other. None if the run has no arrivals.
+    """
     known = (messages.arrival_ns != NONE) & (messages.time_ns != NONE)
     known &= ~_of_kind(messages, "error")
     if not known.any():
@@ -68,6 +86,7 @@ def _delay(messages: RunMessages) -> dict[str, Any] | None:
 
 
 def _lateness(messages: RunMessages) -> dict[str, Any] | None:
+    """Return a histogram of how late the late rows were; None without late rows."""
     late = messages.lateness_ns[_of_kind(messages, "late")]
     if len(late) == 0:
         return None
@@ -76,6 +95,16 @@ def _lateness(messages: RunMessages) -> dict[str, Any] | None:
 
 
 def _rates(messages: RunMessages, counted: Any) -> dict[str, Any] | None:
+    """Return messages per second and key over event time, one curve per topic.
+
+    Rates are per key, so that a fleet and a single vehicle have the same scale. The curve covers
+    the middle 99.9 % of the messages: one wrong clock would put all others into one bucket. None if
+    that has no length.
+
+    Args:
+        messages: All messages.
+        counted: Mask of those that count.
+    """
     times = messages.time_ns[counted]
     if len(times) == 0:
         return None
@@ -96,7 +125,14 @@ def _rates(messages: RunMessages, counted: Any) -> dict[str, Any] | None:
 
 
 def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
-    """Return the watermark, its lag, the rows held and the state after every micro-batch."""
+    """Return the watermark, its lag, the rows held and the state after every micro-batch.
+
+    Returns:
+        One record per commit, oldest first. `watermark_ns` and `slowest_ns` are the greatest and
+        the smallest watermark of the shards, as text (JavaScript would round them); `lag_ns` is the
+        newest event time less the slowest watermark; all three are None before they are known.
+        `held` and `state_bytes` are sums over the shards.
+    """
     out = []
     standing: dict[int, dict[str, int]] = {}
     for commit in run.all_commits:
@@ -122,12 +158,16 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _watermark(metrics: dict[str, int]) -> int | None:
+    """Return the watermark of a shard; None before its first row (the metric is then `NONE`)."""
     found = _stage_metric(metrics, "current_watermark")
     return found if found is not None and found > NONE + 1 else None
 
 
 def _stage_metric(metrics: dict[str, int], name: str) -> int | None:
-    """Return the greatest value of a metric over all stages that have it."""
+    """Return the greatest value of a metric over all stages that have it; None if none has.
+
+    Metrics are named `stage.metric`; a stage without a value reports `NONE`.
+    """
     found = [value for key, value in metrics.items() if key.rsplit(".", 1)[-1] == name]
     real = [value for value in found if value != NONE]
     return max(real) if real else None
@@ -177,7 +217,7 @@ def _delivery(messages: RunMessages) -> dict[str, Any] | None:
 
 
 def _newest_arrival(messages: RunMessages, own: Any) -> Int64s:
-    """Return the newest arrival of every micro-batch, by its number."""
+    """Return the newest arrival of every micro-batch, by its number; `NONE` where there is none."""
     newest = np.full(int(messages.micro[own].max()) + 1, NONE, np.int64)
     np.maximum.at(newest, messages.micro[own], messages.arrival_ns[own])
     return newest
@@ -196,6 +236,7 @@ def _holding(messages: RunMessages) -> dict[str, Any] | None:
 # -- compaction -----------------------------------------------------------------------------------
 
 _STAGE = "compact."
+"""Prefix of the metrics of a compact stage."""
 
 
 def _chain_levels(metrics: list[dict[str, int]]) -> dict[str, float] | None:

@@ -67,7 +67,12 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Shown:
-    """HTML that a notebook displays; its `repr` is the counts as text."""
+    """HTML that a notebook displays; its `repr` is the counts as text.
+
+    Args:
+        counts: Number of items by name ("sets", "late", ...), in the order in which they came up.
+        html: The fragment to display: one `div` of class `tidegate`, all text escaped.
+    """
 
     counts: Mapping[str, int]
     html: str
@@ -82,14 +87,11 @@ class Shown:
 def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
     """Show results of Tidegate as counts and a small timeline.
 
-    Parameters
-    ----------
-    value:
-        An outcome, set, batch, window or compaction result; a list of them; what `inspect`
-        returned; or the path of a run's output. Anything else is a ConfigError.
-    topics:
-        Names for the members of sets that do not know them (`ApproximateTime.push` returns such
-        sets); "topic 1", "topic 2" and so on if unset.
+    Args:
+        value: An outcome, set, batch, window or compaction result; a list of them; what `inspect`
+            returned; or the path of a run's output. Anything else is a ConfigError.
+        topics: Names for the members of sets that do not know them (`ApproximateTime.push` returns
+            such sets); "topic 1", "topic 2" and so on if unset.
 
     >>> import tidegate as tg
     >>> sync = tg.ApproximateTime(["camera", "lidar"], queue_size=10)
@@ -109,6 +111,11 @@ def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
 
 
 def _show_run(path: str) -> Shown:
+    """Show a stored run: the rows of every kind, and a sample of its messages.
+
+    Counts are exact because the commits record them; only the picture is drawn from a sample of at
+    most `MESSAGES`. Rows without any time and error rows are counted but not drawn.
+    """
     run = open_run(path)
     messages = gather_messages(run, Roles(), MESSAGES)
     drawing = _Drawing()
@@ -135,6 +142,7 @@ def _show_aligned(aligned: Aligned) -> Shown:
 
 
 def _cell(name: str, value: Any) -> str:
+    """Return one cell as text: durations with a unit for columns in ns, a dash for null."""
     if name.endswith("_ns") and isinstance(value, int):
         return format_duration(value)
     return "–" if value is None else str(value)
@@ -161,7 +169,21 @@ def _show_profile(profile: Profile) -> Shown:
 
 @dataclass
 class _Drawing:
-    """Collects what results say about time; `shown` draws it. Times are ns since the epoch."""
+    """Collects what results say about time; `shown` draws it. Times are ns since the epoch.
+
+    Results are added one by one because a list may mix all classes: outcomes of several stages,
+    sets of `ApproximateTime`, batches. Nothing is thinned before `picture`, except rows of one
+    outcome (at most `MARKS` of each are kept as marks: an outcome may have millions).
+
+    Args:
+        topics: Names for the members of sets that do not carry their topics.
+        counts: Number of items by name.
+        reasons: How often each reason occurs, of errors, dropped and unmatched messages.
+        marks: Messages to draw: (lane name, time, kind), where kind is data, late or dropped.
+        spans: Windows and batches as (start, end, label); a dict, to keep each once and in order.
+        links: Sets to draw: the (lane name, time) of each member that is present.
+        watermark_ns: The greatest watermark seen; None before the first.
+    """
 
     topics: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
@@ -228,12 +250,21 @@ class _Drawing:
                 )
 
     def count(self, name: str, number: int) -> None:
+        """Add `number` to the count of `name`; zero adds no entry, so that empty kinds are not
+        shown.
+        """
         if number:
             self.counts[name] = self.counts.get(name, 0) + number
 
     # -- rows -------------------------------------------------------------------------------------
 
     def _add_rows(self, value: Collection | Late | Dropped) -> None:
+        """Add an outcome with rows. Rows of sets have a struct per topic; others are one message
+        each.
+
+        The schema tells what the rows are: `spread_ns` marks sets, the columns of `_SPANS` mark
+        windows and batches. A window or batch is drawn once, however many of its rows are here.
+        """
         names = value.rows.schema.names
         if isinstance(value, Dropped):
             self._explain(value.reason)
@@ -254,6 +285,11 @@ class _Drawing:
         self._mark(value.rows, value.time_ns, value.kind)
 
     def _mark(self, rows: pa.RecordBatch, times: Int64s, kind: str) -> None:
+        """Add marks for rows, on the lane of their topic, or of their kind if there is no topic
+        column.
+
+        Rows at `MIN_NS` have no time and are not drawn, but count as messages.
+        """
         topic = next((name for name in TOPIC_NAMES if name in rows.schema.names), None)
         self.messages += len(times)
         real = np.flatnonzero(times > MIN_NS)
@@ -265,6 +301,7 @@ class _Drawing:
                        for text, row in zip(texts, chosen.tolist(), strict=True)]  # fmt: skip
 
     def _mark_unmatched(self, value: SyncResult) -> None:
+        """Count the reasons of all unmatched messages of a result and mark a sample of them."""
         self.messages += len(value.unmatched_rows)
         for reason, number in enumerate(np.bincount(value.unmatched_reasons).tolist()):
             if number:
@@ -275,12 +312,16 @@ class _Drawing:
             self.marks.append((topic, int(value.unmatched_times_ns[place]), "dropped"))
 
     def _set(self, members: list[tuple[str, int | None]]) -> None:
+        """Add a set: a link between its members, and a mark for each. Absent members have time
+        None.
+        """
         there = [(name, int(time)) for name, time in members if time is not None]
         self.links.append(there)
         self.messages += len(there)
         self.marks += [(name, time, "data") for name, time in there]
 
     def _explain(self, reasons: pa.Array) -> None:
+        """Count reasons of rows, one entry per distinct text."""
         for found in reasons.value_counts().to_pylist():
             reason = str(found["values"])
             self.reasons[reason] = self.reasons.get(reason, 0) + int(found["counts"])
@@ -288,7 +329,14 @@ class _Drawing:
     # -- the picture ------------------------------------------------------------------------------
 
     def picture(self) -> tuple[Picture | None, int]:
-        """Return the picture and how many marks it shows; None without anything to draw."""
+        """Draw what was collected.
+
+        Times in the picture are relative to the earliest one: SVG renderers use floats, which
+        cannot hold nanoseconds since 1970. The axis names the origin.
+
+        Returns:
+            The picture, and how many marks it shows; (None, 0) if there is nothing to draw.
+        """
         marks = _thinned(self.marks)
         links = [self.links[n] for n in _spread_out(len(self.links), MARKS // 4)]
         times = [time for _, time, _ in marks] + [t for s in self.spans for t in s[:2]]
@@ -314,6 +362,7 @@ class _Drawing:
         return drawn, len(marks)
 
     def shown(self) -> Shown:
+        """Return the display: counts, frequent reasons, the picture, and what it leaves out."""
         picture, drawn = self.picture()
         parts = [_counted(self.counts)]
         if self.reasons:
@@ -339,7 +388,11 @@ def _spread_out(count: int, most: int) -> list[int]:
 
 
 def _thinned(marks: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """Return at most `MARKS` marks; late and dropped ones are kept first, up to half of them."""
+    """Return at most `MARKS` marks; late and dropped ones are kept first, up to half of them.
+
+    Late and dropped messages are rare, and what the reader looks for: sampling all kinds alike
+    would lose most of them.
+    """
     rare = [mark for mark in marks if mark[2] != "data"]
     rest = [mark for mark in marks if mark[2] == "data"]
     kept = [rare[n] for n in _spread_out(len(rare), MARKS // 2)]
@@ -354,14 +407,11 @@ def plan_html(
 ) -> str:
     """Return the display of frames: what is declared, the stages, the columns of each table.
 
-    Parameters
-    ----------
-    head:
-        What was declared, by name (key, topic, ...); empty values are left out.
-    stages:
-        The stages in order; of each, the settings that differ from their defaults are shown.
-    schemas:
-        The tables that come out, by kind.
+    Args:
+        head: What was declared, by name (key, topic, ...); empty values are left out.
+        stages: The stages in order; of each, the settings that differ from their defaults are
+            shown.
+        schemas: The tables that come out, by kind.
 
     >>> from tidegate.eventtime import EventtimeWatermark
     >>> html = plan_html({"key": "car"}, [EventtimeWatermark("2 s")], {"data": pa.schema([])})
@@ -391,20 +441,24 @@ def _changed(stage: Operator) -> str:
 
 
 def _boxed(parts: Iterable[str]) -> str:
+    """Return parts of HTML in the element that notebooks can style (`div.tidegate`)."""
     return f'<div class="tidegate">{"".join(parts)}</div>'
 
 
 def _counted(counts: Mapping[str, int]) -> str:
+    """Return counts as one line of HTML. Names are escaped: they may come from data."""
     numbers = " · ".join(f"<b>{n:,}</b> {escape(name)}" for name, n in counts.items())
     return f"<p>{numbers or 'nothing came out'}</p>"
 
 
 def _declared(facts: Mapping[str, str]) -> str:
+    """Return names with their values as one line of HTML; empty values are left out."""
     texts = (f"{escape(k)} <code>{escape(v)}</code>" for k, v in facts.items() if v)
     return f"<p>{' · '.join(texts)}</p>"
 
 
 def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with text aligned left; all cells are escaped."""
     left = "style='text-align:left'"
     names = "".join(f"<th {left}>{escape(name)}</th>" for name in head)
     lines = "".join(

@@ -52,27 +52,20 @@ all other messages into a pixel."""
 def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
     """Write the page of a run to a file.
 
-    Parameters
-    ----------
-    out:
-        The output path of the run, or a folder with `results` in it as the demo leaves it.
-    to:
-        The HTML file to write; an existing file is replaced.
-    roles:
-        Which columns are key, topic and arrival; those left unset are what the run declares.
-    limit:
-        Most messages in the page. Above it, rows in order are thinned evenly, late rows and errors
-        last, and the page says so.
+    Args:
+        out: The output path of the run, or a folder with `results` in it as the demo leaves it.
+        to: The HTML file to write; an existing file is replaced.
+        roles: Which columns are key, topic and arrival; those left unset are what the run declares.
+        limit: Most messages in the page. Above it, rows in order are thinned evenly, late rows and
+            errors last, and the page says so.
 
-    Returns
-    -------
-    What the page shows: `page` (its path), `bytes`, `messages`, `of` (messages there are), `keys`,
-    `topics`, `headline` (the sentence on top).
+    Returns:
+        What the page shows: `page` (its path), `bytes`, `messages`, `of` (messages there are),
+        `keys`, `topics`, `headline` (the sentence on top).
 
-    Raises
-    ------
-    ConfigError if `out` holds no run or a role names no column; StateError if a commit or a table
-    is damaged.
+    Raises:
+        ConfigError: If `out` holds no run or a role names no column.
+        StateError: If a commit or a table is damaged.
     """
     run = open_run(out)
     messages = gather_messages(run, roles, limit)
@@ -91,7 +84,14 @@ def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -
 
 
 def page_text(run: StoredRun, messages: RunMessages, *, live: bool = False) -> str:
-    """Return the page as HTML. A live page asks its server for new commits."""
+    """Return the page as HTML.
+
+    Args:
+        run: The run the messages are from; its path is the title.
+        messages: What the page shows, from `gather_messages`.
+        live: Make a page that asks its server for new commits. Its security policy then allows
+            connections to that server; a page in a file allows none.
+    """
     facts, columns = _facts(run, messages, live), _packed_columns(messages, _origin(messages))
     style = f":root{{{css(False)}}}:root[data-theme=dark]{{{css(True)}}}"
     style += _vendored("uPlot.min.css") + _asset("page.css")
@@ -113,7 +113,12 @@ def page_text(run: StoredRun, messages: RunMessages, *, live: bool = False) -> s
 
 
 def data_text(run: StoredRun, messages: RunMessages) -> str:
-    """Return what a live page draws from, as JSON: the same that a page is written with."""
+    """Return what a live page draws from, as JSON: the same that a page is written with.
+
+    Args:
+        run: The run as far as it is committed.
+        messages: Its messages, from `gather_messages`.
+    """
     facts, columns = _facts(run, messages, True), _packed_columns(messages, _origin(messages))
     return json.dumps({"facts": facts, "columns": columns}, separators=(",", ":"), default=str)
 
@@ -150,6 +155,16 @@ def _origin(messages: RunMessages) -> int:
 
 
 def _facts(run: StoredRun, messages: RunMessages, live: bool) -> dict[str, Any]:
+    """Return everything the page needs besides the columns, as plain JSON values.
+
+    Times are relative to `origin_ns`, which is text: numbers of JavaScript are exact only up to
+    2**53, and nanoseconds since 1970 are beyond that.
+
+    Args:
+        run: The run the messages are from.
+        messages: What the page shows.
+        live: Whether the page asks its server for new commits.
+    """
     origin = _origin(messages)
     low, high = _fit(messages, origin)
     first = opening(messages, (low + origin, high + origin))
@@ -176,6 +191,11 @@ def _facts(run: StoredRun, messages: RunMessages, live: bool) -> dict[str, Any]:
 
 
 def _fit(messages: RunMessages, origin: int) -> list[int]:
+    """Return the span that the page calls the whole run, in ns relative to `origin`.
+
+    It covers `FIT_SHARE` of the messages and a margin of 2 % (at least 1 µs) on both sides; one
+    second if there is nothing with a time. Without messages (aggregated windows) the groups decide.
+    """
     times = messages.time_ns[messages.time_ns != NONE]
     if messages.groups is not None and len(times) == 0:
         times = np.concatenate([messages.groups.start_ns, messages.groups.end_ns])
@@ -187,6 +207,13 @@ def _fit(messages: RunMessages, origin: int) -> list[int]:
 
 
 def _packed_columns(messages: RunMessages, origin: int) -> dict[str, Any]:
+    """Return the columns of messages and groups, packed, by the names that data.js reads.
+
+    Columns that grow along the sort order (stream, time, micro) are stored as differences to the
+    row before: their high bytes are then mostly zero, and zlib removes them. Unknown times become 0
+    beside a flag (`known`), because `NONE` would spoil the differences. `value` holds the bits of
+    float32. `slot` uses -2**31 for none, which is what the page compares with.
+    """
     time = np.where(messages.time_ns == NONE, 0, messages.time_ns - origin)
     known = messages.arrival_ns != NONE
     delay = np.where(known, messages.arrival_ns - origin - time, 0)
@@ -223,6 +250,7 @@ def _packed_columns(messages: RunMessages, origin: int) -> dict[str, Any]:
 
 
 def _group_facts(groups: Groups | None) -> dict[str, Any] | None:
+    """Return the text columns of groups, which do not pack as integers; None without groups."""
     if groups is None:
         return None
     out: dict[str, Any] = {"what": groups.what, "topics": groups.topics}
@@ -233,21 +261,32 @@ def _group_facts(groups: Groups | None) -> dict[str, Any] | None:
 
 
 def _planes(values: Int64s | NDArray[Any]) -> dict[str, Any]:
-    """Return int64 values as byte planes; a plane of equal bytes costs next to nothing."""
+    """Return int64 values as byte planes; a plane of equal bytes costs next to nothing.
+
+    Returns:
+        `n`, the number of values, and `z`, base64 of zlib over all lowest bytes, then all second
+        bytes, and so on up to the eighth.
+    """
     raw = np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)
     packed = zlib.compress(np.ascontiguousarray(raw.T).tobytes(), 6)
     return {"n": len(values), "z": base64.b64encode(packed).decode()}
 
 
 def _embedded(value: Any) -> str:
-    """Return JSON that can stand inside a script element, whatever text it holds."""
+    """Return JSON that can stand inside a script element, whatever text it holds.
+
+    `<` is escaped, so neither `</script>` nor `<!--` can occur. U+2028 and U+2029 are valid in JSON
+    but end a line in older JavaScript.
+    """
     text = json.dumps(value, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _asset(name: str) -> str:
+    """Return a script, style or template of the page, as packaged with this module."""
     return (files("tidegate.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _vendored(name: str) -> str:
+    """Return a file of uPlot, the chart library, as packaged with this module."""
     return (files("tidegate.report") / "vendor" / "uplot" / name).read_text(encoding="utf-8")

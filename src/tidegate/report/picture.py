@@ -106,7 +106,15 @@ def css(dark: bool) -> str:
 
 
 class Span(NamedTuple):
-    """A window or batch: half-open in time, drawn in row `row` above the lanes."""
+    """A window or batch, drawn as a bar above the lanes.
+
+    Args:
+        start_ns: Start of the span, inclusive.
+        end_ns: End of the span, exclusive.
+        text: Its label; only a tooltip where the bar is too narrow for it.
+        colour: A name of `PALETTE`.
+        row: The row of bars, from 0 at the top: spans that overlap need different rows.
+    """
 
     start_ns: int
     end_ns: int
@@ -116,7 +124,16 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A message: `shape` is dot, ring (missing or unmatched), diamond (late) or cross (error)."""
+    """A message on a lane.
+
+    Args:
+        lane: Index of the lane, from 0 at the top.
+        time_ns: Where it is drawn.
+        colour: A name of `PALETTE`.
+        shape: dot, ring (missing or unmatched), diamond (late) or cross (error). Any other shape is
+            a ValueError when the picture is drawn.
+        text: Tooltip; none if empty.
+    """
 
     lane: int
     time_ns: int
@@ -126,7 +143,13 @@ class Mark(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Words beside a point of a lane."""
+    """Words beside a point of a lane.
+
+    Args:
+        lane: Index of the lane.
+        time_ns: The point they belong to.
+        text: The words. Near the right edge they are put left of the point.
+    """
 
     lane: int
     time_ns: int
@@ -134,7 +157,14 @@ class Note(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Values over time in a panel, joined by straight lines."""
+    """Values over time in a panel, joined by straight lines.
+
+    Args:
+        label: Its name in the panel's heading.
+        colour: A name of `PALETTE`.
+        time_ns: Times of the values, ascending.
+        values: The values, at least 0: the scale of a panel begins at zero.
+    """
 
     label: str
     colour: str
@@ -146,21 +176,16 @@ class Curve(NamedTuple):
 class Picture:
     """A picture over `[start_ns, end_ns]`; add to it, then call `svg`.
 
-    Parameters
-    ----------
-    lanes:
-        Names of the lanes, top to bottom. May be empty if there are panels.
-    start_ns, end_ns:
-        What is shown, in ns. Marks just outside are left out; marks further away than the length
-        of the picture become an arrow at its edge, so that a wrong clock is seen.
-    lane_height:
-        Pixels per lane. 34 leaves room for a note above a mark; below 30, notes go beside it.
-    axis:
-        The title of the time axis.
-    lanes_title:
-        A title above the names of the lanes, for example what their order means.
-    facts:
-        What the picture shows, as values that a test can compare.
+    Args:
+        lanes: Names of the lanes, top to bottom. May be empty if there are panels.
+        start_ns, end_ns: What is shown, in ns. Marks just outside are left out; marks further away
+            than the length of the picture become an arrow at its edge, so that a wrong clock is
+            seen.
+        lane_height: Pixels per lane. 34 leaves room for a note above a mark; below 30, notes go
+            beside it.
+        axis: The title of the time axis.
+        lanes_title: A title above the names of the lanes, for example what their order means.
+        facts: What the picture shows, as values that a test can compare.
 
     >>> picture = Picture(["camera", "lidar"], 0, 100)
     >>> picture.dot(0, 40, "data", text="frame 1")
@@ -260,19 +285,23 @@ class Picture:
 
     @property
     def _spans_height(self) -> int:
+        """Pixels of all rows of spans; 0 without spans."""
         return SPAN_H * (1 + max((span.row for span in self.spans), default=-1))
 
     @property
     def _lanes_top(self) -> int:
+        """Pixel of the upper edge of the first lane, below the spans and the labels of lines."""
         words = 14 if self.lines or self.lanes_title else 0
         return TOP + words + self._spans_height + 4
 
     @property
     def _lanes_bottom(self) -> int:
+        """Pixel of the lower edge of the last lane."""
         return self._lanes_top + len(self.lanes) * self.lane_height
 
     @property
     def _axis_top(self) -> int:
+        """Pixel of the upper edge of the axis, below the panels."""
         return self._lanes_bottom + len(self.panels) * (PANEL_H + AXIS_H)
 
     # -- to SVG -----------------------------------------------------------------------------------
@@ -293,6 +322,11 @@ class Picture:
         )
 
     def _axis_svg(self) -> list[str]:
+        """Draw vertical lines with times below them, and the title of the axis.
+
+        The step is the smallest of `_STEPS` with at most 9 ticks: more would overlap at this width.
+        The unit is the largest that is at most ten steps.
+        """
         length = self.end_ns - self.start_ns
         step = next((s for s in _STEPS if length / s <= 9), max(length // 9, 1))
         unit, factor = next(u for u in reversed(_UNITS) if step >= u[1] // 10 or u[1] == 1)
@@ -310,6 +344,7 @@ class Picture:
         return [*out, f"{title}{escape(self.axis)} →</text>"]
 
     def _rails_svg(self) -> list[str]:
+        """Draw a line for every lane with its name to the left, cut to the width of the gutter."""
         out = []
         if self.lanes_title:
             top = self._lanes_top - 4
@@ -323,6 +358,9 @@ class Picture:
         return out
 
     def _spans_svg(self) -> list[str]:
+        """Draw the spans that are in view. A label is drawn if the bar has room: 6.6 pixels per
+        character.
+        """
         out = []
         for start, end, text, colour, row in self.spans:
             if end < self.start_ns or start > self.end_ns:
@@ -339,6 +377,11 @@ class Picture:
         return out
 
     def _dots_svg(self) -> list[str]:
+        """Draw the marks in view, and arrows at the edge for marks far outside.
+
+        "Far" is more than the length of the picture: a clock that is wrong. Marks a little outside
+        are simply not part of this view.
+        """
         out = []
         length = self.end_ns - self.start_ns
         for lane, time, colour, shape, text in self.dots:
@@ -355,6 +398,7 @@ class Picture:
         return out
 
     def _links_svg(self) -> list[str]:
+        """Draw a line through the points of every link."""
         out = []
         for points, colour in self.links:
             path = "L".join(f"{self.x(time):.1f} {self.y(lane)}" for lane, time in points)
@@ -362,6 +406,7 @@ class Picture:
         return out
 
     def _lines_svg(self) -> list[str]:
+        """Draw the dashed lines. A label that would overlap the one before it is left out."""
         out = []
         free = -1e9
         top = TOP + self._spans_height
@@ -389,6 +434,9 @@ class Picture:
         return [f'<path class="mark" d="{path}"/>']
 
     def _notes_svg(self) -> list[str]:
+        """Draw the notes, with a halo in the colour of the background so that lines do not cross
+        them.
+        """
         out = []
         # beside the mark where lanes are narrow, above it where there is room
         lift = -4 if self.lane_height < 30 else 7 if self.lane_height < 40 else 11
@@ -403,6 +451,7 @@ class Picture:
         return out
 
     def _panels_svg(self) -> list[str]:
+        """Draw the panels: a scale with three lines, the curves, and their names in the heading."""
         out = []
         right = WIDTH - RIGHT
         for number, (title, curves) in enumerate(self.panels):
@@ -449,6 +498,11 @@ class Picture:
 
 
 def _shape(shape: str, x: float, y: float, colour: str) -> str:
+    """Return a mark or a sign of the legend at a point.
+
+    Raises:
+        ValueError: `shape` is not one of those drawn here.
+    """
     paint = f'fill="var(--{colour})"'
     hollow = f'fill="none" stroke="var(--{colour})"'
     match shape:
@@ -483,6 +537,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _brief(value: float) -> str:
+    """Return a number in three digits, with k, M or G, for a scale."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -492,14 +547,11 @@ def _brief(value: float) -> str:
 def compaction_picture(compactions: pa.Table | pa.RecordBatch) -> str:
     """Draw chain length, bytes, and their ratio before and after each compaction, over event time.
 
-    Parameters
-    ----------
-    compactions:
-        Rows of the side table `compactions` of a compact stage, in any order.
+    Args:
+        compactions: Rows of the side table `compactions` of a compact stage, in any order.
 
-    Returns
-    -------
-    The text of an SVG with three panels.
+    Returns:
+        The text of an SVG with three panels.
     """
     names = ("time_ns", "deltas_before", "deltas_after", "bytes_before", "bytes_after")
     order = np.argsort(compactions.column("time_ns").to_numpy(), kind="stable")

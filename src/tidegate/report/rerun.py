@@ -33,11 +33,20 @@ from tidegate.report.rows import KINDS
 __all__ = ["Exported", "export_rerun"]
 
 LOG_LEVELS = {"late": "WARN", "dropped": "INFO", "error": "ERROR"}
+"""Level of a log line in Rerun, by kind. A late row is worth a warning, a dropped one is ordinary
+where topics have different rates, an error row could not be used at all.
+"""
 
 
 @dataclass
 class Exported:
-    """What an export did: rows written, and names of columns and rows that were left out."""
+    """What an export did.
+
+    Args:
+        rows: Rows read from the tables.
+        left_out: Names of columns that Rerun cannot show (bytes, lists, structs), and entities of
+            which rows have no time.
+    """
 
     rows: int = 0
     left_out: set[str] = field(default_factory=set)
@@ -48,20 +57,15 @@ def export_rerun(
 ) -> Exported:
     """Write committed tables of a run to a Rerun recording.
 
-    Parameters
-    ----------
-    out:
-        The output path of the run.
-    file:
-        The `.rrd` file to write.
-    kinds:
-        Tables to write: data, late, dropped, error. Empty: all that the run has.
-    roles:
-        Columns that are key, topic and arrival; unset: what the run declares.
+    Args:
+        out: The output path of the run.
+        file: The `.rrd` file to write.
+        kinds: Tables to write: data, late, dropped, error. Empty: all that the run has.
+        roles: Columns that are key, topic and arrival; unset: what the run declares.
 
-    Raises
-    ------
-    ConfigError if rerun-sdk is not installed, the run lacks a table, or the file cannot be written.
+    Raises:
+        ConfigError: If rerun-sdk is not installed, the run lacks a table, or the file cannot be
+            written.
     """
     try:
         import rerun
@@ -92,6 +96,16 @@ def export_rerun(
 
 @dataclass
 class _Writer:
+    """Writes the tables of one run to a recording, one table at a time.
+
+    Args:
+        rerun: The module rerun-sdk; passed in because it is an optional dependency.
+        recording: An open `RecordingStream`.
+        run: The run to write.
+        asked: Roles that the caller named; the rest comes from the run.
+        done: What has been written so far.
+    """
+
     rerun: Any
     recording: Any
     run: StoredRun
@@ -99,6 +113,7 @@ class _Writer:
     done: Exported = field(default_factory=Exported)
 
     def add(self, kind: str) -> None:
+        """Write one table of the run: as sets, as rows in order, or as log lines."""
         roles = roles_in(self.run, kind, self.asked)
         table = self.run.table(kind, self.run.schema(kind).names)
         self.done.rows += table.num_rows
@@ -112,6 +127,7 @@ class _Writer:
     # -- one method per kind of table -------------------------------------------------------------
 
     def _rows(self, table: pa.Table, roles: Roles) -> None:
+        """Write rows in order: one entity per key, topic and column."""
         known = self._known(roles)
         times = self._times(table, roles)
         keys = text_of(table, roles.key)
@@ -123,6 +139,11 @@ class _Writer:
                     self._column(path, flat(table[name]), times, places)
 
     def _sets(self, table: pa.Table, roles: Roles) -> None:
+        """Write sets: their spread, and the columns of every member.
+
+        A member has its own event time, and shares the number of its set on the timeline `set`.
+        Members that are absent from a set are skipped.
+        """
         names, known = topics_of(table), self._known(roles)
         keys = text_of(table, roles.key)
         number = np.arange(table.num_rows, dtype=np.int64)
@@ -178,6 +199,15 @@ class _Writer:
     def _column(
         self, path: list[str], column: pa.Array, times: dict[str, Int64s], places: NDArray[Any]
     ) -> None:
+        """Write one column: numbers as scalars, text as log lines; other types are noted and left
+        out.
+
+        Args:
+            path: Parts of the entity's path; empty parts are dropped.
+            column: The values, as many as the table has rows.
+            times: Timelines of the whole table, from `_times`.
+            places: Row indices to write; nulls among them are skipped.
+        """
         places = places[np.asarray(column.is_valid())[places]]
         if len(places) == 0:
             return
@@ -199,7 +229,18 @@ class _Writer:
         places: NDArray[Any],
         make: Callable[[NDArray[Any]], Any],
     ) -> None:
-        """Write rows of one entity; a row goes on those timelines on which its time is known."""
+        """Write rows of one entity; a row goes on those timelines on which its time is known.
+
+        Rerun wants a value for every row on every timeline of a call, so rows are grouped by the
+        set of timelines they have (a bit mask), and each group is one call. Rows on none are noted
+        in `left_out`.
+
+        Args:
+            path: Parts of the entity's path.
+            times: Timelines of the whole table; `NONE` where a row has no time.
+            places: Row indices to write.
+            make: Returns Rerun's columns for given row indices.
+        """
         entity = self.rerun.new_entity_path([part for part in path if part])
         on = np.zeros(len(places), np.int64)
         for bit, values in enumerate(times.values()):
@@ -219,6 +260,7 @@ class _Writer:
 
 
 def _log_reasons(kind: str, table: pa.Table) -> list[str]:
+    """Return why each row of a table is not in the data: its lateness, its reason, or its error."""
     if kind == "late":
         return [f"late by {format_duration(by)}" for by in table["lateness_ns"].to_pylist()]
     if kind == "dropped":
@@ -231,7 +273,11 @@ def _log_reasons(kind: str, table: pa.Table) -> list[str]:
 def _groups(
     keys: pa.Array, topics: pa.Array | None = None
 ) -> Iterator[tuple[tuple[str, str], NDArray[Any]]]:
-    """Yield the row indices of every pair of key and topic."""
+    """Yield ((key, topic), row indices) of every pair that occurs; topic is "" if there is none.
+
+    Pairs are found by one sort over codes instead of one comparison per pair: a fleet has
+    thousands.
+    """
     key = keys.dictionary_encode()
     topic = (pa.array([""] * len(keys)) if topics is None else topics).dictionary_encode()
     code = np.asarray(key.indices, np.int64) * len(topic.dictionary) + np.asarray(topic.indices)

@@ -22,7 +22,12 @@ __all__ = ["check_roles", "declared_roles", "roles_in"]
 def check_roles(run: StoredRun, roles: Roles) -> None:
     """Raise ConfigError if a role names a column that no table of the run has.
 
-    The columns of the members of sets count too."""
+    The columns of the members of sets count too.
+
+    Args:
+        run: The stored run.
+        roles: What the user named.
+    """
     names: dict[str, None] = {}
     for kind in run.kinds:
         for f in run.schema(kind):
@@ -31,13 +36,20 @@ def check_roles(run: StoredRun, roles: Roles) -> None:
 
 
 def _inner(kind: pa.DataType) -> list[str]:
+    """Return the names of the fields of a struct; none for other types."""
     return [f.name for f in kind] if pa.types.is_struct(kind) else []
 
 
 def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
     """Return the roles in one table: those asked for, else those the run declares, else a guess.
 
-    A run that wrote down that it has no key has none: only topic and arrival are guessed then."""
+    A run that wrote down that it has no key has none: only topic and arrival are guessed then.
+
+    Args:
+        run: The stored run.
+        kind: The table: data, late, dropped or error.
+        asked: What the user named; columns that this table lacks are ignored.
+    """
     schema = run.schema(kind)
     named = asked.over(declared_roles(run))
     there = Roles(
@@ -75,7 +87,7 @@ def _roles_of(text: bytes) -> Roles:
     """A file that is not ours, or broken, says nothing here: `tidegate explain` is for that."""
     try:
         # Bounded: a few lines of aliases from a stranger would take minutes otherwise.
-        said = document.read(text.decode(errors="replace")).value
+        said = document.read_yaml(text.decode(errors="replace")).value
         stream = next(iter(said["streams"].values()))
         key, arrival = stream.get("key") or (), stream.get("arrival") or ()
         keys = checks.names("key", key)

@@ -53,20 +53,20 @@ OURS = ("time_ns", "lateness_ns", "reason", "error_column", "error_value", "erro
 class RunMessages:
     """The columns of all messages of a page, and the names that their codes stand for.
 
-    Attributes
-    ----------
-    keys, topics, reasons : distinct texts, sorted; `key`, `topic`, `reason` are indices into them.
-    kind : index into `KINDS`.
-    time_ns : event time; where a row has none (an error) its arrival, so that it can be drawn.
-    arrival_ns : `NONE` where it is not known.
-    lateness_ns : 0 unless the row is late.
-    micro : number of the micro-batch that delivered the row; -1 if unknown.
-    group : index into `groups`; -1 if the row is in none.
-    slot : slot in its batch; `NONE` if it has none.
-    value, value_names : a number of the message, and the column it is from, by topic.
-    total : messages there are; more than the length if they were thinned.
-    groups : sets, batches or windows; None if the run has none.
-    roles : the columns that were used as key, topic and arrival.
+    Attributes:
+        keys, topics, reasons: Distinct texts, sorted; `key`, `topic`, `reason` are indices into
+            them.
+        kind: Index into `KINDS`.
+        time_ns: Event time; where a row has none (an error) its arrival, so that it can be drawn.
+        arrival_ns: `NONE` where it is not known.
+        lateness_ns: 0 unless the row is late.
+        micro: Number of the micro-batch that delivered the row; -1 if unknown.
+        group: Index into `groups`; -1 if the row is in none.
+        slot: Slot in its batch; `NONE` if it has none.
+        value, value_names: A number of the message, and the column it is from, by topic.
+        total: Messages there are; more than the length if they were thinned.
+        groups: Sets, batches or windows; None if the run has none.
+        roles: The columns that were used as key, topic and arrival.
     """
 
     keys: list[str]
@@ -95,16 +95,18 @@ class RunMessages:
 def gather_messages(run: StoredRun, roles: Roles, limit: int = 1_000_000) -> RunMessages:
     """Read the messages of a run from its tables.
 
-    Parameters
-    ----------
-    run:
-        The stored run; only the commits it lists are read.
-    roles:
-        Columns the user asked for; the rest is declared by the run or guessed.
-    limit:
-        Most messages to return. Above it rows are left out evenly, late rows and errors last.
+    Args:
+        run: The stored run; only the commits it lists are read.
+        roles: Columns the user asked for; the rest is declared by the run or guessed.
+        limit: Most messages to return. Above it rows are left out evenly, late rows and errors
+            last.
 
-    Raises ConfigError if a role names a column that no table has.
+    Returns:
+        The messages, sorted by (key, topic, kind, time), with their sets, batches or windows. A run
+        of aggregated windows has groups and, besides late rows and errors, no messages.
+
+    Raises:
+        ConfigError: A role names a column that no table has.
     """
     check_roles(run, roles)
     parts: list[MessagePart] = []
@@ -157,10 +159,15 @@ def _budget(tables: dict[str, pa.Table], limit: int) -> dict[str, int]:
 
 
 def _messages_per_row(table: pa.Table) -> int:
+    """Return how many messages a row stands for at most: the topics of a set, else one."""
     return len(topics_of(table)) if "spread_ns" in table.column_names else 1
 
 
 def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles]:
+    """Read the columns of one table that the page uses, and tell their roles.
+
+    Payloads stay on disk: they are most of the bytes of a run, and the page does not show them.
+    """
     schema, roles = run.schema(kind), roles_in(run, kind, asked)
     ours = OURS
     structs = [f.name for f in schema if pa.types.is_struct(f.type)]
@@ -174,12 +181,22 @@ def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles
 
 
 def _value_columns(schema: pa.Schema, roles: Roles) -> list[str]:
+    """Return the columns of a table of messages that may be plotted."""
     taken = (*roles.key, roles.topic, roles.arrival, roles.time, *OURS)
     return numeric_columns(schema, taken)
 
 
 def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
-    """Return the rows of a table that holds one message per row."""
+    """Return the rows of a table that holds one message per row.
+
+    The reason of an error is three texts, joined by the unit separator U+001F: the column, its
+    value and why it cannot be used. The page splits them again.
+
+    Args:
+        code: Index of the table's kind in `KINDS`.
+        table: The columns that `_read_kind` read.
+        roles: Which of them are key, topic and arrival.
+    """
     rows = table.num_rows
     none = np.full(rows, NONE, np.int64)
     time_ns = nanoseconds(table["time_ns"]) if "time_ns" in table.column_names else none
@@ -210,7 +227,15 @@ def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
 def _join_parts(
     parts: list[MessagePart], groups: Groups | None, total: int, roles: Roles
 ) -> RunMessages:
-    """Join the parts, number their texts and sort by (key, topic, kind, time)."""
+    """Join the parts, number their texts and sort by (key, topic, kind, time).
+
+    Args:
+        parts: Messages of every table; thinned here, in place.
+        groups: Sets, batches or windows; their keys are numbered together with those of the
+            messages.
+        total: Messages there are, before thinning.
+        roles: The columns used, for the page.
+    """
     for part in parts:
         _thin(part)
     texts = [part.key for part in parts] + ([groups.columns.pop(KEY)] if groups else [])
@@ -254,7 +279,14 @@ def _join_parts(
 def _set_members(
     groups: Groups, names: list[str], topic: Int64s, group: Int64s
 ) -> NDArray[np.int32]:
-    """Return the message of every set and topic, -1 where the set has none."""
+    """Return the message of every set and topic, -1 where the set has none.
+
+    Args:
+        groups: The sets.
+        names: The topics by number.
+        topic: Number of the topic of each message, in the order of the page.
+        group: Set of each message, -1 for none, in the order of the page.
+    """
     members = np.full((len(groups.start_ns), len(groups.topics)), -1, np.int32)
     column = np.array(
         [groups.topics.index(n) if n in groups.topics else -1 for n in names], np.int64
@@ -278,7 +310,11 @@ def _thin(part: MessagePart) -> None:
 
 
 def _encode(texts: list[pa.Array], first: str | None = None) -> tuple[list[str], Int64s]:
-    """Return the distinct texts, sorted but for `first`, and the index of the text of each row."""
+    """Return the distinct texts, sorted but for `first`, and the index of the text of each row.
+
+    >>> _encode([pa.array(["b", ""]), pa.array(["a"])], first="")[0]
+    ['', 'a', 'b']
+    """
     if not texts:
         return ([] if first is None else [first]), np.empty(0, np.int64)
     whole = pa.concat_arrays([t.cast(pa.string()) for t in texts])

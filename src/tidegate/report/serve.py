@@ -49,14 +49,10 @@ FOLLOWING_S = 5.0
 class LiveServer:
     """Serves the page and the metrics of a run on 127.0.0.1 while the run goes on.
 
-    Parameters
-    ----------
-    out:
-        The output path of the run; there need not be a commit yet.
-    port:
-        The port; 0 takes a free one. A port that cannot be opened is a ConfigError.
-    roles:
-        Which columns are key, topic and arrival; unset: what the run declares.
+    Args:
+        out: The output path of the run; there need not be a commit yet.
+        port: The port; 0 takes a free one. A port that cannot be opened is a ConfigError.
+        roles: Which columns are key, topic and arrival; unset: what the run declares.
     """
 
     def __init__(self, out: str, port: int = 0, roles: Roles | None = None) -> None:
@@ -118,6 +114,10 @@ class LiveServer:
         return self._current()[1]
 
     def _current(self) -> tuple[bytes, bytes]:
+        """Return the page and its data for the newest commit.
+
+        Both are made once per commit, under a lock, and kept for later requests.
+        """
         run = self.run()
         if run is None:
             return _WAITING.encode(), b"null"
@@ -150,14 +150,21 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print an error of a request to stderr; a browser that went away is not one."""
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             print(f"tidegate: the live page could not answer: {error!r}", file=sys.stderr)
 
 
 def metrics_text(run: StoredRun | None) -> str:
-    """Return the numbers of a run in the text format of Prometheus; `run` is None before the first
-    commit. Counters end in `_total`, times are in seconds, sizes in bytes."""
+    """Return the numbers of a run in the text format of Prometheus.
+
+    Counters end in `_total`, times are in seconds, sizes in bytes. What the run does not report (a
+    watermark, a lag) has no sample.
+
+    Args:
+        run: The run as far as it is committed; None before the first commit.
+    """
     if run is None:
         return _sample("tidegate_commits_total", "counter", "micro-batches committed", {"": 0})
     levels = commit_levels(run)[-1]
@@ -193,13 +200,18 @@ def _stage_samples(run: StoredRun) -> dict[str, float]:
 
 
 def _labels(**labels: str) -> str:
-    """Return labels with their values escaped as the format demands."""
+    """Return labels with their values escaped as the format demands.
+
+    >>> print(_labels(stage='a"b'))
+    stage="a\\"b"
+    """
     marks = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
     return ",".join(f'{name}="{"".join(marks.get(c, c) for c in text)}"'
                     for name, text in labels.items())  # fmt: skip
 
 
 def _sample(name: str, kind: str, words: str, values: dict[str, Any]) -> str:
+    """Return one metric: its help, its type, and a line per set of labels."""
     lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
     for labels, value in values.items():
         braces = f"{{{labels}}}" if labels else ""
@@ -208,6 +220,11 @@ def _sample(name: str, kind: str, words: str, values: dict[str, Any]) -> str:
 
 
 def _handler(live: LiveServer) -> type[BaseHTTPRequestHandler]:
+    """Return a request handler class for this server: four paths, GET only.
+
+    The handler checks the Host header, because a page of another site could reach 127.0.0.1 through
+    a DNS name it controls. Nothing is cached, and no other page may frame the answers.
+    """
     answers = {
         "/": (live.page, "text/html; charset=utf-8"),
         "/state": (live.state, "application/json"),
