@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidegate.mcap import records as r
 from tidegate.mcap.index import Channels, Fault, Piece
 
-__all__ = ["LARGEST_CHUNK", "Messages", "chunk_bytes", "messages_of"]
+__all__ = ["LARGEST_CHUNK", "PieceMessages", "chunk_bytes", "messages_of"]
 
 LARGEST_CHUNK = 2**31 - 1
 """Bytes of a chunk, decompressed: Arrow's 32-bit offsets end there, and a file that claims more is
@@ -53,14 +53,16 @@ def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | Non
         try:
             made = pa.Codec(_CODECS[codec]).decompress(pa.py_buffer(packed), decompressed_size=size)
         except (OSError, pa.ArrowException) as error:
-            return None, Fault(piece.start, f"a chunk that does not decompress: {_line(error)}")
+            return None, Fault(
+                piece.start, f"a chunk that does not decompress: {_first_line(error)}"
+            )
         raw = np.frombuffer(made, np.uint8)
     if crc and wanted_crc and zlib.crc32(raw.data) != wanted_crc:
         return None, Fault(piece.start, "a chunk whose checksum is wrong")
     return raw, None
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
@@ -80,7 +82,7 @@ def _partial(packed: r.Bytes, codec: str | None, size: int) -> r.Bytes:
 
 
 @dataclass(frozen=True)
-class Messages:
+class PieceMessages:
     """The messages of a piece: heads, and payloads as slices of the bytes they came in."""
 
     raw: r.Bytes
@@ -103,7 +105,7 @@ class Messages:
         return both.take(pa.array(rows * 2 + 1))
 
 
-def messages_of(raw: r.Bytes, channels: Channels) -> Messages:
+def messages_of(raw: r.Bytes, channels: Channels) -> PieceMessages:
     """Walk over the records of a piece; channels and schemas among them are learned."""
     most = len(raw) // (r.PREFIX + r.HEAD_BYTES) + 1
     head = np.empty((most, r.HEAD_BYTES), np.uint8)
@@ -119,4 +121,4 @@ def messages_of(raw: r.Bytes, channels: Channels) -> Messages:
         except r.MalformedError as error:
             fault = fault or (place, str(error))
     heads = head[:count].reshape(-1).view(r.HEAD)
-    return Messages(raw, heads, edge[: 2 * count], fault)
+    return PieceMessages(raw, heads, edge[: 2 * count], fault)

@@ -128,7 +128,7 @@ class Exporter:
         members = _members(rows.schema)
         for row in rows.to_pylist():
             prefix = "".join(f"/{row[column]}" for column in self.key)
-            messages = _set(row, members) if members else _single(row, name)
+            messages = _set_messages(row, members) if members else _row_messages(row, name)
             for topic, log_ns, own_ns, content in messages:
                 # A row without a time (an error) is shown at the start rather than left out.
                 at, sent = max(log_ns or 0, 0), max(own_ns or log_ns or 0, 0)
@@ -175,7 +175,7 @@ def _members(schema: pa.Schema) -> list[str]:
     ]
 
 
-def _set(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Message]:
+def _set_messages(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Message]:
     times = {name: row[name]["time_ns"] for name in members if row[name] is not None}
     at = row["time_ns"]
     rest = {name: value for name, value in row.items() if name not in members}
@@ -184,7 +184,7 @@ def _set(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Message]:
         yield name, at, own_ns, row[name]
 
 
-def _single(row: dict[str, Any], name: str) -> Iterator[_Message]:
+def _row_messages(row: dict[str, Any], name: str) -> Iterator[_Message]:
     topic = row.get("topic") if name == "data" else None
     yield topic or name, row.get("time_ns"), None, row
 

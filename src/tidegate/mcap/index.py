@@ -99,7 +99,7 @@ def read_index(buf: r.Bytes) -> FileIndex:
     if found is not None:
         return found
     channels = Channels()
-    pieces, faults, ended = _walk(buf, 8, size, channels)
+    pieces, faults, ended = _walk_top_level(buf, 8, size, channels)
     if not ended and not faults:
         faults = [Fault(size, "the file ends without its footer: it was cut off or not closed")]
     return FileIndex(pieces, channels, faults, False)
@@ -152,13 +152,13 @@ def _cover(buf: r.Bytes, chunks: list[Piece], end: int, channels: Channels) -> F
             return None
         if _length(buf, chunk.start) != chunk.end - chunk.start - r.PREFIX:
             return None
-        between, faults, ended = _walk(buf, pos, chunk.start, channels)
+        between, faults, ended = _walk_top_level(buf, pos, chunk.start, channels)
         if faults or ended:
             return None
         pieces += between
         pieces.append(chunk)
         pos = chunk.end
-    after, faults, _ = _walk(buf, pos, end, channels)
+    after, faults, _ = _walk_top_level(buf, pos, end, channels)
     return FileIndex(pieces + after, channels, faults, True)
 
 
@@ -177,7 +177,7 @@ def _records(buf: r.Bytes, pos: int, end: int) -> Iterator[tuple[int, int, int]]
             return
 
 
-def _walk(
+def _walk_top_level(
     buf: r.Bytes, pos: int, end: int, channels: Channels
 ) -> tuple[list[Piece], list[Fault], bool]:
     """Pieces of a stretch of top-level records, what is wrong, and whether its end was reached."""

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import records as r
-from tidegate.mcap.chunks import Messages, chunk_bytes, messages_of
+from tidegate.mcap.chunks import PieceMessages, chunk_bytes, messages_of
 from tidegate.mcap.index import Channels, Fault, FileIndex, Piece, read_index
 from tidegate.mcap.payload import Field, PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.stamps import header_stamps
@@ -239,12 +239,12 @@ class McapFile:
         row |= {"file": self.path, "offset": fault.offset, "position": 0, "error": fault.reason}
         return pa.RecordBatch.from_pylist([row], schema=wanted)
 
-    def _batch(self, piece: Piece, found: Messages, selection: Selection) -> pa.RecordBatch:
+    def _batch(self, piece: Piece, found: PieceMessages, selection: Selection) -> pa.RecordBatch:
         heads = found.heads
         lookup = self._names(selection, heads["channel"])
         keep = lookup.wanted[heads["channel"]]
         if selection.clock != "header":
-            keep = _inside(heads[selection.clock], selection, keep)
+            keep = _within_span(heads[selection.clock], selection, keep)
         rows = np.flatnonzero(keep)
         everything = len(rows) == len(heads)
         kept = heads if everything else heads[rows]
@@ -256,7 +256,7 @@ class McapFile:
         offset: pa.Array = pa.array(np.full(len(rows), piece.start, np.int64))
         if not piece.chunk:
             offset, position = pa.array(position + piece.start), np.zeros(len(rows), np.int64)
-        log, publish = (_times(kept[name]) for name in ("log", "publish"))
+        log, publish = (_signed_times(kept[name]) for name in ("log", "publish"))
         payloads = found.payloads(rows)
         columns = {
             "file": pa.repeat(self.path, len(rows)), "offset": offset,
@@ -274,7 +274,7 @@ class McapFile:
         wanted = selection.schema
         batch = pa.RecordBatch.from_arrays([columns[n] for n in wanted.names], schema=wanted)
         if selection.clock == "header" and (selection.start_ns, selection.end_ns) != (None, None):
-            inside = _inside_column(batch.column("header_stamp_ns"), selection)
+            inside = _stamps_within_span(batch.column("header_stamp_ns"), selection)
             batch = batch.filter(inside)
         return batch
 
@@ -333,14 +333,14 @@ def take_times(columns: dict[str, pa.Array]) -> None:
             columns[name] = pc.if_else(errors.is_null(), columns[name], None)
 
 
-def _times(values: np.ndarray) -> pa.Array:
+def _signed_times(values: np.ndarray) -> pa.Array:
     """Unsigned times as int64; one that does not fit is null."""
     plain = np.ascontiguousarray(values)
     beyond = plain >= 2**63
     return pa.array(plain.view(np.int64), mask=beyond if beyond.any() else None)
 
 
-def _inside(times: np.ndarray, selection: Selection, keep: np.ndarray) -> np.ndarray:
+def _within_span(times: np.ndarray, selection: Selection, keep: np.ndarray) -> np.ndarray:
     if selection.start_ns is not None:
         keep = keep & (times >= max(selection.start_ns, 0))
     if selection.end_ns is not None:
@@ -348,10 +348,10 @@ def _inside(times: np.ndarray, selection: Selection, keep: np.ndarray) -> np.nda
     return keep
 
 
-def _inside_column(times: pa.Array, selection: Selection) -> pa.Array:
+def _stamps_within_span(times: pa.Array, selection: Selection) -> pa.Array:
     """Rows in the span, and those without a stamp: nothing says that they are not in it."""
     stamps = times.fill_null(0).to_numpy()
-    keep = _inside(stamps, selection, np.ones(len(times), bool))
+    keep = _within_span(stamps, selection, np.ones(len(times), bool))
     return pa.array(keep | np.asarray(times.is_null()))
 
 

@@ -75,7 +75,9 @@ class McapWriter:
         self._counts: dict[int, int] = {}
         self._one: list[tuple[int, int, int, int, bytes]] = []
         self._one_bytes = 0
-        self._write(r.MAGIC + _record(r.HEADER, _text(profile) + _text("tidegate")))
+        self._write(
+            r.MAGIC + _encode_record(r.HEADER, _encode_text(profile) + _encode_text("tidegate"))
+        )
 
     def __enter__(self) -> McapWriter:
         return self
@@ -108,9 +110,11 @@ class McapWriter:
             named = (schema, schema_encoding, schema_data)
             if named not in self._schemas:
                 number = len(self._schemas) + 1
-                content = struct.pack("<H", number) + _text(schema) + _text(schema_encoding)
+                content = (
+                    struct.pack("<H", number) + _encode_text(schema) + _encode_text(schema_encoding)
+                )
                 content += struct.pack("<I", len(schema_data)) + schema_data
-                self._define(_record(r.SCHEMA, content))
+                self._define(_encode_record(r.SCHEMA, content))
                 self._schemas[named] = number
             schema_id = self._schemas[named]
         wanted = (topic, schema_id, encoding)
@@ -118,8 +122,10 @@ class McapWriter:
             number = len(self._channels) + 1
             if number > 65_535:
                 raise ContractError("an MCAP file has at most 65,535 channels")
-            content = struct.pack("<HH", number, schema_id) + _text(topic) + _text(encoding)
-            self._define(_record(r.CHANNEL, content + struct.pack("<I", 0)))
+            content = (
+                struct.pack("<HH", number, schema_id) + _encode_text(topic) + _encode_text(encoding)
+            )
+            self._define(_encode_record(r.CHANNEL, content + struct.pack("<I", 0)))
             self._channels[wanted] = number
         return self._channels[wanted]
 
@@ -154,19 +160,19 @@ class McapWriter:
         """Put a file of another kind into this one; players leave it alone."""
         self._flush()
         times = struct.pack("<QQ", 0, 0)
-        told = _text(name) + _text(media_type)
+        told = _encode_text(name) + _encode_text(media_type)
         content = b"".join((times, told, struct.pack("<Q", len(data)), bytes(data)))
         at = self._at
-        self._write(_record(r.ATTACHMENT, content + struct.pack("<I", zlib.crc32(content))))
+        self._write(_encode_record(r.ATTACHMENT, content + struct.pack("<I", zlib.crc32(content))))
         entry = struct.pack("<QQ", at, self._at - at) + times + struct.pack("<Q", len(data)) + told
-        self._attached.append(_record(r.ATTACHMENT_INDEX, entry))
+        self._attached.append(_encode_record(r.ATTACHMENT_INDEX, entry))
 
     def close(self) -> None:
         """Write what is left, the index and the footer, and give the file its name."""
         if self._file.closed:
             return
         self._flush()
-        self._write(_record(r.DATA_END, struct.pack("<I", 0)))
+        self._write(_encode_record(r.DATA_END, struct.pack("<I", 0)))
         summary = self._summary()
         start = self._at if summary else 0
         self._write(summary)
@@ -238,9 +244,9 @@ class McapWriter:
         packed = bytes(raw) if self._codec is None else bytes(self._codec.compress(raw))
         low, high = int(heads["log"].min()), int(heads["log"].max())
         content = struct.pack("<QQQI", low, high, len(raw), zlib.crc32(raw))
-        content += _text(self._codec_name) + struct.pack("<Q", len(packed)) + packed
+        content += _encode_text(self._codec_name) + struct.pack("<Q", len(packed)) + packed
         at = self._at
-        self._write(_record(r.CHUNK, content))
+        self._write(_encode_record(r.CHUNK, content))
         length = self._at - at
         indexes: dict[int, int] = {}
         entry = np.empty(count, _INDEX_ENTRY)
@@ -249,7 +255,7 @@ class McapWriter:
             some = entry[heads["channel"] == number]
             indexes[number] = self._at
             body = struct.pack("<HI", number, some.nbytes) + some.tobytes()
-            self._write(_record(r.MESSAGE_INDEX, body))
+            self._write(_encode_record(r.MESSAGE_INDEX, body))
             self._counts[number] = self._counts.get(number, 0) + len(some)
         index_length = self._at - at - length
         self._chunks.append(
@@ -261,8 +267,10 @@ class McapWriter:
         for c in self._chunks:
             places = b"".join(struct.pack("<HQ", n, at) for n, at in c.indexes.items())
             content = struct.pack("<QQQQI", c.start_ns, c.end_ns, c.at, c.length, len(places))
-            content += places + struct.pack("<Q", c.index_length) + _text(self._codec_name)
-            parts.append(_record(r.CHUNK_INDEX, content + struct.pack("<QQ", c.packed, c.size)))
+            content += places + struct.pack("<Q", c.index_length) + _encode_text(self._codec_name)
+            parts.append(
+                _encode_record(r.CHUNK_INDEX, content + struct.pack("<QQ", c.packed, c.size))
+            )
         parts += self._attached
         counts = b"".join(struct.pack("<HQ", n, m) for n, m in self._counts.items())
         low = min((c.start_ns for c in self._chunks), default=0)
@@ -270,14 +278,14 @@ class McapWriter:
         sizes = (self._schemas, self._channels, self._attached, (), self._chunks)
         content = struct.pack("<QHIIII", sum(self._counts.values()), *(len(each) for each in sizes))
         content += struct.pack("<QQI", low, high, len(counts)) + counts
-        parts.append(_record(r.STATISTICS, content))
+        parts.append(_encode_record(r.STATISTICS, content))
         return b"".join(parts)
 
 
-def _record(op: int, content: bytes) -> bytes:
+def _encode_record(op: int, content: bytes) -> bytes:
     return struct.pack("<BQ", op, len(content)) + content
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     data = value.encode()
     return struct.pack("<I", len(data)) + data

@@ -12,7 +12,7 @@ from tidegate.spool.log import Spool
 from tidegate.spool.mqtt import Landing
 
 
-def main() -> int:
+def land_from_mqtt() -> int:
     parser = argparse.ArgumentParser(prog="python -m tidegate.spool", description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--host", default="127.0.0.1")
@@ -37,4 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(land_from_mqtt())

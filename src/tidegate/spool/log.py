@@ -103,7 +103,7 @@ class Spool:
     def append(self, messages: Sequence[Landed]) -> int:
         """Put messages on disk, in this order; returns where the spool ends now."""
         if messages:
-            data = b"".join(_record(message) for message in messages)
+            data = b"".join(_encode_landed(message) for message in messages)
             if self.end > self._begin and self.end - self._begin + len(data) > self.segment_bytes:
                 self._roll()
             self._write(data)
@@ -216,13 +216,13 @@ def read(
             )
             at += size
             if len(found) >= rows:
-                yield _batch(found)
+                yield _batch_of_rows(found)
                 found = []
     if found:
-        yield _batch(found)
+        yield _batch_of_rows(found)
 
 
-def _batch(
+def _batch_of_rows(
     rows: list[tuple[int, str | None, int | None, bool | None, bytes | None, str | None]],
 ) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
@@ -236,7 +236,7 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in found)
 
 
-def _record(message: Landed) -> bytes:
+def _encode_landed(message: Landed) -> bytes:
     topic = message.topic.encode()
     if len(topic) > 65_535 or len(message.payload) > _LARGEST:
         raise ConfigError("message", message.topic[:40], "is too large for the spool")

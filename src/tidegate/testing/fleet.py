@@ -74,7 +74,7 @@ def fleet(
     >>> recording.column_names
     ['vehicle', 'topic', 'stamp', 'log_time', 'seq', 'value', 'payload']
     """
-    _check(vehicles, seconds, topics, drops, late_share, payload_bytes)
+    _check_arguments(vehicles, seconds, topics, drops, late_share, payload_bytes)
     rng = np.random.default_rng(seed)
     jitter_ns = parse_duration(jitter, "jitter")
     vehicle, topic, seq, time_ns = _messages(rng, vehicles, seconds, topics, jitter_ns)
@@ -100,8 +100,8 @@ def fleet(
     candidates = np.flatnonzero(ordinary)
     bad = rng.choice(candidates, min(unreadable, len(candidates)), replace=False)
     columns: dict[str, Any] = {
-        "vehicle": _names([f"car-{number:05d}" for number in range(vehicles)], vehicle),
-        "topic": _names(list(topics), topic),
+        "vehicle": _decode_names([f"car-{number:05d}" for number in range(vehicles)], vehicle),
+        "topic": _decode_names(list(topics), topic),
         "stamp": _stamps(time_ns, np.sort(bad)),
         "log_time": pa.array(log_time),
         "seq": pa.array(seq),
@@ -110,7 +110,7 @@ def fleet(
     chunks = [
         pa.record_batch(
             {name: column.slice(first, _CHUNK) for name, column in columns.items()}
-            | {"payload": _payload(rng, min(_CHUNK, rows - first), payload_bytes)}
+            | {"payload": _random_payloads(rng, min(_CHUNK, rows - first), payload_bytes)}
         )
         for first in range(0, max(rows, 1), _CHUNK)
     ]
@@ -221,11 +221,11 @@ def _stamps(time_ns: NDArray[Any], bad: NDArray[Any]) -> pa.Array:
     return pc.replace_with_mask(text, pa.array(wrong), values)
 
 
-def _names(names: list[str], codes: NDArray[Any]) -> pa.Array:
+def _decode_names(names: list[str], codes: NDArray[Any]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names)).cast(pa.string())
 
 
-def _payload(rng: np.random.Generator, rows: int, size: int) -> pa.Array:
+def _random_payloads(rng: np.random.Generator, rows: int, size: int) -> pa.Array:
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rng.bytes(rows * size))]
     return pa.BinaryArray.from_buffers(pa.binary(), rows, buffers)
@@ -240,7 +240,7 @@ def _counts(column: pa.ChunkedArray) -> dict[str, int]:
     return dict(sorted((pair["values"], pair["counts"]) for pair in pairs))
 
 
-def _check(
+def _check_arguments(
     vehicles: int, seconds: float, topics: Mapping[str, float], drops: float, late: float, size: int
 ) -> None:
     if vehicles < 1:

@@ -8,15 +8,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidegate.errors import ConfigError
+from tidegate.mcap.payload.values import NotDecodableError, Path
 from tidegate.mcap.records import Channel, Schema
 
-__all__ = ["Codec", "NotDecodableError", "Path", "codec_of"]
-
-Path = tuple[str, ...]
-
-
-class NotDecodableError(Exception):
-    """Payloads of a channel, or one of them, cannot be decoded. Becomes a reason in error rows."""
+__all__ = ["Codec", "codec_of"]
 
 
 class Codec(Protocol):

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.mcap.index import Channels
-from tidegate.mcap.payload.codecs import Codec, NotDecodableError, codec_of
+from tidegate.mcap.payload.codecs import Codec, codec_of
 from tidegate.mcap.payload.fields import Field
+from tidegate.mcap.payload.values import NotDecodableError
 
 __all__ = ["PayloadDecoder"]
 

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigError
 from tidegate.mcap.index import Channels
-from tidegate.mcap.payload.codecs import NotDecodableError, codec_of
+from tidegate.mcap.payload.codecs import codec_of
+from tidegate.mcap.payload.values import NotDecodableError
 
 __all__ = ["Field", "parse_fields", "resolve_fields"]
 
@@ -58,7 +59,7 @@ def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
     if wanted is None:
         return ()
     parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-    found = tuple(_field(part.strip()) for part in parts if part.strip())
+    found = tuple(_parse_field(part.strip()) for part in parts if part.strip())
     if not found:
         raise ConfigError("decode", wanted, "must name fields, or be * for the whole message")
     names = [field.name for field in found]
@@ -68,12 +69,12 @@ def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
     return found
 
 
-def _field(text: str) -> Field:
+def _parse_field(text: str) -> Field:
     match = _PATTERN.fullmatch(text)
     path = match["path"].split(".") if match else []
     if match is None or not all(path):
         raise ConfigError("decode", text, "must be a field: 'pose.x', 'pose.x double as x', or *")
-    told = None if match["type"] is None else _type(match["type"].lower())
+    told = None if match["type"] is None else _parse_type(match["type"].lower())
     if path == [WHOLE]:
         if told not in (None, pa.string()):
             raise ConfigError("decode", text, "the whole message is JSON text: a string")
@@ -81,7 +82,7 @@ def _field(text: str) -> Field:
     return Field(tuple(path), match["name"] or "_".join(path), told)
 
 
-def _type(name: str) -> pa.DataType:
+def _parse_type(name: str) -> pa.DataType:
     inside = name.removeprefix("array<").removesuffix(">")
     if inside != name and inside in _TYPES and name == f"array<{inside}>":
         return pa.list_(_TYPES[inside])

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.mcap.payload.codecs import NotDecodableError, Path
-from tidegate.mcap.payload.values import column, follow
+from tidegate.mcap.payload.values import NotDecodableError, Path, column, follow
 from tidegate.mcap.records import Schema
 
 __all__ = ["JsonCodec"]
@@ -39,7 +38,7 @@ class JsonCodec:
         for name in path:
             inside = at.get("properties") if isinstance(at, dict) else None
             at = inside.get(name) if isinstance(inside, dict) else None
-        return _type(at)
+        return _type_from_json_schema(at)
 
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
@@ -65,7 +64,7 @@ class JsonCodec:
         return made, reasons
 
 
-def _type(told: Any) -> pa.DataType:
+def _type_from_json_schema(told: Any) -> pa.DataType:
     """The type that a JSON Schema tells; null if it tells none."""
     if not isinstance(told, dict):
         return pa.null()
@@ -74,7 +73,7 @@ def _type(told: Any) -> pa.DataType:
         name = next((one for one in name if one != "null"), None)
     if name == "array":
         inside = told.get("items")
-        kind = _type(inside)
+        kind = _type_from_json_schema(inside)
         plain = isinstance(inside, dict) and inside.get("type") not in ("object", "array", None)
         return pa.list_(kind) if plain and not pa.types.is_null(kind) else pa.string()
     return _TYPES.get(name, pa.null()) if isinstance(name, str) else pa.null()

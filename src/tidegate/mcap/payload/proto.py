@@ -15,8 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from tidegate.mcap.payload.codecs import NotDecodableError, Path
-from tidegate.mcap.payload.values import column, json_text
+from tidegate.mcap.payload.values import NotDecodableError, Path, column, json_text
 from tidegate.mcap.records import Schema
 
 __all__ = ["ProtobufCodec"]
@@ -120,7 +119,7 @@ def _kind(field: Any) -> pa.DataType:
 
 def _value(message: Any, fields: Sequence[Any]) -> Any:
     if not fields:
-        return json_text(_plain(message))
+        return json_text(_plain_message(message))
     for field in fields:
         if field.has_presence and not message.HasField(field.name):
             return None
@@ -131,7 +130,7 @@ def _value(message: Any, fields: Sequence[Any]) -> Any:
     return _plain_value(last, message)
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _plain_message(message: Any) -> dict[str, Any]:
     return {
         field.name: _plain_value(field, getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -151,7 +150,7 @@ def _plain_value(field: Any, value: Any) -> Any:
 
 def _plain_one(field: Any, value: Any) -> Any:
     if _is_message(field):
-        return _plain(value)
+        return _plain_message(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else known.name

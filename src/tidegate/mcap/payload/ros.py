@@ -18,11 +18,11 @@ import numpy as np
 from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
-from tidegate.mcap.payload.codecs import NotDecodableError, Path
+from tidegate.mcap.payload.values import NotDecodableError, Path
 from tidegate.mcap.records import Schema
 
-__all__ = ["FIXED", "LOOP", "LOOP_END", "SEQUENCE", "SIZES", "TEXT", "TIMES", "Message", "Part",
-           "Program", "compile_program", "message_of"]  # fmt: skip
+__all__ = ["FIXED", "LOOP", "LOOP_END", "SEQUENCE", "SIZES", "TEXT", "TIMES", "Part",
+           "RosMessage", "WalkProgram", "compile_program", "message_of"]  # fmt: skip
 
 FIXED, TEXT, SEQUENCE, LOOP, LOOP_END = range(5)
 
@@ -52,12 +52,12 @@ class Part:
 
     name: str
     base: str | None
-    message: Message | None
+    message: RosMessage | None
     count: int | None
 
 
 @dataclass(frozen=True)
-class Message:
+class RosMessage:
     """The fields of a message, in their order."""
 
     name: str
@@ -65,7 +65,7 @@ class Message:
 
     def find(self, path: Path) -> Part | None:
         """The field at a path that leads through single messages only."""
-        at: Message | None = self
+        at: RosMessage | None = self
         found: Part | None = None
         for name in path:
             parts = () if at is None else at.parts
@@ -76,7 +76,7 @@ class Message:
         return found
 
 
-def message_of(schema: Schema) -> Message:
+def message_of(schema: Schema) -> RosMessage:
     """What a schema record defines; NotDecodableError if that cannot be read."""
     if len(schema.data) > MOST_TEXT or (schema.encoding == "ros2idl" and b"<<" in schema.data):
         # The second: rosbags works out constants, and 1 << 10**12 would take all memory.
@@ -109,9 +109,9 @@ def _full(name: str) -> str:
 class _Builder:
     types: dict[str, Any]
     """As `rosbags` has them: per name the constants and the fields, each with its description."""
-    made: dict[str, Message] = field(default_factory=dict)
+    made: dict[str, RosMessage] = field(default_factory=dict)
 
-    def build(self, name: str, inside: tuple[str, ...]) -> Message:
+    def build(self, name: str, inside: tuple[str, ...]) -> RosMessage:
         if name in self.made:
             return self.made[name]
         if name not in self.types:
@@ -119,7 +119,7 @@ class _Builder:
         if name in inside or len(inside) > 50:
             raise NotDecodableError(f"{name} contains itself")
         parts = [self._part(one, desc, (*inside, name)) for one, desc in self.types[name][1]]
-        self.made[name] = Message(name, tuple(parts))
+        self.made[name] = RosMessage(name, tuple(parts))
         return self.made[name]
 
     def _part(self, name: str, desc: tuple[Any, Any], inside: tuple[str, ...]) -> Part:
@@ -141,7 +141,7 @@ class _Builder:
 
 
 @dataclass
-class Program:
+class WalkProgram:
     """Steps (what, alignment, size or jump, slot), and the field that each is about."""
 
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -153,9 +153,9 @@ class Program:
         return np.array(self.steps, np.int64).reshape(-1, 4)
 
 
-def compile_program(message: Message, wanted: Sequence[Path], *, cdr: bool) -> Program:
+def compile_program(message: RosMessage, wanted: Sequence[Path], *, cdr: bool) -> WalkProgram:
     """The program that finds the fields `wanted`: the slot of each is its place in there."""
-    program = Program()
+    program = WalkProgram()
     slots = {path: slot for slot, path in enumerate(wanted)}
     _compile(program, message, (), slots, cdr, 1)
     if cdr and not message.parts:
@@ -165,7 +165,12 @@ def compile_program(message: Message, wanted: Sequence[Path], *, cdr: bool) -> P
 
 
 def _compile(
-    program: Program, message: Message, at: Path, slots: dict[Path, int], cdr: bool, depth: int
+    program: WalkProgram,
+    message: RosMessage,
+    at: Path,
+    slots: dict[Path, int],
+    cdr: bool,
+    depth: int,
 ) -> None:
     program.depth = max(program.depth, depth)
     for part in message.parts:
@@ -195,7 +200,7 @@ def _compile(
                 _step(program, (FIXED, size if cdr else 1, total, slot), name)
 
 
-def _loop(program: Program, part: Part, path: Path, cdr: bool, depth: int) -> None:
+def _loop(program: WalkProgram, part: Part, path: Path, cdr: bool, depth: int) -> None:
     """The steps of an element, as often as there are elements. Nothing in it can be wanted."""
     name = ".".join(path)
     start = len(program.steps)
@@ -209,7 +214,7 @@ def _loop(program: Program, part: Part, path: Path, cdr: bool, depth: int) -> No
     program.steps[start] = (LOOP, part.count or 0, len(program.steps), -1)
 
 
-def _step(program: Program, step: tuple[int, int, int, int], name: str) -> None:
+def _step(program: WalkProgram, step: tuple[int, int, int, int], name: str) -> None:
     if program.steps and _mergeable(program.steps[-1], step):
         _, align, size, slot = program.steps[-1]
         program.steps[-1] = (FIXED, align, size + step[2], slot)

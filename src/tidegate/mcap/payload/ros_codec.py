@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.mcap.payload import ros
-from tidegate.mcap.payload.codecs import Path
 from tidegate.mcap.payload.ros_walk import REASONS, gather, walk_payloads
-from tidegate.mcap.payload.values import cast_column, column, follow
+from tidegate.mcap.payload.values import Path, cast_column, column, follow
 from tidegate.mcap.records import Schema
 from tidegate.mcap.stamps import payload_bytes
 
@@ -39,7 +38,7 @@ class RosCodec:
     def __init__(self, schema: Schema, *, cdr: bool) -> None:
         self.cdr = cdr
         self.message = ros.message_of(schema)
-        self._programs: dict[tuple[Path, ...], ros.Program] = {}
+        self._programs: dict[tuple[Path, ...], ros.WalkProgram] = {}
         self._program(())  # a definition that cannot be followed is refused here
 
     def type_of(self, path: Path) -> pa.DataType | None:
@@ -81,7 +80,7 @@ class RosCodec:
             return part is not None and _is_time(part)
         return part.base != "string" or part.count is None
 
-    def _program(self, fast: tuple[Path, ...]) -> ros.Program:
+    def _program(self, fast: tuple[Path, ...]) -> ros.WalkProgram:
         if fast not in self._programs:
             self._programs[fast] = ros.compile_program(self.message, fast, cdr=self.cdr)
         return self._programs[fast]
@@ -171,7 +170,7 @@ class _Walked:
     how: np.ndarray
     where: np.ndarray
     swap: np.ndarray
-    program: ros.Program
+    program: ros.WalkProgram
 
     def reasons(self, name: str) -> dict[int, str]:
         found = {}
@@ -216,7 +215,7 @@ class _Reader:
         self.buf = payload[4:] if cdr else payload
         self.pos = 0
 
-    def read(self, message: ros.Message) -> dict[str, Any]:
+    def read(self, message: ros.RosMessage) -> dict[str, Any]:
         if self.cdr and not message.parts:
             self.pos += 1
         return {part.name: self._part(part) for part in message.parts}

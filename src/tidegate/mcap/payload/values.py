@@ -10,9 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.mcap.payload.codecs import NotDecodableError
+__all__ = ["NotDecodableError", "Path", "cast_column", "column", "follow", "json_text"]
 
-__all__ = ["cast_column", "column", "follow", "json_text"]
+Path = tuple[str, ...]
+
+
+class NotDecodableError(Exception):
+    """Payloads of a channel, or one of them, cannot be decoded. Becomes a reason in error rows."""
 
 
 def json_text(value: Any) -> str:
@@ -58,8 +62,8 @@ def column(
 ) -> pa.Array:
     """Values as a column. What does not fit is null and gets a reason."""
     if pa.types.is_string(kind):
-        values = [_as_text(value, row, reasons, name) for row, value in enumerate(values)]
-    fits = _check(kind)
+        values = [_text_or_json(value, row, reasons, name) for row, value in enumerate(values)]
+    fits = _type_check(kind)
     if all(fits(value) for value in values):
         try:
             return pa.array(values, kind)
@@ -78,7 +82,7 @@ def column(
     return pa.array(kept, kind)
 
 
-def _as_text(value: Any, row: int, reasons: dict[int, str], name: str) -> str | None:
+def _text_or_json(value: Any, row: int, reasons: dict[int, str], name: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     try:
@@ -88,10 +92,10 @@ def _as_text(value: Any, row: int, reasons: dict[int, str], name: str) -> str | 
         return None
 
 
-def _check(kind: pa.DataType) -> Callable[[Any], bool]:
+def _type_check(kind: pa.DataType) -> Callable[[Any], bool]:
     """Whether a value is of a type. pyarrow alone would cut 2.5 to 2, and take true for 1."""
     if pa.types.is_list(kind):
-        inside = _check(kind.value_type)
+        inside = _type_check(kind.value_type)
         return lambda v: v is None or (isinstance(v, list) and all(inside(each) for each in v))
     wanted: tuple[type, ...] = (bytes,)
     if pa.types.is_integer(kind):
