@@ -1,4 +1,12 @@
-"""From the bytes of a piece of a file to messages as columns."""
+"""From the bytes of a piece of a file to its messages.
+
+`chunk_bytes` decompresses a chunk, `messages_of` finds the messages in the result. Payloads are not
+copied here: `PieceMessages` keeps the bytes and the offsets, and hands out an Arrow array over
+them.
+
+Sizes that a file claims are checked before memory is taken: a chunk may not claim more than
+`LARGEST_CHUNK`, nor more than its compressed bytes can possibly hold.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +26,28 @@ LARGEST_CHUNK = 2**31 - 1
 a trap for the memory of whoever reads it."""
 
 _PARTIAL_STEP = 1 << 16
-"""Bytes asked for at a time from a chunk that is cut off."""
+"""Bytes per read from a chunk that is cut off. What was read before the cut is kept, so a smaller
+step loses less at the end; a larger one saves calls."""
 
 _CODECS = {"zstd": "zstd", "lz4": "lz4"}
+"""Compression names of MCAP and how Arrow calls them."""
 _SMALLEST_RATIO = 1 / 20_000
 """No codec here packs tighter: a chunk that claims to is refused before memory is taken for it."""
 
 
 def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | None, Fault | None]:
-    """The records of a chunk, decompressed; for one that is cut off as much as there is."""
+    """Decompress the records of a chunk.
+
+    Args:
+        buf: All bytes of the file.
+        piece: The chunk. With `whole=False` everything up to the cut is returned, and no fault: the
+            walk that found the cut reports it.
+        crc: Whether to compare the checksum. A stored checksum of 0 means that there is none.
+
+    Returns:
+        The bytes and None, or None and a fault that says why the chunk cannot be read.
+    """
+    # 256 bytes are enough for every head whose compression name can be known.
     head = bytes(buf[piece.start + r.PREFIX : min(piece.end, piece.start + r.PREFIX + 256)])
     cursor = r.Cursor(head)
     try:
@@ -63,10 +84,18 @@ def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | Non
 
 
 def _first_line(error: Exception) -> str:
+    """The first line of an error message; Arrow adds details that mean nothing to a user."""
     return str(error).strip().split("\n")[0]
 
 
 def _partial(packed: r.Bytes, codec: str | None, size: int) -> r.Bytes:
+    """Decompress as much as possible of a chunk that is cut off.
+
+    Args:
+        packed: The compressed bytes up to the cut.
+        codec: Arrow's name of the compression; None if the bytes are not compressed.
+        size: Bytes that the whole chunk would have; never more are returned.
+    """
     if codec is None:
         return packed
     parts = []
@@ -83,17 +112,26 @@ def _partial(packed: r.Bytes, codec: str | None, size: int) -> r.Bytes:
 
 @dataclass(frozen=True)
 class PieceMessages:
-    """The messages of a piece: heads, and payloads as slices of the bytes they came in."""
+    """The messages of a piece: their heads, and their payloads as slices of the piece."""
 
     raw: r.Bytes
+    """The bytes of the piece, decompressed."""
     heads: np.ndarray
+    """One `records.HEAD` per message, in file order."""
     edges: r.Ints
+    """Two offsets into `raw` per message: start and end of the payload."""
     fault: tuple[int, str] | None
-    """Where in `raw` the walk stopped before its end, and why."""
+    """Offset in `raw` at which the walk stopped before its end, and why; None if all is well."""
 
     def payloads(self, rows: r.Ints) -> pa.Array:
-        """The payloads of some messages. Heads and payloads alternate in the bytes, so all of them
-        are one Arrow array already; the wanted ones are taken from it in one go."""
+        """Return the payloads of some messages as a binary array.
+
+        What is between two payloads and the payloads alternate in `raw`, so all of them already are
+        one Arrow array; the wanted elements, those with odd numbers, are taken from it in one call.
+
+        Args:
+            rows: Indices of messages, each from 0 to `len(heads) - 1`.
+        """
         if len(rows) == 0:
             return pa.array([], pa.binary())
         count = len(self.edges) // 2
@@ -106,7 +144,16 @@ class PieceMessages:
 
 
 def messages_of(raw: r.Bytes, channels: Channels) -> PieceMessages:
-    """Walk over the records of a piece; channels and schemas among them are learned."""
+    """Find the messages of a piece.
+
+    Args:
+        raw: The bytes of the piece, decompressed; less than 2**31 of them.
+        channels: Extended by the schemas and channels among the records.
+
+    Returns:
+        The messages up to the first damaged record, and the fault if there is one.
+    """
+    # Room for the worst case: nothing but messages without payload, and nothing but empty records.
     most = len(raw) // (r.PREFIX + r.HEAD_BYTES) + 1
     head = np.empty((most, r.HEAD_BYTES), np.uint8)
     edge = np.empty(2 * most, np.int64)

@@ -29,7 +29,7 @@ from tidegate.output.commit import CommitLog
 __all__ = ["Exporter", "export", "without_payloads", "write_table"]
 
 Definitions = Callable[[str | None, str], Schema | None]
-"""What the payloads of a schema look like, by the file a row came from and the schema's name."""
+"""Finds a schema by the file a row came from (None if unknown) and the schema's name."""
 
 
 def export(
@@ -41,10 +41,26 @@ def export(
     schemas_from: Sequence[str | Path] = (),
     compression: Compression = "zstd",
 ) -> int:
-    """Write tables of a finished or running output folder to `file`; returns the messages written.
+    """Write tables of a finished or running output folder to an MCAP file.
 
-    Only batches that are committed count. `key` columns become the first part of every topic.
-    `schemas_from` are recordings whose schemas describe payloads that are passed on.
+    Only batches that are committed count.
+
+    Args:
+        out: The output folder of a run.
+        file: The MCAP file to write; it appears when it is whole.
+        kinds: Tables to write, such as `data`, `late` or `error`; folders of these names in `out`.
+        key: Columns whose values become the first parts of every topic, such as `vehicle`.
+        schemas_from: Recordings whose schemas describe payloads that are passed on; without them a
+            player gets the payloads but cannot decode those that need a schema. For a schema name
+            in several recordings, the first counts.
+        compression: `zstd`, `lz4` or `none`.
+
+    Returns:
+        The number of messages written.
+
+    Raises:
+        ConfigError: `out` has no committed batch or already holds MCAP files, a table has no
+            `time_ns`, or a key is not a column.
     """
     files = _committed(Path(out), kinds)
     with McapWriter(file, compression=compression) as log:
@@ -65,16 +81,32 @@ def write_table(
     schemas_from: Sequence[str | Path] = (),
     compression: Compression = "zstd",
 ) -> int:
-    """Write rows to `file`; each must have its time in `time_ns`. Returns the messages written.
+    """Write rows to an MCAP file, one message per row (several for aligned sets).
 
-    >>> import tempfile
-    >>> from tidegate.mcap import read
-    >>> path = tempfile.mkdtemp() + "/log.mcap"
-    >>> write_table([pa.record_batch({"time_ns": [7], "speed": [2.5]})], path, name="speeds")
-    1
-    >>> row = next(read(path)).to_pylist()[0]
-    >>> row["topic"], row["log_time_ns"], row["data"]
-    ('/speeds', 7, b'{"time_ns": 7, "speed": 2.5}')
+    Args:
+        batches: The rows; each batch must have the column `time_ns` (ns since 1970).
+        file: The MCAP file to write; it appears when it is whole.
+        name: Topic of rows that have none of their own. Only under the default `data` are the
+            column `topic` and encoded payloads of rows used.
+        key: Columns whose values become the first parts of every topic.
+        schemas_from: Recordings whose schemas describe payloads that are passed on.
+        compression: `zstd`, `lz4` or `none`.
+
+    Returns:
+        The number of messages written.
+
+    Raises:
+        ConfigError: a batch has no `time_ns` or lacks a column of `key`.
+
+    Example:
+        >>> import tempfile
+        >>> from tidegate.mcap import read
+        >>> path = tempfile.mkdtemp() + "/log.mcap"
+        >>> write_table([pa.record_batch({"time_ns": [7], "speed": [2.5]})], path, name="speeds")
+        1
+        >>> row = next(read(path)).to_pylist()[0]
+        >>> row["topic"], row["log_time_ns"], row["data"]
+        ('/speeds', 7, b'{"time_ns": 7, "speed": 2.5}')
     """
     with McapWriter(file, compression=compression) as log:
         exporter = Exporter(log, key, _schemas(schemas_from))
@@ -84,7 +116,11 @@ def write_table(
 
 
 def _committed(out: Path, kinds: Sequence[str]) -> list[tuple[str, Path]]:
-    """The committed files of these kinds, in the order of their batches."""
+    """List the committed files of these kinds, in the order of their batches: (kind, path).
+
+    Raises:
+        ConfigError: nothing is committed, or the run wrote MCAP files itself.
+    """
     commits = list(CommitLog.at(str(out), "out"))
     if not commits:
         raise ConfigError("out", str(out), "must be the output of a run with at least one batch")
@@ -98,6 +134,7 @@ def _committed(out: Path, kinds: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def _schemas(files: Sequence[str | Path]) -> Definitions:
+    """Collect the schemas of recordings by name; the first of a name counts."""
     found: dict[str, Schema] = {}
     for path in files:
         with McapFile(path) as file:
@@ -108,7 +145,14 @@ def _schemas(files: Sequence[str | Path]) -> Definitions:
 
 
 class Exporter:
-    """Turns rows of a run into messages of a log."""
+    """Turns the rows of a run into messages of a log.
+
+    Args:
+        log: The file to write to. The caller closes it.
+        key: Columns whose values become the first parts of every topic.
+        definitions: Finds the schemas of payloads that are passed on; without it they have a schema
+            name but no definition.
+    """
 
     def __init__(
         self, log: McapWriter, key: Sequence[str] = (), definitions: Definitions | None = None
@@ -119,7 +163,15 @@ class Exporter:
         self.count = 0
 
     def add(self, rows: pa.RecordBatch, name: str) -> None:
-        """Write the rows of a kind."""
+        """Write the rows of one kind.
+
+        Args:
+            rows: Must have `time_ns`, except for the kind `error`, and every key column.
+            name: The kind. Only rows of `data` keep their own topic and payload.
+
+        Raises:
+            ConfigError: a column is missing.
+        """
         if "time_ns" not in rows.schema.names and name != "error":
             raise ConfigError("table", name, "must have a column time_ns")
         for column in self.key:
@@ -137,6 +189,7 @@ class Exporter:
     def _write(
         self, topic: str, log_ns: int, own_ns: int, content: dict[str, Any], playable: bool
     ) -> None:
+        """Write one message: the recorded payload if there is one, else the row as JSON."""
         encoding, data, name = content.get("encoding"), content.get("data"), content.get("schema")
         playable = playable and content.get("error") is None
         if playable and isinstance(encoding, str) and isinstance(data, bytes):
@@ -162,10 +215,14 @@ class Exporter:
 
 
 _Message = tuple[str, int | None, int | None, dict[str, Any]]
+"""Topic, log time, own time (None: the log time) and content of a message to write."""
 
 
 def _members(schema: pa.Schema) -> list[str]:
-    """The messages of a set, if the rows are sets."""
+    """Names of the member columns if the rows are aligned sets, else an empty list.
+
+    A set has the column `spread_ns`; its members are structs with a `time_ns`.
+    """
     if "spread_ns" not in schema.names:
         return []
     return [
@@ -176,6 +233,7 @@ def _members(schema: pa.Schema) -> list[str]:
 
 
 def _set_messages(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Message]:
+    """Yield the messages of a set: all but the members on `sets`, then one per member."""
     times = {name: row[name]["time_ns"] for name in members if row[name] is not None}
     at = row["time_ns"]
     rest = {name: value for name, value in row.items() if name not in members}
@@ -185,6 +243,7 @@ def _set_messages(row: dict[str, Any], members: Sequence[str]) -> Iterator[_Mess
 
 
 def _row_messages(row: dict[str, Any], name: str) -> Iterator[_Message]:
+    """Yield the message of a row; its topic is the row's own for `data`, else the kind."""
     topic = row.get("topic") if name == "data" else None
     yield topic or name, row.get("time_ns"), None, row
 
@@ -193,7 +252,10 @@ def _row_messages(row: dict[str, Any], name: str) -> Iterator[_Message]:
 
 
 def without_payloads(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows without what became messages as it was: `data`, of rows and of members of sets."""
+    """Return the rows without `data`, where that became a message unchanged.
+
+    Applies to rows and to members of sets, wherever `data` stands beside an `encoding`.
+    """
     made = rows
     for name in _members(rows.schema):
         place = made.schema.get_field_index(name)
@@ -206,4 +268,5 @@ def without_payloads(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _but_payload(names: list[str]) -> list[str]:
+    """Names without `data`, if `encoding` shows that it is an encoded payload."""
     return [name for name in names if name != "data"] if "encoding" in names else names

@@ -1,8 +1,17 @@
-"""Read an MCAP file as Arrow batches: chunks picked by time and topic, messages found by a kernel.
+"""Read an MCAP file as Arrow batches: chunks chosen by time and topic, messages found by a kernel.
 
-Clock policy: three times may stand on a message: when it was recorded (log), when it was sent
+Theory of operation: the file is memory-mapped and indexed once (index.py). Of its pieces, those
+that can hold a selected message are decompressed one by one (chunks.py); their messages are
+filtered by channel and time, and become one batch per piece. Payloads stay encoded in `data`;
+fields that the user names are decoded into further columns (payload/).
+
+Bad data is never an exception. A chunk that cannot be read, a message of an unknown channel and a
+payload that cannot be decoded are rows with an `error` and without times.
+
+Clock policy: a message may carry three times: when it was recorded (log), when it was sent
 (publish), and the one its sender wrote into its header. `clock` says which of them `start_ns` and
-`end_ns` speak of; only log times are in the index, so only they let whole chunks be skipped.
+`end_ns` refer to; only log times are in the index, so only they allow whole chunks to be skipped.
+No clock of this machine is read.
 """
 
 from __future__ import annotations
@@ -38,22 +47,40 @@ __all__ = [
 ]
 
 Clock = Literal["log", "publish", "header"]
+"""Which time of a message `start_ns` and `end_ns` refer to."""
 CLOCKS: tuple[Clock, ...] = ("log", "publish", "header")
+"""The values of `clock`."""
 
 ROWS_ATTACHMENT = "rows.parquet"
 """The attachment in which the MCAP sink keeps the rows of a file as a table."""
 
 TIMES = ("log_time_ns", "publish_time_ns", "header_stamp_ns")
+"""The columns that hold times of a message; null in rows with an error."""
 
 
 def schema(clock: Clock = "log", decode: Sequence[Field] = ()) -> pa.Schema:
-    """The columns of what is read. `header_stamp_ns` is there if the clock is the header's; fields
-    that are decoded come last.
+    """Return the columns that reading gives.
 
-    - `file`, `offset`, `position`: where it stands: the file, the chunk (or record) in it, and the
-      place among the chunk's decompressed records; together they are the order of the file
-    - `error`: null for a message; else why something at `offset` could not be read or decoded.
-      Such a row has no times, so event time cannot take it for a message
+    - `file`, `offset`, `position`: the file, the offset of the chunk (or record) in it, and the
+      offset among the chunk's decompressed records; together they are the order of the file
+    - `topic`, `schema`, `encoding`: from the channel of the message
+    - `log_time_ns`, `publish_time_ns`: ns since 1970; `sequence`: as the sender counted
+    - `header_stamp_ns`: only with the clock `header`; null if the message has no stamp
+    - `data`: the payload as recorded
+    - `error`: null for a message; else why something at `offset` could not be read or decoded. Such
+      a row has no times, so event time cannot take it for a message
+    - the decoded fields, last
+
+    Args:
+        clock: The clock of the selection, one of `CLOCKS`.
+        decode: Fields of the payload that become columns; each must have its type.
+
+    Raises:
+        ConfigError: a decoded field has the name of another column.
+
+    Example:
+        >>> schema("header").names[-3:]
+        ['header_stamp_ns', 'data', 'error']
     """
     fields = [
         ("file", pa.string()), ("offset", pa.int64()), ("position", pa.int64()),
@@ -73,15 +100,26 @@ def schema(clock: Clock = "log", decode: Sequence[Field] = ()) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which messages are wanted: all of these must hold. Times are half-open."""
+    """Which messages to read. A message must meet all conditions; times are half-open.
+
+    Raises:
+        ConfigError: `clock` is not one of `CLOCKS`.
+    """
 
     topics: tuple[str, ...] | None = None
+    """Topics to read, compared exactly; None for all."""
     start_ns: int | None = None
+    """First time to read, ns since 1970; None for no lower bound."""
     end_ns: int | None = None
+    """End of the times to read, exclusive, ns since 1970; None for no upper bound."""
     clock: Clock = "log"
+    """Which time `start_ns` and `end_ns` refer to: `log` (default, can skip chunks), `publish`,
+    `header`."""
     crc: bool = False
+    """Whether to check the checksum of every chunk. Off by default: it costs a pass over all bytes.
+    """
     decode: tuple[Field, ...] = ()
-    """Fields of the payload that become columns, each with its type."""
+    """Fields of the payload that become columns, each with its type (see `resolve_fields`)."""
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:
@@ -89,12 +127,13 @@ class Selection:
 
     @property
     def log_span(self) -> tuple[int | None, int | None]:
-        """The span of log times, if that is the clock asked about."""
+        """`(start_ns, end_ns)` if they refer to log times, else `(None, None)`: no chunk can be
+        skipped."""
         return (self.start_ns, self.end_ns) if self.clock == "log" else (None, None)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of what is read with it."""
+        """The columns of batches that are read with this selection."""
         return schema(self.clock, self.decode)
 
 
@@ -108,13 +147,29 @@ def read(
     crc: bool = False,
     decode: str | Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a file, a batch per chunk, in the order of the file.
+    """Read the messages of a file, one batch per chunk, in the order of the file.
 
-    A file that is cut off, has no index or has a broken chunk is read as far as it goes; what could
-    not be read is a row whose `error` says why and whose `offset` says where. `crc` checks the
-    checksum of every chunk. `decode` names fields of the payload that become columns, such as
-    `"pose.position.x, header.frame_id"`, or `"*"` for the whole message as JSON text; a payload
-    that cannot be decoded is such a row with an `error` too.
+    A file that is cut off, has no index or has a broken chunk is read as far as possible. What
+    could not be read is a row whose `error` says why and whose `offset` says where.
+
+    Args:
+        path: The file. It is memory-mapped and must not be truncated while it is read.
+        topics: Topics to read, compared exactly; None for all. Unknown ones match nothing.
+        start_ns: First time to read, ns since 1970; None for no lower bound.
+        end_ns: End of the times to read, exclusive; None for no upper bound.
+        clock: Which time these refer to: `log`, `publish` or `header`. With `header`, messages
+            without a stamp are kept.
+        crc: Whether to check the checksum of every chunk.
+        decode: Fields of the payload that become columns, such as
+            `"pose.position.x, header.frame_id"`, or `"*"` for the whole message as JSON text. A
+            payload that cannot be decoded is a row with an `error`, too.
+
+    Yields:
+        Batches with the columns of `schema(clock, fields)`; none is empty.
+
+    Raises:
+        ConfigError: `clock` is unknown, or a field in `decode` is malformed or of unknown type.
+        OSError: the file cannot be opened.
     """
     chosen = None if topics is None else tuple(topics)
     with McapFile(path) as file:
@@ -124,16 +179,30 @@ def read(
 
 @dataclass
 class _Lookup:
-    """Per channel id: its place in small arrays of names; derived again when channels are new."""
+    """Tables from channel ids to names. Rebuilt when `Channels.version` has changed."""
 
     version: int = -1
+    """`Channels.version` that the tables were built from."""
     place: np.ndarray = field(default_factory=lambda: np.zeros(65536, np.int32))
+    """By channel id (16 bits, so 65,536 entries): the index into `names`; 0 for an unknown channel.
+    """
     wanted: np.ndarray = field(default_factory=lambda: np.zeros(65536, bool))
+    """By channel id: whether its messages are selected."""
     names: tuple[pa.Array, pa.Array, pa.Array] | None = None
+    """Topics, schema names and encodings; entry 0 of each is null."""
 
 
 class McapFile:
-    """An open file: its index, its channels, and its messages."""
+    """An open file: its index, its channels, and its messages.
+
+    Use it as a context manager. Batches stay valid after it is closed.
+
+    Args:
+        path: The file to map into memory. It may be empty or damaged (see `index.faults`).
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
@@ -158,16 +227,20 @@ class McapFile:
 
     @property
     def channels(self) -> Channels:
+        """The channels known so far. It grows while a file without a summary is read."""
         return self.index.channels
 
     @property
     def topics(self) -> list[str]:
-        """The topics known so far: all of them if the file has a summary."""
+        """The topics known so far, sorted: all of them if the file has a summary."""
         return sorted({channel.topic for channel in self.channels.by_id.values()})
 
     def definitions(self) -> Iterator[Channels]:
-        """The channels as far as they are known, and again whenever more are: a file without a
-        summary defines them among its messages."""
+        """Yield the channels known so far, and again whenever reading on has found more.
+
+        A file without a summary may define channels inside its chunks. Consumers that stop early,
+        because they have found what they need, save the rest of the reading.
+        """
         yield self.channels
         if not self.index.indexed:
             for piece in self.index.pieces:
@@ -177,7 +250,12 @@ class McapFile:
                     yield self.channels
 
     def pieces(self, selection: Selection) -> list[Piece]:
-        """The pieces that can hold a message of the selection, as far as the index tells."""
+        """Return the pieces that can hold a selected message, as far as the index tells.
+
+        Args:
+            selection: Its topics count only if the file has a summary: without one, a piece may
+                hold channels that are not yet known.
+        """
         wanted = None
         if selection.topics is not None and self.index.indexed:
             ids = self.channels.by_id.items()
@@ -192,8 +270,20 @@ class McapFile:
     def batches(
         self, selection: Selection, pieces: Sequence[Piece] | None = None, *, faults: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of some pieces (all by default); with `faults`, what is wrong with the file
-        itself comes last."""
+        """Read the messages of some pieces, one batch per piece with at least one selected message.
+
+        Args:
+            selection: Which messages to read. Use the same topics in all calls: the table of wanted
+                channels is kept until a new channel appears, so other topics may be ignored.
+            pieces: Pieces of this file, read in the given order; by default
+                `self.pieces(selection)`.
+            faults: Whether to yield a row for each fault of the file itself, at the end. A reader
+                that splits a file among tasks sets it in one of them only.
+
+        Yields:
+            Batches with the columns of `selection.schema`. The fault of a piece is a batch of one
+            row, directly behind the messages of that piece.
+        """
         chosen = self.pieces(selection) if pieces is None else list(pieces)
         if not self.index.indexed:
             picked = set(chosen)
@@ -207,13 +297,17 @@ class McapFile:
     # -- inside ---------------------------------------------------------------------------------
 
     def _raw(self, piece: Piece, *, crc: bool = False) -> tuple[r.Bytes | None, Fault | None]:
+        """Return the decompressed bytes of a piece, or a fault."""
         if piece.chunk:
             return chunk_bytes(self.buf, piece, crc=crc)
+        # A run is cut at blocks of 4 MiB, so only a single message can make it this long. Arrow's
+        # offsets have 32 bits.
         if piece.end - piece.start >= 2**31:
             return None, Fault(piece.start, "a message of more than 2 GiB")
         return self.buf[piece.start : piece.end], None
 
     def _piece(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+        """Yield the batch of a piece, if any message of it is selected, and then its fault."""
         raw, fault = self._raw(piece, crc=selection.crc)
         if raw is not None:
             found = messages_of(raw, self.channels)
@@ -221,25 +315,33 @@ class McapFile:
                 batch = self._batch(piece, found, selection)
                 if batch.num_rows:
                     yield batch
+            # A chunk that is cut off ends in the middle of a record by nature; the index reports
+            # the cut.
             if found.fault is not None and piece.whole:
                 fault = Fault(piece.start, f"{found.fault[1]}, {found.fault[0]} bytes into a chunk")
         if fault is not None:
             yield self._fault(fault, selection)
 
     def _learn(self, pieces: Sequence[Piece]) -> None:
-        """Take in the channels that are defined in these pieces."""
+        """Read these pieces only for the channels that are defined in them."""
         for piece in pieces:
             raw, _ = self._raw(piece)
             if raw is not None:
                 messages_of(raw, self.channels)
 
     def _fault(self, fault: Fault, selection: Selection) -> pa.RecordBatch:
+        """Make the row of a fault: file, offset and reason; all else is null."""
         wanted = selection.schema
         row = dict.fromkeys(wanted.names)
         row |= {"file": self.path, "offset": fault.offset, "position": 0, "error": fault.reason}
         return pa.RecordBatch.from_pylist([row], schema=wanted)
 
     def _batch(self, piece: Piece, found: PieceMessages, selection: Selection) -> pa.RecordBatch:
+        """Make the batch of a piece: filter by channel and time, build the columns, decode.
+
+        Log and publish times are in the message heads, so these filters come before payloads are
+        touched. The header's time is in the payload, so that filter comes last.
+        """
         heads = found.heads
         lookup = self._names(selection, heads["channel"])
         keep = lookup.wanted[heads["channel"]]
@@ -253,6 +355,8 @@ class McapFile:
         topic, name, encoding = (names.take(place) for names in lookup.names)
         starts = found.edges[::2]
         position = (starts if everything else starts[rows]) - (r.PREFIX + r.HEAD_BYTES)
+        # In a chunk, messages share its offset and differ in position. Outside, each has its own
+        # offset.
         offset: pa.Array = pa.array(np.full(len(rows), piece.start, np.int64))
         if not piece.chunk:
             offset, position = pa.array(position + piece.start), np.zeros(len(rows), np.int64)
@@ -281,11 +385,20 @@ class McapFile:
     def _decode(
         self, columns: dict[str, pa.Array], channel: np.ndarray, fields: tuple[Field, ...]
     ) -> None:
+        """Add the decoded fields to the columns. The decoder is kept: it caches one codec per
+        channel."""
         if self._decoder is None or self._decoder.fields != fields:
             self._decoder = PayloadDecoder(fields, self.channels)
         self._decoder.add_to(columns, channel)
 
     def _names(self, selection: Selection, used: np.ndarray) -> _Lookup:
+        """Return the lookup tables, rebuilt if channels were added.
+
+        Args:
+            selection: Its topics decide which channels are wanted.
+            used: Channel ids of the messages at hand. If one is unknown, the pieces that were
+                skipped are searched for its definition, once.
+        """
         if self._skipped and any(int(n) not in self.channels.by_id for n in np.unique(used)):
             # Channels may be defined in chunks that were left out; now they are needed.
             self._learn(self._skipped)
@@ -312,6 +425,8 @@ class McapFile:
         return lookup
 
     def _unusable(self, kept: np.ndarray, lookup: _Lookup) -> pa.Array:
+        """Return the column `error`: why a message has no channel or no usable time; null if it
+        has."""
         unknown = lookup.place[kept["channel"]] == 0
         beyond = (kept["log"] >= 2**63) | (kept["publish"] >= 2**63)
         if not (unknown.any() or beyond.any()):
@@ -326,7 +441,13 @@ class McapFile:
 
 
 def take_times(columns: dict[str, pa.Array]) -> None:
-    """Take the times from rows with an error."""
+    """Set the times of rows with an error to null, in place.
+
+    Event time must not advance because of a row that could not be read.
+
+    Args:
+        columns: Columns by name, with `error` among them; those named in `TIMES` are changed.
+    """
     errors = columns["error"]
     if errors.null_count < len(errors):
         for name in set(TIMES) & set(columns):
@@ -334,13 +455,17 @@ def take_times(columns: dict[str, pa.Array]) -> None:
 
 
 def _signed_times(values: np.ndarray) -> pa.Array:
-    """Unsigned times as int64; one that does not fit is null."""
+    """Convert unsigned times to int64; one of 2**63 or more (after the year 2262) becomes null."""
     plain = np.ascontiguousarray(values)
     beyond = plain >= 2**63
     return pa.array(plain.view(np.int64), mask=beyond if beyond.any() else None)
 
 
 def _within_span(times: np.ndarray, selection: Selection, keep: np.ndarray) -> np.ndarray:
+    """Narrow `keep` to the rows whose time is in the span of the selection.
+
+    Bounds below 0 count as 0, because log and publish times are unsigned.
+    """
     if selection.start_ns is not None:
         keep = keep & (times >= max(selection.start_ns, 0))
     if selection.end_ns is not None:
@@ -349,7 +474,7 @@ def _within_span(times: np.ndarray, selection: Selection, keep: np.ndarray) -> n
 
 
 def _stamps_within_span(times: pa.Array, selection: Selection) -> pa.Array:
-    """Rows in the span, and those without a stamp: nothing says that they are not in it."""
+    """Rows whose stamp is in the span, and rows without a stamp: nothing says they are outside."""
     stamps = times.fill_null(0).to_numpy()
     keep = _within_span(stamps, selection, np.ones(len(times), bool))
     return pa.array(keep | np.asarray(times.is_null()))
@@ -358,16 +483,26 @@ def _stamps_within_span(times: pa.Array, selection: Selection) -> pa.Array:
 def attached_rows(file: str | Path) -> pq.ParquetFile:
     """Open the table that the MCAP sink attached to a file.
 
-    Raises StateError if the file has no such attachment.
+    Args:
+        file: An MCAP file written by the sink.
+
+    Returns:
+        The Parquet file, held in memory.
+
+    Raises:
+        StateError: the file has no such attachment.
     """
     with McapFile(file) as opened:
         buf = opened.buf
         op, at, size = np.empty(4096, np.uint8), np.empty(4096, np.int64), np.empty(4096, np.int64)
+        # The walk starts behind the magic and stops before the one at the end of the file.
         pos, how = 8, r.WHOLE
         while pos < len(buf) - 8 and how == r.WHOLE:
             count, pos, how = r.walk_records(buf, pos, len(buf) - 8, op, at, size)
             for row in np.flatnonzero(op[:count] == r.ATTACHMENT).tolist():
                 content = bytes(buf[at[row] : at[row] + size[row]])
+                # An attachment begins with two times of 8 bytes; its name, media type and data
+                # follow.
                 cursor = r.Cursor(content, 16)
                 if cursor.text() == ROWS_ATTACHMENT:
                     cursor.text()

@@ -1,11 +1,14 @@
-"""The time in the header of a message, read without decoding the rest of it.
+"""Read the time in the header of a message without decoding the rest of it.
 
 - ROS 2 (CDR) and ROS 1: the stamp of a `std_msgs/Header` that is the first field, or a first field
-  that is a time itself: always at the same place.
-- JSON: `header.stamp`, `stamp` or `timestamp` with seconds and nanoseconds.
-- Protobuf: a `google.protobuf.Timestamp` named `timestamp` or `stamp`, or such a one in `header`.
+  that is a time itself: always at the same offset, so one numpy expression reads all messages.
+- JSON: `header.stamp`, `stamp` or `timestamp` with seconds and nanoseconds: a regular expression
+  over the whole column, and a parser for the messages it does not match.
+- Protobuf: a `google.protobuf.Timestamp` named `timestamp` or `stamp`, at the top or in `header`: a
+  kernel follows the field numbers through the wire format.
 
-A message without such a stamp has none: null, never a guess.
+Clock policy: only the sender's stamp counts. A message without such a stamp, or with nanoseconds
+outside [0, 10**9), has none: null, never a guess and never another of its times.
 """
 
 from __future__ import annotations
@@ -28,18 +31,31 @@ __all__ = ["header_stamps", "payload_bytes"]
 Ints = npt.NDArray[np.int64]
 
 NONE = -(2**63)
+"""Marks "no stamp" in int64 arrays; the smallest int64, which no real stamp has."""
 
 _ROS_HEADER = re.compile(r"(?:std_msgs/(?:msg/)?)?Header\s+\w+")
 _ROS_TIME = re.compile(r"(?:builtin_interfaces/(?:msg/)?Time|time)\s+\w+")
 _IDL_FIRST = re.compile(r"struct\s+\w+\s*\{\s*(?:@[^;{}]*?\)\s*)*([\w:]+)\s+\w+\s*;")
+"""The type of the first field of each struct in a ROS 2 IDL text, behind any annotations."""
 _JSON_STAMP = (
     r'^\s*\{[^{}\[\]]*?(?:"header"\s*:\s*\{[^{}\[\]]*?)?"(?:stamp|timestamp)"\s*:\s*\{\s*'
     r'"secs?"\s*:\s*(?P<sec>-?[0-9]{1,10})\s*,\s*"(?:nsecs?|nanosec|nanos)"\s*:\s*(?P<nano>[0-9]{1,9})\s*[,}]'
 )
+"""Matches a stamp at the top of a JSON message or in its `header`, if nothing nested comes before
+it and seconds come first. The digits are limited so that the cast to int64 cannot fail."""
 
 
 def header_stamps(payloads: pa.Array, channel: np.ndarray, channels: Channels) -> pa.Array:
-    """The stamps of payloads, whose channels are given by id, in ns."""
+    """Return the stamps of payloads.
+
+    Args:
+        payloads: Binary array without nulls.
+        channel: The channel id of each payload.
+        channels: Definitions; a payload of an unknown channel has no stamp.
+
+    Returns:
+        int64 array, ns since 1970; null where there is no stamp.
+    """
     out = np.full(len(payloads), NONE, np.int64)
     for number in np.unique(channel):
         known = channels.by_id.get(int(number))
@@ -53,6 +69,7 @@ def header_stamps(payloads: pa.Array, channel: np.ndarray, channels: Channels) -
 
 
 def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> Ints:
+    """Read the stamps of payloads of one channel; `NONE` where there is none."""
     none = np.full(len(payloads), NONE, np.int64)
     if channel.encoding == "json":
         return _json_stamps(payloads)
@@ -68,11 +85,21 @@ def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> I
     place = _ros_place(schema)
     if place is None or channel.encoding not in ("cdr", "ros1"):
         return none
+    # CDR begins with 4 bytes that tell the byte order. A ROS 1 header begins with its sequence
+    # number, 4 bytes, before the stamp; a ROS 2 header has none.
     before = 4 if channel.encoding == "cdr" else (4 if place == "header" else 0)
     return _fixed(data, offsets, before, cdr=channel.encoding == "cdr")
 
 
 def payload_bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the bytes of a binary array, not copied, and the offset of each element in them.
+
+    Args:
+        payloads: Array of type binary without nulls; it may be a slice.
+
+    Returns:
+        All bytes, and `len(payloads) + 1` offsets into them (int64).
+    """
     _, offsets, data = payloads.buffers()
     first = payloads.offset
     edges = np.frombuffer(offsets, np.int32)[first : first + len(payloads) + 1]
@@ -81,7 +108,10 @@ def payload_bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
 
 
 def _ros_place(schema: Schema) -> str | None:
-    """Whether the first field is a header or a time."""
+    """Return "header" or "time" if that is the first field of a ROS definition, else None.
+
+    Constants (lines with `=`), comments and empty lines are skipped; `===` ends the main message.
+    """
     text = schema.data.decode("utf-8", "replace")
     if schema.encoding == "ros2idl":
         # The wanted struct stands last: those it uses are defined before it.
@@ -103,7 +133,18 @@ def _ros_place(schema: Schema) -> str | None:
 
 
 def _fixed(data: npt.NDArray[np.uint8], offsets: Ints, before: int, *, cdr: bool) -> Ints:
-    """Seconds and nanoseconds at a fixed place of every payload."""
+    """Read seconds and nanoseconds, 4 bytes each, at a fixed offset of every payload.
+
+    Args:
+        data: Bytes of all payloads.
+        offsets: Where each payload starts, and the end of the last.
+        before: Bytes of a payload before its stamp.
+        cdr: Whether the payload tells its byte order and seconds are signed (ROS 2). ROS 1 is
+            little endian and unsigned.
+
+    Returns:
+        ns since 1970; `NONE` for payloads that are too short or have 10**9 nanoseconds or more.
+    """
     starts, sizes = offsets[:-1], np.diff(offsets)
     out = np.full(len(starts), NONE, np.int64)
     rows = np.flatnonzero(sizes >= before + 8)
@@ -127,6 +168,7 @@ def _fixed(data: npt.NDArray[np.uint8], offsets: Ints, before: int, *, cdr: bool
 
 
 def _json_stamps(payloads: pa.Array) -> Ints:
+    """Read the stamps of JSON payloads: by the pattern, or else by the parser."""
     found = pc.extract_regex(payloads, _JSON_STAMP)
     out = np.full(len(payloads), NONE, np.int64)
     matched = np.asarray(found.is_valid())
@@ -137,6 +179,7 @@ def _json_stamps(payloads: pa.Array) -> Ints:
             pc.struct_field(some, name).cast(pa.string()).cast(pa.int64()).to_numpy()
             for name in ("sec", "nano")
         )
+        # More seconds would overflow int64 nanoseconds.
         fits = np.abs(seconds) < 9_223_372_036
         out[rows] = np.where(fits, seconds, 0) * 10**9 + nanos
         out[rows[~fits]] = NONE
@@ -146,8 +189,11 @@ def _json_stamps(payloads: pa.Array) -> Ints:
 
 
 def _json_stamp(payload: bytes) -> int:
-    """The slow way, for messages that the pattern does not know: nested or text before the stamp,
-    fields in another order."""
+    """Read the stamp of one JSON payload with the parser; `NONE` if there is none.
+
+    This is the slow way, for messages that the pattern does not match: nested values or text before
+    the stamp, or fields in another order.
+    """
     if b"stamp" not in payload:
         return NONE
     try:
@@ -166,7 +212,12 @@ def _json_stamp(payload: bytes) -> int:
 
 
 def _timestamp_paths(schema: Schema) -> list[tuple[int, ...]]:
-    """Field numbers that lead to a timestamp, from the descriptor a protobuf schema is."""
+    """Find the field numbers that lead to a Timestamp, from the descriptors in a protobuf schema.
+
+    Returns:
+        Paths of one or two field numbers, in the order in which to try them; empty if there is none
+        or the schema cannot be parsed.
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
@@ -201,9 +252,16 @@ def _timestamp_paths(schema: Schema) -> list[tuple[int, ...]]:
 def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out: Ints) -> None:
     """Follow `path` into every payload and read the Timestamp there (seconds = 1, nanos = 2).
 
-    `found` walks: each level looks for the field it wants among the fields of its span and narrows
-    the span to it; the last level is the Timestamp itself. A field that stands twice: the last
-    counts, as protobuf says.
+    Each level searches the fields of its span for the wanted number and narrows the span to that
+    field; the last level is the Timestamp itself. If a field stands twice, the last one counts, as
+    protobuf says. Groups (wire types 3 and 4) are not supported: such a payload has no stamp.
+
+    Args:
+        data: Bytes of all payloads.
+        offsets: Where each payload starts, and the end of the last.
+        path: Field numbers from the message to the Timestamp.
+        out: Filled with ns since 1970, or -(2**63) where there is no valid stamp. Times before 1970
+            count as none.
     """
     for row in range(len(offsets) - 1):
         out[row] = -(2**63)
@@ -217,6 +275,7 @@ def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out:
             inner_end = -1
             pos = start
             while good and pos < end:
+                # The tag: a varint of at most 5 bytes with the field number and the wire type.
                 tag: Any = 0
                 shift = 0
                 more: Any = True
@@ -234,6 +293,9 @@ def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out:
                 wire = tag & 7
                 number = tag >> 3
                 if wire == 0 or wire == 2:
+                    # The value of a number, or the length of what follows: a varint of at most 10
+                    # bytes. Bits beyond 56 mean a negative or huge number: never a valid second,
+                    # and never a valid length.
                     value: Any = 0
                     shift = 0
                     more = True
@@ -263,6 +325,8 @@ def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out:
                         if value > end - pos:
                             good = False
                             break
+                        # Remember the span but go on: a later field of the same number replaces
+                        # this one.
                         if level < len(path) and number == path[level]:
                             inner_start = pos
                             inner_end = pos + value

@@ -1,6 +1,14 @@
 """Write an MCAP file that any player opens: chunked, compressed, with index and statistics.
 
-The file appears under its name only when it is whole; until then it is `NAME.partial`.
+Layout: magic, header, then definitions (schemas and channels, outside chunks) and chunks, each with
+its message indexes behind it; data end; the summary (definitions again, chunk indexes, attachment
+indexes, statistics); footer and magic. A reader that seeks needs only the end of the file; one that
+streams meets every definition before the first message that uses it.
+
+The file appears under its name only when it is whole and on disk; until then it is `NAME.partial`.
+A crash leaves that partial file behind, which can be read as far as it was written.
+
+No clock is read: all times come from the caller, in ns since 1970.
 """
 
 from __future__ import annotations
@@ -24,29 +32,60 @@ from tidegate.mcap import records as r
 __all__ = ["COMPRESSIONS", "Compression", "McapWriter"]
 
 Compression = Literal["zstd", "lz4", "none"]
+"""How chunks are compressed: `zstd` packs best, `lz4` unpacks fastest, `none` leaves them readable.
+"""
 COMPRESSIONS: tuple[Compression, ...] = ("zstd", "lz4", "none")
+"""The values of `compression`."""
 
 CHUNK_BYTES = 4 << 20
-"""Bytes of a chunk before compression: large enough to pack well, small enough to seek in."""
+"""Bytes of a chunk before compression. A reader unpacks a whole chunk for a single message, so
+larger chunks make seeking slow and need memory; smaller ones pack worse and make the index long."""
 
 _RECORD = np.dtype([("op", "u1"), ("length", "<u8"), *r.HEAD.descr], align=False)
+"""A message record up to its payload: opcode, length and head. Written by columns, not one by one.
+"""
 _INDEX_ENTRY = np.dtype([("time", "<u8"), ("at", "<u8")])
+"""An entry of a message index: log time, and offset in the decompressed chunk."""
 
 
 @dataclass(frozen=True)
 class _Chunk:
+    """What the summary says about a chunk that was written."""
+
     start_ns: int
+    """Smallest log time."""
     end_ns: int
+    """Largest log time (inclusive)."""
     at: int
+    """Offset of the chunk record in the file."""
     length: int
+    """Bytes of the chunk record, with opcode and length."""
     indexes: dict[int, int]
+    """By channel: the offset of its message index record."""
     index_length: int
+    """Bytes of all message index records behind the chunk."""
     packed: int
+    """Bytes of the records, compressed."""
     size: int
+    """Bytes of the records, not compressed."""
 
 
 class McapWriter:
-    """A file under construction. Use it as a context: an exception inside leaves no file."""
+    """A file under construction. Use it as a context manager: an exception inside leaves no file.
+
+    Messages are written in the order of the calls; log times need not increase.
+
+    Args:
+        path: The file to write. An existing one is replaced when this one is closed.
+        compression: `zstd` (default), `lz4` or `none`.
+        chunk_bytes: Bytes of a chunk before compression, from 1 to 2**30. A message that is larger
+            gets a chunk of its own.
+        profile: The MCAP profile for the header, such as `ros2`; empty (default) for none.
+
+    Raises:
+        ConfigError: `compression` or `chunk_bytes` has another value.
+        OSError: the file cannot be created.
+    """
 
     def __init__(
         self,
@@ -103,8 +142,20 @@ class McapWriter:
         schema_data: bytes = b"",
         encoding: str = "json",
     ) -> int:
-        """The number of a channel; the same arguments give the same one. Without a schema name
-        messages have none."""
+        """Return the id of a channel, and define it on first use. The same arguments give the same
+        id.
+
+        Args:
+            topic: Name of the topic.
+            schema: Name of the message type. If empty, the channel has no schema and the next two
+                arguments are ignored.
+            schema_encoding: How `schema_data` is written, such as `ros2msg` or `jsonschema`.
+            schema_data: The definition of the type.
+            encoding: How the payloads are written, such as `cdr`, `protobuf` or `json`.
+
+        Raises:
+            ContractError: the file would have more than 65,535 channels; ids have 16 bits.
+        """
         schema_id = 0
         if schema:
             named = (schema, schema_encoding, schema_data)
@@ -137,7 +188,19 @@ class McapWriter:
         publish_time_ns: int | None = None,
         sequence: int = 0,
     ) -> None:
-        """One message. Many at once are faster through `messages`."""
+        """Write one message. It is buffered until a chunk is full; `messages` is faster for many.
+
+        Args:
+            channel: An id that `channel` returned. It is not checked.
+            log_time_ns: When it was recorded, ns since 1970; not negative.
+            data: The payload.
+            publish_time_ns: When it was sent; by default the log time.
+            sequence: A number of the sender's choice; its low 32 bits are kept.
+
+        Raises:
+            ContractError: a time is negative. Raised when the buffer is written, maybe by a later
+                call.
+        """
         sent = log_time_ns if publish_time_ns is None else publish_time_ns
         self._one.append((channel, log_time_ns, sent, sequence, data))
         self._one_bytes += len(data) + _RECORD.itemsize
@@ -152,12 +215,29 @@ class McapWriter:
         publish_time_ns: npt.ArrayLike | None = None,
         sequence: npt.ArrayLike = 0,
     ) -> None:
-        """Many messages as columns, in this order; `data` is a binary array without nulls."""
+        """Write many messages given as columns, in this order.
+
+        Args:
+            channel: Ids that `channel` returned; one for all, or one per message.
+            log_time_ns: When each was recorded, ns since 1970; not negative.
+            data: The payloads: a binary array without nulls. Its length is the number of messages.
+            publish_time_ns: When each was sent; by default the log times.
+            sequence: One number for all, or one per message; the low 32 bits are kept.
+
+        Raises:
+            ContractError: a time is negative; then none of these messages is written.
+        """
         self._flush()
         self._columns(channel, log_time_ns, data, publish_time_ns, sequence)
 
     def attach(self, name: str, media_type: str, data: bytes | pa.Buffer) -> None:
-        """Put a file of another kind into this one; players leave it alone."""
+        """Put a file of another kind into this one; players ignore it.
+
+        Args:
+            name: Its file name.
+            media_type: Its MIME type.
+            data: Its content.
+        """
         self._flush()
         times = struct.pack("<QQ", 0, 0)
         told = _encode_text(name) + _encode_text(media_type)
@@ -168,7 +248,10 @@ class McapWriter:
         self._attached.append(_encode_record(r.ATTACHMENT_INDEX, entry))
 
     def close(self) -> None:
-        """Write what is left, the index and the footer, and give the file its name."""
+        """Write what is buffered, the summary and the footer, sync to disk, and rename the file.
+
+        Calling it again does nothing.
+        """
         if self._file.closed:
             return
         self._flush()
@@ -187,16 +270,19 @@ class McapWriter:
     # -- inside ---------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
+        """Append bytes to the file and keep track of the offset."""
         self._file.write(data)
         self._at += len(data)
 
     def _define(self, record: bytes) -> None:
+        """Write a schema or channel record now, and keep it for the summary."""
         # Definitions stand outside chunks, before the first message that needs them.
         self._flush()
         self._definitions.append(record)
         self._write(record)
 
     def _flush(self) -> None:
+        """Write the messages that `message` has buffered."""
         if self._one:
             one, self._one, self._one_bytes = self._one, [], 0
             channel, log, publish, sequence, data = zip(*one, strict=True)
@@ -210,6 +296,7 @@ class McapWriter:
         publish_time_ns: npt.ArrayLike | None,
         sequence: npt.ArrayLike,
     ) -> None:
+        """Write columns of messages, cut into chunks. The arguments are those of `messages`."""
         count = len(data)
         if count == 0:
             return
@@ -234,10 +321,18 @@ class McapWriter:
             first = last
 
     def _chunk(self, heads: npt.NDArray[Any], data: pa.Array) -> None:
+        """Write one chunk and its message indexes.
+
+        Args:
+            heads: One `_RECORD` per message.
+            data: The payloads, as many as there are heads.
+        """
         count = len(heads)
         offsets = np.arange(count + 1, dtype=np.int32) * _RECORD.itemsize
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(heads))]
         head = pa.Array.from_buffers(pa.binary(), count, buffers)
+        # Arrow joins each head with its payload: one pass in C++ instead of a Python loop over
+        # messages.
         joined = pc.binary_join_element_wise(head, data.cast(pa.binary()), b"")
         edges = np.frombuffer(joined.buffers()[1], np.int32)[: count + 1]
         raw = joined.buffers()[2].slice(int(edges[0]), int(edges[-1] - edges[0]))
@@ -263,6 +358,7 @@ class McapWriter:
         )
 
     def _summary(self) -> bytes:
+        """Build the summary section: definitions, chunk and attachment indexes, statistics."""
         parts = list(self._definitions)
         for c in self._chunks:
             places = b"".join(struct.pack("<HQ", n, at) for n, at in c.indexes.items())
@@ -283,9 +379,11 @@ class McapWriter:
 
 
 def _encode_record(op: int, content: bytes) -> bytes:
+    """A record: opcode, length and content."""
     return struct.pack("<BQ", op, len(content)) + content
 
 
 def _encode_text(value: str) -> bytes:
+    """A string as MCAP writes it: its length in bytes (4 bytes), then UTF-8."""
     data = value.encode()
     return struct.pack("<I", len(data)) + data

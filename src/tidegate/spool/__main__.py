@@ -13,6 +13,14 @@ from tidegate.spool.mqtt import Landing
 
 
 def land_from_mqtt() -> int:
+    """Parse the command line and land messages until SIGTERM or SIGINT.
+
+    The password comes from the environment, because arguments show up in process lists.
+
+    Returns:
+        The exit code: 0 after a signal; 2 if the spool or the broker cannot be used (the reason is
+        printed to stderr).
+    """
     parser = argparse.ArgumentParser(prog="python -m tidegate.spool", description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--host", default="127.0.0.1")

@@ -1,14 +1,24 @@
-"""An append-only log of messages in segment files, on disk before anyone is told so.
+"""An append-only log of messages in segment files, on disk before the sender is told so.
 
     00000000000000000000.spool     records, one after the other; named by where it begins
     00000000000067108864.spool     the next segment
-    durable                        8 bytes: everything before this place is on disk; then 4 bytes,
+    durable                        8 bytes: everything before this offset is on disk; then 4 bytes,
                                    the checksum of these
+    lock                           held by the one process that writes
 
-A record is: length, checksum, time of receipt, flags, topic, payload. `append` returns when its
-records are on disk (fsync), so an acknowledgement sent after it is true. What a crash leaves behind
-the last whole record is cut off when the spool is opened again. Readers go no further than
-`durable`: what they have read can not change.
+A record is: length, checksum, time of receipt, flags, topic length; then topic and payload. An
+offset counts the bytes of all segments from the very first, so it stays valid when old segments are
+deleted.
+
+Rules:
+
+- `append` returns when its records are on disk (fsync), so an acknowledgement sent after it is
+  true.
+- What a crash leaves behind the last whole record is cut off when the spool is opened again.
+- Readers go no further than `durable`: what they have read cannot change.
+- Old segments may be deleted, oldest first; reading from before them is an error.
+
+Clock policy: no clock is read here. `received_ns` is the caller's.
 """
 
 from __future__ import annotations
@@ -29,20 +39,25 @@ from tidegate.errors import ConfigError, StateError
 __all__ = ["Landed", "Spool", "durable_end", "read", "schema"]
 
 SEGMENT_BYTES = 64 << 20
-"""A segment is closed beyond this: old ones can be deleted whole."""
+"""Bytes after which a new segment is started. Segments are deleted whole, and the last one is read
+whole when a spool is opened: larger ones make both coarser, smaller ones make many files."""
 
 _HEAD = struct.Struct("<IIqBH")
+"""Length of topic and payload, CRC-32, time of receipt, flags, length of the topic: 19 bytes."""
 _CHECKED = struct.Struct("<qBH")
+"""The part of the head that the checksum covers, before topic and payload."""
 _LARGEST = 256 << 20
 """MQTT's own limit for a message, rounded up; a length beyond it is damage, not a message."""
 
 _NAME = re.compile(r"[0-9]{20}")
+"""The offset of a segment with 20 digits, so that names sort like numbers."""
 
 DUPLICATE = 1
-"""Flag: the sender marked it as sent again, so it may be here twice."""
+"""Flag: the sender marked it as sent again, so the spool may hold it twice."""
 
 
 _Row = tuple[int, str | None, int | None, bool | None, bytes | None, str | None]
+"""A row with the columns of `schema`."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +65,21 @@ class Landed:
     """One message as it came in."""
 
     topic: str
+    """At most 65,535 bytes as UTF-8."""
     received_ns: int
+    """When it was received, by the wall clock of the receiver, ns since 1970."""
     payload: bytes
+    """At most 256 MiB."""
     flags: int = 0
+    """0 or `DUPLICATE`; one byte."""
 
 
 def schema() -> pa.Schema:
-    """The columns of a spool. `offset` is a message's place, and the order in which all came."""
+    """Return the columns of a spool.
+
+    `offset` identifies a message and gives the order of arrival. `error` is null for a message; in
+    a row that stands for a damaged record, all but `offset` and `error` are null.
+    """
     return pa.schema(
         [
             ("offset", pa.int64()), ("topic", pa.string()), ("received_ns", pa.int64()),
@@ -66,7 +89,21 @@ def schema() -> pa.Schema:
 
 
 class Spool:
-    """The writing end. One per folder at a time."""
+    """The writing end of a spool. Only one per folder at a time; a lock file ensures it.
+
+    Opening repairs what a crash left: an incomplete record at the end is cut off, and `durable` is
+    written again.
+
+    Args:
+        folder: The folder of the spool; created if it does not exist.
+        segment_bytes: Start a new segment before one would grow beyond this; at least 1. The
+            messages of one `append` stay together, so a single call may exceed it.
+
+    Raises:
+        ConfigError: `segment_bytes` is below 1.
+        StateError: another process writes to the folder.
+        OSError: the folder cannot be written to.
+    """
 
     def __init__(self, folder: str | Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         if segment_bytes < 1:
@@ -101,7 +138,19 @@ class Spool:
         self.close()
 
     def append(self, messages: Sequence[Landed]) -> int:
-        """Put messages on disk, in this order; returns where the spool ends now."""
+        """Put messages on disk, in this order.
+
+        Args:
+            messages: If empty, nothing happens.
+
+        Returns:
+            The offset at which the spool ends now.
+
+        Raises:
+            ConfigError: a topic or payload is too large; then none of the messages is written.
+            OSError: the disk is full or failed. Acknowledge nothing, and open the spool again
+                before appending more.
+        """
         if messages:
             data = b"".join(_encode_landed(message) for message in messages)
             if self.end > self._begin and self.end - self._begin + len(data) > self.segment_bytes:
@@ -113,12 +162,14 @@ class Spool:
         return self.end
 
     def close(self) -> None:
+        """Close the files and release the lock. Calling it again does nothing."""
         for handle in (self._file, self._mark, self._lock):
             if handle >= 0:
                 os.close(handle)
         self._file = self._mark = self._lock = -1
 
     def _write(self, data: bytes) -> None:
+        """Write all bytes at the end of the segment, or none."""
         start = os.lseek(self._file, 0, os.SEEK_END)
         view = memoryview(data)
         try:
@@ -130,6 +181,7 @@ class Spool:
             raise
 
     def _roll(self) -> None:
+        """Start the next segment. Synced, or a crash could lose its name."""
         os.close(self._file)
         self._begin = self.end
         self._file = os.open(
@@ -138,29 +190,37 @@ class Spool:
         _sync_folder(self.folder)
 
     def _publish(self) -> None:
+        """Tell readers how far they may read. Not synced: opening the spool writes it again."""
         # One write of 12 bytes within one sector: a reader sees the old mark or the new one.
         os.pwrite(self._mark, _mark_bytes(self.end), 0)
 
     def _path(self, begin: int) -> Path:
+        """The file of the segment that begins at an offset."""
         return self.folder / f"{begin:020d}.spool"
 
 
 _MARK_BYTES = 12
+"""Bytes of the file `durable`: an offset and its checksum."""
 _MARK_READS = 3
-"""How often a mark that looks damaged is read: a writer may have been in the middle of writing."""
+"""How often to read a mark that looks damaged: a writer may have been in the middle of writing it.
+"""
 
 
 def _mark_bytes(end: int) -> bytes:
+    """The content of the file `durable` for an offset."""
     place = struct.pack("<Q", end)
     return place + struct.pack("<I", zlib.crc32(place))
 
 
 def durable_end(folder: str | Path) -> int:
-    """Up to where the spool may be read; 0 if nothing was written yet.
+    """Return the offset up to which a spool may be read; 0 if nothing was written yet.
+
+    Args:
+        folder: The folder of the spool.
 
     Raises:
-        StateError: the file `durable` is damaged, or names a place behind the last segment. Opening
-            the folder with `Spool` writes it anew from the segments.
+        StateError: the file `durable` is damaged, or names an offset behind the last segment.
+            Opening the folder with `Spool` writes it again from the segments.
     """
     path = Path(folder) / "durable"
     remedy = "open the folder with tidegate.spool.Spool to write it anew"
@@ -186,10 +246,24 @@ def durable_end(folder: str | Path) -> int:
 def read(
     folder: str | Path, start: int = 0, end: int | None = None, rows: int = 8_192
 ) -> Iterator[pa.RecordBatch]:
-    """The messages from one place up to another (by default all there are), as batches.
+    """Read messages between two offsets.
 
-    A damaged record is a row with an `error`; the rest of its segment cannot be found again, so
-    reading goes on with the next one.
+    A damaged record is a row with an `error`. Where the next record begins is then unknown, so the
+    rest of that segment is skipped and reading goes on with the next one.
+
+    Args:
+        folder: The folder of the spool.
+        start: Offset of the first message: 0 (default), or one that `append`, `durable_end` or the
+            column `offset` gave. Any other one reads as a damaged record.
+        end: Offset to stop at, exclusive; by default `durable_end(folder)`.
+        rows: Largest number of rows per batch; bounds the memory of a batch, not of a segment,
+            which is read whole.
+
+    Yields:
+        Batches with the columns of `schema()`; none is empty.
+
+    Raises:
+        StateError: `start` lies in a segment that was deleted, or `durable` is damaged.
     """
     upto = durable_end(folder) if end is None else end
     segments = _segments(Path(folder))
@@ -225,18 +299,24 @@ def read(
 def _batch_of_rows(
     rows: list[tuple[int, str | None, int | None, bool | None, bytes | None, str | None]],
 ) -> pa.RecordBatch:
+    """Turn rows into a batch."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema())
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:
-    """The segments and where each begins, in order. Files with other names are not ours."""
+    """List the segments as (offset, path), in order. Files with other names are ignored."""
     found = [path for path in folder.glob("*.spool") if _NAME.fullmatch(path.stem)]
     return sorted((int(path.stem), path) for path in found)
 
 
 def _encode_landed(message: Landed) -> bytes:
+    """Write a message as a record.
+
+    Raises:
+        ConfigError: the topic or the payload is too large.
+    """
     topic = message.topic.encode()
     if len(topic) > 65_535 or len(message.payload) > _LARGEST:
         raise ConfigError("message", message.topic[:40], "is too large for the spool")
@@ -247,6 +327,16 @@ def _encode_landed(message: Landed) -> bytes:
 
 
 def _parse(data: bytes, at: int) -> tuple[Landed | None, int, str]:
+    """Parse the record at an offset of a segment.
+
+    Args:
+        data: Bytes of the segment.
+        at: Offset in `data`.
+
+    Returns:
+        The message, the bytes of its record and "", or None, 0 and the reason. Nothing is trusted:
+        lengths are checked before use, and the checksum covers all but itself and the length.
+    """
     if len(data) - at < _HEAD.size:
         return None, 0, "a record that ends in its head"
     length, crc, received_ns, flags, topic_length = _HEAD.unpack_from(data, at)
@@ -261,7 +351,7 @@ def _parse(data: bytes, at: int) -> tuple[Landed | None, int, str]:
 
 
 def _whole(path: Path) -> int:
-    """The bytes of a segment up to the end of its last whole record."""
+    """Return the bytes of a segment up to the end of its last whole record."""
     data = path.read_bytes()
     at = 0
     while at < len(data):
@@ -273,6 +363,7 @@ def _whole(path: Path) -> int:
 
 
 def _lock(handle: int, folder: Path) -> None:
+    """Take the lock of a folder, or raise StateError. It ends with the process."""
     import fcntl
 
     try:
@@ -283,6 +374,7 @@ def _lock(handle: int, folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to disk; syncing a file alone does not cover its name."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

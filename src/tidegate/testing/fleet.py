@@ -32,11 +32,11 @@ JUMP_NS = 365 * 86_400 * 10**9
 """How far a broken clock jumps ahead: one year, so a single row can make all others late."""
 
 JUMP_EVERY = 400
-"""One of so many messages of the broken clock jumps: rare, so that jumps never come in a row and
-are taken for the truth (`skew_confirm`)."""
+"""Messages of the broken clock per jump. Jumps must be rare: several in a row would be taken for
+the truth (`skew_confirm`)."""
 
 LATENCY_NS = 2 * 10**6
-"""What every message needs from sensor to log, so that no good stamp is ahead of its arrival."""
+"""What every message takes from sensor to log, so that no good stamp is ahead of its arrival."""
 
 UNREADABLE = (None, "", "n/a", "NaN", "1.5e18", "-1", "2026-01-01", "99999999999999999999")
 """Stamps that are not nanoseconds since 1970, used in turn."""
@@ -60,19 +60,38 @@ def fleet(
     broken_clock: bool = True,
     payload_bytes: int = 100,
 ) -> pa.Table:
-    """A recording in order of arrival.
+    """Make a recording, in order of arrival.
 
     Columns: `vehicle` and `topic` (string), `stamp` (event time: nanoseconds since 1970, as digits
     in a string when some are unreadable, else int64; `unixtimestamp_ns` reads both), `log_time`
     (int64 ns, strictly increasing: pins arrival order), `seq` (int64, per vehicle and topic, with
     gaps where messages were dropped: the three name a row), `value` (double), `payload` (binary).
 
-    A row that is not late arrives less than `disorder` behind its time, so a late tolerance of
-    `disorder` puts all of them in order, and those with `late_by` on top come out late.
+    A row that is not late arrives less than `disorder` (plus `LATENCY_NS`) behind its time, so a
+    late tolerance of `disorder` puts all of them in order, and those with `late_by` on top come out
+    late.
 
-    >>> recording = fleet(vehicles=2, seconds=2, seed=7)
-    >>> recording.column_names
-    ['vehicle', 'topic', 'stamp', 'log_time', 'seq', 'value', 'payload']
+    Args:
+        vehicles: Number of vehicles, at least 1.
+        seconds: Length of the recording; more than 0.
+        seed: The same arguments and seed give the same recording.
+        topics: Messages per second by topic, each above 0 and up to 1,000,000.
+        jitter: Largest deviation of a message from its period; cut to less than half a period.
+        drops: Share of messages that are missing, 0 to 1.
+        disorder: Largest additional delay of a message that is not late, exclusive.
+        late_share: Share of messages that are late, 0 to 1.
+        late_by: Delay of these, on top of the others.
+        unreadable: Number of rows whose stamp is one of `UNREADABLE`; 0 makes `stamp` int64.
+        broken_clock: Whether the clock of the first vehicle jumps now and then.
+        payload_bytes: Bytes of each payload, 0 to 2000.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Example:
+        >>> recording = fleet(vehicles=2, seconds=2, seed=7)
+        >>> recording.column_names
+        ['vehicle', 'topic', 'stamp', 'log_time', 'seq', 'value', 'payload']
     """
     _check_arguments(vehicles, seconds, topics, drops, late_share, payload_bytes)
     rng = np.random.default_rng(seed)
@@ -90,6 +109,7 @@ def fleet(
     vehicle, topic, seq = vehicle[order], topic[order], seq[order]
     time_ns, late = time_ns[order], late[order]
     steps = np.arange(rows)
+    # Raise equal times by one each, so that log times strictly increase.
     log_time = np.maximum.accumulate(arrival[order] - steps) + steps
 
     ordinary = ~late
@@ -97,6 +117,7 @@ def fleet(
         jumps = _jumps(rng, vehicle)
         time_ns[jumps] += JUMP_NS
         ordinary[jumps] = False
+    # Only ordinary rows lose their stamp, so that each row has one trouble at most.
     candidates = np.flatnonzero(ordinary)
     bad = rng.choice(candidates, min(unreadable, len(candidates)), replace=False)
     columns: dict[str, Any] = {
@@ -122,13 +143,17 @@ class Facts:
     """What a recording holds, and what the event-time stage must make of it."""
 
     rows: int
+    """All rows of the recording."""
     by_topic: dict[str, int]
+    """Rows by topic, sorted by name."""
     by_vehicle: dict[str, int]
+    """Rows by vehicle, sorted by name."""
     unreadable: int
     """Rows whose stamp is no time: one error each."""
     skewed: int
     """Rows a future-skew guard reports; 0 if there is none."""
     late: int
+    """Rows whose time is at or below the watermark of their vehicle."""
     in_order: int
     """Rows that come out as data once the stream has ended."""
     newest_ns: int
@@ -138,15 +163,22 @@ class Facts:
 def facts(
     recording: pa.Table, late_tolerance: Duration = "200 ms", *, skew_guard: bool = True
 ) -> Facts:
-    """What must come out of `recording` with this tolerance and `watermark_per="tuple"`.
+    """Compute what must come out of a recording, with a watermark per tuple
+    (`watermark_per="tuple"`).
 
-    `skew_guard` stands for any `max_future_skew` between the disorder and a year. Computed from the
-    columns alone: per vehicle, a row is late when its time is at or below the newest before it less
-    the tolerance.
+    Computed from the columns alone: per vehicle, a row is late when its time is at or below the
+    newest before it less the tolerance.
 
-    >>> known = facts(fleet(vehicles=2, seconds=20, seed=7))
-    >>> known.unreadable, known.rows == 8 + known.skewed + known.late + known.in_order
-    (8, True)
+    Args:
+        recording: A table that `fleet` made.
+        late_tolerance: The tolerance of the event-time stage.
+        skew_guard: Whether the stage has a `max_future_skew`; any between the disorder and a year
+            gives the same result.
+
+    Example:
+        >>> known = facts(fleet(vehicles=2, seconds=20, seed=7))
+        >>> known.unreadable, known.rows == 8 + known.skewed + known.late + known.in_order
+        (8, True)
     """
     tolerance = parse_duration(late_tolerance, "late_tolerance")
     text = pc.cast(recording["stamp"], pa.string())
@@ -212,6 +244,7 @@ def _jumps(rng: np.random.Generator, vehicle: NDArray[Any]) -> NDArray[Any]:
 
 
 def _stamps(time_ns: NDArray[Any], bad: NDArray[Any]) -> pa.Array:
+    """Return the column `stamp`: int64, or text with unreadable stamps in the rows `bad`."""
     if len(bad) == 0:
         return pa.array(time_ns)
     wrong = np.zeros(len(time_ns), np.bool_)
@@ -222,20 +255,24 @@ def _stamps(time_ns: NDArray[Any], bad: NDArray[Any]) -> pa.Array:
 
 
 def _decode_names(names: list[str], codes: NDArray[Any]) -> pa.Array:
+    """Return the names of codes as a string column."""
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names)).cast(pa.string())
 
 
 def _random_payloads(rng: np.random.Generator, rows: int, size: int) -> pa.Array:
+    """Return a binary column of random payloads of `size` bytes each."""
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rng.bytes(rows * size))]
     return pa.BinaryArray.from_buffers(pa.binary(), rows, buffers)
 
 
 def _flags(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return a boolean column without nulls as a numpy array."""
     return np.asarray(column.to_numpy(), np.bool_)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    """Count the rows by value, sorted by value."""
     pairs = pc.value_counts(column).to_pylist()
     return dict(sorted((pair["values"], pair["counts"]) for pair in pairs))
 
@@ -243,6 +280,12 @@ def _counts(column: pa.ChunkedArray) -> dict[str, int]:
 def _check_arguments(
     vehicles: int, seconds: float, topics: Mapping[str, float], drops: float, late: float, size: int
 ) -> None:
+    """Check the arguments of `fleet`.
+
+    Raises:
+        ConfigError: one is out of range. Payloads of more than 2000 bytes would not fit Arrow's
+            32-bit offsets in a chunk of `_CHUNK` rows.
+    """
     if vehicles < 1:
         raise ConfigError("vehicles", vehicles, "must be at least 1")
     if seconds <= 0:

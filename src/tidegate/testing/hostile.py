@@ -16,6 +16,7 @@ __all__ = ["NO_TIMES", "odd_batches"]
 
 
 def _no_times() -> dict[str, pa.Array]:
+    """Build `NO_TIMES`."""
     dictionary = pa.array(["soon", "later"])
     return {
         "null": pa.nulls(3),
@@ -40,11 +41,23 @@ def _no_times() -> dict[str, pa.Array]:
 
 
 NO_TIMES: Mapping[str, pa.Array] = _no_times()
-"""Columns by name; no value in them is a Unix timestamp of any unit."""
+"""Columns by what is wrong with them. No value in them is a Unix timestamp of any unit, so a test
+may demand an error for every row."""
 
 
 def odd_batches(column: str = "t") -> dict[str, pa.RecordBatch]:
-    """Tables that are odd as a whole, around good times in `column`: what differs is the shape."""
+    """Return tables that are odd in shape, around good times.
+
+    Args:
+        column: Name of the time column.
+
+    Returns:
+        Tables by what is odd about them. Two of them lack the time column.
+
+    Example:
+        >>> odd_batches("t")["only the time column"].column_names
+        ['t']
+    """
     good = pa.array([1, 2, 3])
     return {
         "empty": pa.record_batch(

@@ -1,7 +1,10 @@
-"""The laws, as functions a test calls with any operator and any input.
+"""The laws, as functions that a test calls with any operator and any input.
 
-Cut: the same input in any cuts gives the same outcomes. Restart: snapshot and restore at any point
-changes nothing. Both compare what comes out per lane and kind, row by row, in order.
+Cut: the same input, cut into collections in any way, gives the same outcomes. Restart: a snapshot
+and restore at any point changes nothing. Both compare what comes out per lane and kind, row by row,
+in order.
+
+They need no Hypothesis, but are made for it: let it draw the input and the cuts.
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ Rows = dict[tuple[int, str], list[dict[str, Any]]]
 
 
 def cut(collection: Collection, at: Iterable[int]) -> list[Collection]:
-    """The collection in pieces, cut before these row numbers. No piece is empty."""
+    """Cut a collection into pieces. No piece is empty.
+
+    Args:
+        collection: What to cut.
+        at: Row numbers before which to cut, in any order. Taken modulo the length plus one, so that
+            any integers will do.
+    """
     edges = sorted({0, len(collection), *(int(a) % (len(collection) + 1) for a in at)})
     return [
         collection.take(np.arange(first, last)) for first, last in pairwise(edges) if last > first
@@ -32,8 +41,13 @@ def cut(collection: Collection, at: Iterable[int]) -> list[Collection]:
 
 
 def rows_of(outcomes: Iterable[Outcome], *, watermarks: bool = False) -> Rows:
-    """Outcomes as rows per lane and kind. Watermarks depend on the cut by nature: left out unless
-    asked for, and then only the last one per lane counts."""
+    """Collect outcomes as rows per lane and kind.
+
+    Args:
+        outcomes: What a chain returned, in order.
+        watermarks: Whether to include watermarks. How many there are depends on the cuts, so only
+            the last one per lane is kept.
+    """
     out: Rows = defaultdict(list)
     for outcome in outcomes:
         if isinstance(outcome, Watermark):
@@ -54,7 +68,18 @@ def play(
     flush: bool = True,
     lanes: int = 1,
 ) -> list[Outcome]:
-    """Run collections through a new chain; `restart` goes through a snapshot after every call."""
+    """Run collections through a new chain.
+
+    Args:
+        operators: One stage, or several in order.
+        collections: The input.
+        restart: Whether to go through a snapshot of every stage after every collection.
+        flush: Whether to end the stream after the last one.
+        lanes: Number of lanes to open.
+
+    Returns:
+        All outcomes, in order.
+    """
     stages = (operators,) if isinstance(operators, Operator) else tuple(operators)
     chain = Chain(stages)
     states = chain.open(lanes)
@@ -78,7 +103,17 @@ def assert_cut_law(
     *,
     lanes: int = 1,
 ) -> None:
-    """The whole and the pieces give the same outcomes and the same last watermark."""
+    """Assert that the whole and the pieces give the same outcomes and the same last watermark.
+
+    Args:
+        operators: One stage, or several in order.
+        collection: The input.
+        at: Where to cut it; see `cut`.
+        lanes: Number of lanes of the input.
+
+    Raises:
+        AssertionError: the outcomes differ.
+    """
     whole = play(operators, [collection], lanes=lanes)
     pieces = play(operators, cut(collection, at), lanes=lanes)
     assert rows_of(whole, watermarks=True) == rows_of(pieces, watermarks=True)
@@ -87,7 +122,16 @@ def assert_cut_law(
 def assert_restart_law(
     operators: Operator | Sequence[Operator], collections: Sequence[Collection], *, lanes: int = 1
 ) -> None:
-    """A run that goes through a snapshot after every collection gives the same outcomes."""
+    """Assert that going through a snapshot after every collection gives the same outcomes.
+
+    Args:
+        operators: One stage, or several in order.
+        collections: The input.
+        lanes: Number of lanes of the input.
+
+    Raises:
+        AssertionError: the outcomes differ.
+    """
     straight = play(operators, collections, lanes=lanes)
     restarted = play(operators, collections, restart=True, lanes=lanes)
     assert rows_of(straight, watermarks=True) == rows_of(restarted, watermarks=True)

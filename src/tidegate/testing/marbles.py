@@ -6,9 +6,12 @@
 
 Each column is one step. A word in the `in` line is a collection of messages in order of arrival;
 each letter is a message, and its time is its place in the alphabet (a = 1 tick, b = 2, ...). `.` is
-a step in which nothing comes, but the wall clock moves on by a tick and deadlines fall due; `|` is
-the end. The other lines say what leaves in each step, one line per kind of outcome; kinds that are
-not drawn are not looked at. A `watermark` line has the letter of the time, or ticks as a number.
+a step without input, and `|` is the end of the stream. The other lines say what leaves in each
+step, one line per kind of outcome; kinds that are not drawn are not compared. A `watermark` line
+has the letter of the time, or ticks as a number.
+
+Clock policy: the wall clock is simulated. It starts at 0 and moves on by one tick per step; what is
+due is woken before the input of the step.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from tidegate.errors import ConfigError
 __all__ = ["assert_marbles", "collection_of", "draw"]
 
 _NOTHING, _END = ".", "|"
+"""The words for a step without input or output, and for the end of the stream."""
 
 
 def assert_marbles(
@@ -34,12 +38,22 @@ def assert_marbles(
 ) -> None:
     """Run the `in` line and compare what leaves with the other lines.
 
-    >>> from tidegate.eventtime import EventtimeWatermark
-    >>> assert_marbles(EventtimeWatermark("2 s"), '''
-    ...     in:         b  a  d   f   |
-    ...     data:       .  .  ab  d   f
-    ...     watermark:  0  .  b   d   .
-    ... ''')
+    Args:
+        operators: One stage, or several in order.
+        drawing: Lines of `kind: step step ...`, all with the same number of steps.
+        tick: Time between two letters, and of one step on the wall clock; more than 0.
+
+    Raises:
+        AssertionError: a line differs; the message shows both.
+        ConfigError: the drawing is malformed.
+
+    Example:
+        >>> from tidegate.eventtime import EventtimeWatermark
+        >>> assert_marbles(EventtimeWatermark("2 s"), '''
+        ...     in:         b  a  d   f   |
+        ...     data:       .  .  ab  d   f
+        ...     watermark:  0  .  b   d   .
+        ... ''')
     """
     lines = _lines(drawing)
     found = draw(operators, " ".join(lines.pop("in")), tick=tick)
@@ -51,7 +65,16 @@ def assert_marbles(
 def draw(
     operators: Operator | Sequence[Operator], steps: str, *, tick: Duration = "1 s"
 ) -> dict[str, list[str]]:
-    """What leaves in each step of `steps`, by kind."""
+    """Run steps and draw what leaves. Useful to write a drawing in the first place.
+
+    Args:
+        operators: One stage, or several in order.
+        steps: The words of the `in` line.
+        tick: Time between two letters, and of one step on the wall clock; more than 0.
+
+    Returns:
+        By kind: one word per step, `.` where nothing leaves. Kinds that never occur are left out.
+    """
     span = parse_duration(tick, "tick", minimum=1)
     chain = Chain((operators,) if isinstance(operators, Operator) else tuple(operators))
     states = chain.open()
@@ -73,10 +96,19 @@ def draw(
 
 
 def collection_of(word: str, *, tick: Duration = "1 s", wall_ns: int = 0) -> Collection:
-    """The messages of one word, in order of arrival.
+    """Return the messages of one word, in order of arrival, with the letters in the column `id`.
 
-    >>> collection_of("ca", tick="1 s").time_ns
-    array([3000000000, 1000000000])
+    Args:
+        word: Letters from a to z.
+        tick: Time between two letters; more than 0.
+        wall_ns: Wall time of the collection.
+
+    Raises:
+        ConfigError: the word has other characters.
+
+    Example:
+        >>> collection_of("ca", tick="1 s").time_ns
+        array([3000000000, 1000000000])
     """
     if not (word.isascii() and word.isalpha() and word.islower()):
         raise ConfigError("drawing", word, "must be letters from a to z, `.` or `|`")
@@ -87,6 +119,7 @@ def collection_of(word: str, *, tick: Duration = "1 s", wall_ns: int = 0) -> Col
 
 
 def _drawn(outcomes: Sequence[Outcome], span: int) -> dict[str, str]:
+    """Draw the outcomes of one step: letters, a number of rows, or the watermark."""
     out: dict[str, str] = {}
     for outcome in outcomes:
         if isinstance(outcome, Watermark):
@@ -102,6 +135,7 @@ def _drawn(outcomes: Sequence[Outcome], span: int) -> dict[str, str]:
 
 
 def _moment(time_ns: int, span: int) -> str:
+    """Draw a time: a letter if there is one for it, else ticks as a number."""
     ticks, rest = divmod(time_ns, span)
     if rest == 0 and 1 <= ticks <= 26:
         return chr(ord("a") + ticks - 1)
@@ -109,6 +143,7 @@ def _moment(time_ns: int, span: int) -> str:
 
 
 def _lines(drawing: str) -> dict[str, list[str]]:
+    """Parse a drawing into words by kind; all lines must have the same number of steps."""
     lines: dict[str, list[str]] = {}
     for line in filter(None, map(str.strip, drawing.splitlines())):
         kind, colon, words = line.partition(":")

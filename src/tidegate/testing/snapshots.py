@@ -31,17 +31,25 @@ __all__ = ["assert_survives_crafted", "crafted"]
 
 _NUMBERS = (0, 1, -1, 2, 7, 63, 64, 511, 512, 513, 10**6, 2**31 - 1, -(2**31), 2**31, 2**32,
             2**62, 2**63 - 1, -(2**63), -(2**63) + 1)  # fmt: skip
-"""Values that indices, counts and times fail on."""
+"""Values that indices, counts and times fail on: limits of types, and of sizes used in the package.
+"""
 
 
 def crafted(blob: bytes, seed: int) -> tuple[bytes, str]:
-    """A changed snapshot whose checksums are right, and what was changed. The same seed gives the
-    same change; about one change in three touches several places.
+    """Change a snapshot and repair its checksums.
 
-    >>> blob = snapshot.pack({"n": 1}, [b"abc"])
-    >>> changed, what = crafted(blob, 1)
-    >>> changed != blob, isinstance(what, str)
-    (True, True)
+    Args:
+        blob: A good snapshot.
+        seed: The same seed gives the same change. About two in five make several changes.
+
+    Returns:
+        The changed snapshot, and a description of what was changed.
+
+    Example:
+        >>> blob = snapshot.pack({"n": 1}, [b"abc"])
+        >>> changed, what = crafted(blob, 1)
+        >>> changed != blob, isinstance(what, str)
+        (True, True)
     """
     rng = Random(seed)
     words = []
@@ -60,24 +68,23 @@ def assert_survives_crafted(
     seconds: float = 30,
     tolerate: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Every crafted snapshot is either used or refused with a StateError.
+    """Assert that every crafted snapshot is either used or refused with a StateError.
 
-    Parameters
-    ----------
-    blob
-        A good snapshot: of an operator, a flow or an in-process object. Take one with as much in
-        it as possible; `use(blob)` itself must succeed.
-    use
-        Restores a snapshot and runs on: a few more rows, a watermark, a wake, a flush, a snapshot.
-    examples, seed
-        How many changes to try, and the first seed; change number n has seed + n.
-    seconds
-        The longest that a single example may take: a loop that does not end is a failure.
-    tolerate
-        Further exceptions that `use` may end with, after the restore. Keep it empty.
+    Needs `os.fork`, so it does not run on Windows.
 
-    Raises `AssertionError` with the seed and the change, if the process dies by a signal, hangs, or
-    raises anything but StateError.
+    Args:
+        blob: A good snapshot: of an operator, a flow or an in-process object. Take one with as much
+            in it as possible; `use(blob)` itself must succeed.
+        use: Restores a snapshot and runs on: a few more rows, a watermark, a wake, a flush, a
+            snapshot.
+        examples: How many changes to try.
+        seed: The first seed; change number n has `seed + n`.
+        seconds: The longest that a single example may take: a loop that does not end is a failure.
+        tolerate: Further exceptions that `use` may end with, after the restore. Keep it empty.
+
+    Raises:
+        AssertionError: with the seed and the change, if the process dies by a signal, hangs, or
+            raises anything but StateError.
     """
     use(blob)
     number = 0
@@ -97,7 +104,22 @@ def _run_child(
     seconds: float,
     tolerate: tuple[type[Exception], ...],
 ) -> tuple[int, str | None]:
-    """Try examples in a forked child. The number of the example reached, and what went wrong."""
+    """Try examples in a forked child.
+
+    The child writes the number of each example to a pipe before it tries it, so the parent knows
+    which one killed it.
+
+    Args:
+        blob: The good snapshot.
+        use: What to do with a changed one.
+        numbers: The examples to try.
+        seed: Seed of example 0.
+        seconds: Longest time without a sign of life.
+        tolerate: Exceptions that are no failure, besides StateError.
+
+    Returns:
+        The number of the example reached, and what went wrong; None if all went well.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -123,6 +145,7 @@ def _run_child(
         ready, _, _ = select.select([read], [], [], max(0.0, limit - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
+            # The example is stuck; the child must not outlive the test.
             failure = f"did not end within {seconds:g} s"
             break
         part = os.read(read, 65536)
@@ -146,6 +169,10 @@ def _run_child(
 
 
 def _change(blob: bytes, rng: Random) -> tuple[bytes, str]:
+    """Make one change: most often to an array or a table, sometimes to the header.
+
+    A buffer may be a snapshot itself (a page); then the change is most often made inside one.
+    """
     try:
         header, views = snapshot.unpack(blob)
     except StateError:  # an earlier change cut it
@@ -175,7 +202,7 @@ def _change(blob: bytes, rng: Random) -> tuple[bytes, str]:
 
 
 def _places(header: Any) -> Iterator[tuple[str, str, int, str]]:
-    """The arrays and tables of a snapshot: kind, name, number of the buffer, dtype."""
+    """Yield the arrays and tables of a snapshot: kind, name, number of the buffer, dtype."""
     number = 0
     stages = header.get("stages")
     for stage in stages if isinstance(stages, list) else ():
@@ -192,6 +219,7 @@ def _places(header: Any) -> Iterator[tuple[str, str, int, str]]:
 
 
 def _change_array(buffer: bytes, dtype: str, rng: Random) -> tuple[bytes, str]:
+    """Change values of an array, but not its length."""
     try:
         array = np.frombuffer(buffer, dtype).copy()
     except (TypeError, ValueError):
@@ -217,6 +245,7 @@ def _change_array(buffer: bytes, dtype: str, rng: Random) -> tuple[bytes, str]:
 
 
 def _number(dtype: np.dtype[Any], rng: Random) -> Any:
+    """Return a value of a type that code may fail on."""
     if dtype.kind == "f":
         return dtype.type(rng.choice((0.0, -1.0, 1e300, float("nan"), float("inf"))))
     if dtype.kind == "b":
@@ -226,6 +255,7 @@ def _number(dtype: np.dtype[Any], rng: Random) -> Any:
 
 
 def _change_table(buffer: bytes, rng: Random) -> tuple[bytes, str]:
+    """Change a table: a value, rows, nulls, a column, its type, or a byte of its encoding."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
             rows = reader.read_next_batch()
@@ -260,6 +290,7 @@ def _change_table(buffer: bytes, rng: Random) -> tuple[bytes, str]:
 
 
 def _change_values(column: pa.Array, rng: Random) -> pa.Array:
+    """Change one value of a column within its type."""
     values = column.to_pylist()
     at = rng.randrange(len(values))
     kind = column.type
@@ -280,7 +311,16 @@ def _change_values(column: pa.Array, rng: Random) -> pa.Array:
 
 
 def _change_json(value: Any, rng: Random, path: str = "") -> tuple[Any, str]:
-    """One place of a JSON value changed to something it should not be."""
+    """Change one place of a JSON value to something it should not be.
+
+    Args:
+        value: The header, or a part of it.
+        rng: Decides where and how.
+        path: Where `value` stands, for the description.
+
+    Returns:
+        The changed value, and what was changed.
+    """
     deeper = isinstance(value, (dict, list)) and len(value) > 0
     if deeper and rng.random() < 0.9:
         if isinstance(value, dict):

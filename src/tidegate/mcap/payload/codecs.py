@@ -1,4 +1,8 @@
-"""Which codec reads the payloads of a channel."""
+"""Choose the codec that reads the payloads of a channel.
+
+Codecs are imported on first use: rosbags is an optional package, protobuf is slow to import, and
+most recordings need one of them at most.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,52 @@ __all__ = ["Codec", "codec_of"]
 
 
 class Codec(Protocol):
-    """Reads the payloads that belong to one schema."""
+    """Reads the payloads that belong to one schema. A new encoding is one class of this shape.
+
+    A codec is made once per channel and then called with many batches. It never raises for a bad
+    payload: that is a reason in the result of `columns`.
+    """
 
     def type_of(self, path: Path) -> pa.DataType | None:
-        """The type of a field; None if there is no such field, null if the schema does not say."""
+        """Return the type of a field. Called before the first message is read, and for every batch.
+
+        Args:
+            path: Names from the message down to the field; empty for the whole message.
+
+        Returns:
+            None if there is no such field; the null type if the schema does not tell its type.
+        """
 
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
-        """A column per field, and a reason for every row that cannot be decoded."""
+        """Decode some fields of payloads. Called with fields that `type_of` knows.
+
+        Args:
+            payloads: Binary array without nulls.
+            wanted: Path and column type of each field.
+
+        Returns:
+            One column per field, and for every row that cannot be decoded the reason. What such a
+            row holds in the columns does not matter: the caller sets it to null.
+        """
 
 
 ENCODINGS = ("cdr", "ros1", "protobuf", "json")
+"""Message encodings that can be decoded, as channels name them."""
 
 
 def codec_of(channel: Channel, schema: Schema | None) -> Codec:
-    """The codec of a channel; NotDecodableError says why there is none."""
+    """Make the codec of a channel.
+
+    Args:
+        channel: Its encoding decides which codec.
+        schema: The definition of its payloads; only JSON can do without.
+
+    Raises:
+        NotDecodableError: the encoding is unknown, or the schema is missing or cannot be read.
+        ConfigError: ROS payloads need the package rosbags, which is not installed.
+    """
     if channel.encoding == "json":
         from tidegate.mcap.payload.json_text import JsonCodec
 

@@ -1,4 +1,9 @@
-"""The payloads of many channels as columns: a codec per schema, made once; what fails says why."""
+"""Decode the payloads of many channels into columns: one codec per channel, made once.
+
+A batch holds messages of several channels in file order. The rows are grouped by channel, each
+group is decoded by its codec, and the results are put back into the order of the batch. A channel
+that has no codec is remembered with the reason, which then stands in every row of it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,20 @@ class PayloadDecoder:
     """Reads chosen fields. A field that a channel's schema does not have is null there."""
 
     fields: tuple[Field, ...]
+    """The fields, each with its type (see `resolve_fields`)."""
     channels: Channels
+    """Definitions of the file; may grow between calls."""
     _codecs: dict[int, Codec | str] = field(default_factory=dict)
+    """By channel id: its codec, or the reason why it has none."""
 
     def add_to(self, columns: dict[str, pa.Array], channel: np.ndarray) -> None:
-        """Add the fields to the columns of some messages, and what went wrong to `error`."""
+        """Add the fields to the columns of some messages, in place.
+
+        Args:
+            columns: Must have `data` (the payloads) and `error`. Rows with an error are not
+                decoded; for those that fail here, `error` gets the reason.
+            channel: The channel id of each row.
+        """
         skip = ~np.asarray(columns["error"].is_null())
         made, reasons = self.columns(columns["data"], channel, skip)
         for each, column in zip(self.fields, made, strict=True):
@@ -38,8 +52,17 @@ class PayloadDecoder:
     def columns(
         self, payloads: pa.Array, channel: np.ndarray, skip: np.ndarray
     ) -> tuple[list[pa.Array], dict[int, str]]:
-        """A column per field, and the reasons of rows that could not be decoded: these are null in
-        every column. Rows in `skip` are left alone: something else is wrong with them."""
+        """Decode the fields of some payloads.
+
+        Args:
+            payloads: Binary array.
+            channel: The channel id of each payload. Ids of rows that are not skipped must be known.
+            skip: Per row: True to leave it alone, because something else is wrong with it.
+
+        Returns:
+            One column per field, and the reasons of rows that could not be decoded. These rows and
+            the skipped ones are null in every column.
+        """
         count = len(payloads)
         parts: list[tuple[np.ndarray, list[pa.Array]]] = []
         reasons: dict[int, str] = {}
@@ -56,6 +79,7 @@ class PayloadDecoder:
             return parts[0][1], reasons
         if not parts:
             return self._nulls(0), reasons
+        # The inverse of the order in which the groups follow each other.
         back = pa.array(np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable"))
         joined = [
             pa.concat_arrays([made[place] for _, made in parts]).take(back)
@@ -64,9 +88,11 @@ class PayloadDecoder:
         return joined, reasons
 
     def _nulls(self, count: int) -> list[pa.Array]:
+        """One column of nulls per field."""
         return [pa.nulls(count, each.type) for each in self.fields]
 
     def _codec(self, number: int) -> Codec | str:
+        """Make the codec of a channel, or return the reason why there is none."""
         channel = self.channels.by_id[number]
         try:
             return codec_of(channel, self.channels.schemas.get(channel.schema_id))
@@ -74,6 +100,7 @@ class PayloadDecoder:
             return str(error)
 
     def _channel(self, number: int, payloads: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """Decode the payloads of one channel; the result is that of `columns`."""
         count = len(payloads)
         if number not in self._codecs:
             self._codecs[number] = self._codec(number)
@@ -94,6 +121,6 @@ class PayloadDecoder:
 
 
 def _only(column: pa.Array, good: np.ndarray) -> pa.Array:
-    """The column with nulls in all rows that are not good."""
+    """Return the column with nulls in all rows that are not good."""
     places = np.arange(len(column))
     return column.take(pa.array(places, mask=~good))

@@ -25,36 +25,58 @@ from tidegate.mcap.payload.values import NotDecodableError
 __all__ = ["Field", "parse_fields", "resolve_fields"]
 
 WHOLE = "*"
+"""How a user writes the whole message."""
 WHOLE_NAME = "decoded"
+"""The column of the whole message, unless `as` gives another name."""
 
 _TYPES = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "bigint": pa.int64(),
     "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(),
 }  # fmt: skip
+"""Types as Spark SQL names them. There are no unsigned ones, as in Spark."""
 
 _PATTERN = re.compile(
     r"(?P<path>\S+?)(?:\s+(?!as\b)(?P<type>[\w<>]+))?(?:\s+as\s+(?P<name>\w+))?", re.IGNORECASE
 )
+"""A path, then maybe a type, then maybe `as` and a name. The type may not be the word `as` itself.
+"""
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field that becomes a column. `path` is empty for the whole message."""
+    """A field of the payload that becomes a column."""
 
     path: tuple[str, ...]
+    """Names from the message down to the field; empty for the whole message."""
     name: str
+    """Name of the column."""
     type: pa.DataType | None = None
+    """Type of the column; None until `resolve_fields` has found it."""
 
     @property
     def text(self) -> str:
+        """The path as a user writes it: names joined by dots, or `*`."""
         return ".".join(self.path) or WHOLE
 
 
 def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """Fields as a user writes them: between commas, or one by one.
+    """Parse fields as a user writes them.
 
-    >>> [(f.text, f.name, str(f.type)) for f in parse_fields("header.stamp, v float as speed, *")]
-    [('header.stamp', 'header_stamp', 'None'), ('v', 'speed', 'float'), ('*', 'decoded', 'string')]
+    Args:
+        wanted: One text with commas between fields, or one text per field; None for no fields.
+
+    Returns:
+        The fields, in this order. `type` is None where the user gave none.
+
+    Raises:
+        ConfigError: a field is malformed, its type is unknown, two columns have the same name, or
+            there is no field at all.
+
+    Example:
+        >>> [(f.text, f.name, str(f.type)) for f in parse_fields("stamp, v float as speed, *")]
+        [('stamp', 'stamp', 'None'), ('v', 'speed', 'float'), ('*', 'decoded', 'string')]
+        >>> parse_fields("header.stamp")[0].name
+        'header_stamp'
     """
     if wanted is None:
         return ()
@@ -70,6 +92,7 @@ def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
 
 
 def _parse_field(text: str) -> Field:
+    """Parse one field, without the spaces around it."""
     match = _PATTERN.fullmatch(text)
     path = match["path"].split(".") if match else []
     if match is None or not all(path):
@@ -83,6 +106,7 @@ def _parse_field(text: str) -> Field:
 
 
 def _parse_type(name: str) -> pa.DataType:
+    """Return the type of a name such as `double` or `array<double>`, in lower case."""
     inside = name.removeprefix("array<").removesuffix(">")
     if inside != name and inside in _TYPES and name == f"array<{inside}>":
         return pa.list_(_TYPES[inside])
@@ -95,9 +119,18 @@ def _parse_type(name: str) -> pa.DataType:
 def resolve_fields(
     fields: Sequence[Field], recordings: Iterable[Channels], topics: Sequence[str] | None = None
 ) -> tuple[Field, ...]:
-    """The fields with a type each: as told, or from the first recording that has them.
+    """Give every field a type: the one the user gave, or that of the first recording that has it.
 
-    Recordings are looked at one by one and only for as long as a type is missing.
+    Recordings are opened one by one, and only while a type is missing.
+
+    Args:
+        fields: Fields as `parse_fields` returns them.
+        recordings: Definitions of each recording; may be a generator that opens files on the way.
+        topics: Consider only channels of these topics; None for all.
+
+    Raises:
+        ConfigError: no recording has a field, its schema does not tell the type, or the type
+            differs between topics of a recording in a way that no column can hold.
     """
     found: dict[str, pa.DataType] = {}
     reasons: dict[str, None] = {}
@@ -125,7 +158,18 @@ def resolve_fields(
 def _type_in(
     field: Field, channels: Channels, topics: Sequence[str] | None, reasons: dict[str, None]
 ) -> pa.DataType | None:
-    """The type of a field over all channels of a recording; null if only untyped ones have it."""
+    """Return the type of a field over all channels of a recording.
+
+    Args:
+        field: The field.
+        channels: Definitions of the recording.
+        topics: Consider only these; None for all.
+        reasons: Extended by why channels cannot be decoded, for the error message. Used as an
+            ordered set.
+
+    Returns:
+        None if no channel has the field; null if only schemas without types may have it.
+    """
     found: pa.DataType | None = None
     for channel in channels.by_id.values():
         if topics is not None and channel.topic not in topics:
@@ -141,6 +185,11 @@ def _type_in(
 
 
 def _wider(one: pa.DataType, other: pa.DataType, field: Field) -> pa.DataType:
+    """Return a type that holds the values of both: int64 for integers, float64 for other numbers.
+
+    Raises:
+        ConfigError: the types differ and one of them is not a number.
+    """
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):

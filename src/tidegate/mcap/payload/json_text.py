@@ -1,5 +1,9 @@
-"""JSON payloads. A JSON Schema, where there is one, says the types of fields; values are taken as
-they are, and one that does not fit its column gets a reason."""
+"""JSON payloads.
+
+A JSON Schema, where there is one, gives the types of fields. Values are taken as they are; one that
+does not fit the type of its column gets a reason. Without a schema every field may exist, and the
+user gives its type.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,16 @@ _TYPES = {
     "number": pa.float64(), "integer": pa.int64(), "string": pa.string(), "boolean": pa.bool_(),
     "object": pa.string(),
 }  # fmt: skip
+"""Column types by JSON Schema type; an object becomes its JSON text."""
 
 
 class JsonCodec:
-    """Payloads of encoding `json`."""
+    """Payloads of encoding `json`.
+
+    Args:
+        schema: With the encoding `jsonschema`, its `properties` give the types of fields. One of
+            another encoding, or one that is not JSON, is ignored.
+    """
 
     def __init__(self, schema: Schema | None) -> None:
         self.schema: Any = {}
@@ -32,6 +42,8 @@ class JsonCodec:
                 self.schema = {}  # the payloads themselves say what they hold
 
     def type_of(self, path: Path) -> pa.DataType | None:
+        """Return the type of a field; null if the schema does not tell. Never None: JSON may hold
+        more."""
         if not path:
             return pa.string()
         at = self.schema
@@ -43,6 +55,11 @@ class JsonCodec:
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Parse every payload and take the fields. See `Codec.columns`.
+
+        A field that is missing is null. A payload that is not JSON, or has a number or text where
+        the path goes on, gets a reason.
+        """
         found: list[list[Any]] = [[] for _ in wanted]
         reasons: dict[int, str] = {}
         for row, payload in enumerate(payloads.to_pylist()):
@@ -65,7 +82,11 @@ class JsonCodec:
 
 
 def _type_from_json_schema(told: Any) -> pa.DataType:
-    """The type that a JSON Schema tells; null if it tells none."""
+    """Return the column type for a part of a JSON Schema; null if it tells none.
+
+    Of a list of types, the first that is not "null" counts. An array of plain values is a list; an
+    array of anything else is JSON text.
+    """
     if not isinstance(told, dict):
         return pa.null()
     name = told.get("type")

@@ -1,7 +1,11 @@
-"""Protobuf payloads, by the descriptors that their schema carries.
+"""Protobuf payloads, decoded with the descriptors that their schema carries.
 
-A timestamp or a duration is a number of nanoseconds; an enum is its name. What is not set is null
-where protobuf keeps that apart from zero.
+A timestamp or a duration is a number of nanoseconds when it is a column; an enum is its name. A
+field that is not set is null where protobuf can tell that from zero. Messages, and lists and maps
+of them, become JSON text.
+
+Parsing is done by Google's library, which checks all lengths; descriptors go into a pool of their
+own, so that definitions of two recordings cannot collide.
 """
 
 from __future__ import annotations
@@ -21,16 +25,26 @@ from tidegate.mcap.records import Schema
 __all__ = ["ProtobufCodec"]
 
 _TIMES = ("google.protobuf.Timestamp", "google.protobuf.Duration")
+"""Messages that become nanoseconds: both have `seconds` and `nanos`."""
 
 _TYPES = {
     "CPPTYPE_INT32": pa.int32(), "CPPTYPE_UINT32": pa.int64(), "CPPTYPE_INT64": pa.int64(),
     "CPPTYPE_UINT64": pa.int64(), "CPPTYPE_FLOAT": pa.float32(), "CPPTYPE_DOUBLE": pa.float64(),
     "CPPTYPE_BOOL": pa.bool_(), "CPPTYPE_ENUM": pa.string(), "CPPTYPE_STRING": pa.string(),
 }  # fmt: skip
+"""Column types by protobuf's C++ type. Unsigned numbers get a type with room for them; a uint64
+beyond 2**63 - 1 does not fit and gets a reason."""
 
 
 class ProtobufCodec:
-    """Payloads of encoding `protobuf`."""
+    """Payloads of encoding `protobuf`.
+
+    Args:
+        schema: Its data is a FileDescriptorSet, its name the full name of the message type.
+
+    Raises:
+        NotDecodableError: the descriptors cannot be parsed, or lack the message or a file it needs.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.name = schema.name
@@ -46,6 +60,7 @@ class ProtobufCodec:
             raise NotDecodableError(f"the protobuf schema {schema.name}: {said}") from error
 
     def type_of(self, path: Path) -> pa.DataType | None:
+        """Return the type of a field; None if there is none. See `Codec.type_of`."""
         found = self._field(path)
         if found is None:
             return None if path else pa.string()
@@ -55,6 +70,7 @@ class ProtobufCodec:
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Parse every payload and take the fields. See `Codec.columns`."""
         found: list[list[Any]] = [[] for _ in wanted]
         steps = [self._steps(path) for path, _ in wanted]
         reasons: dict[int, str] = {}
@@ -75,11 +91,16 @@ class ProtobufCodec:
         return made, reasons
 
     def _field(self, path: Path) -> Any:
+        """Return the descriptor of the field at a path; None for the whole message or an unknown
+        path."""
         steps = self._steps(path)
         return steps[-1] if steps else None
 
     def _steps(self, path: Path) -> list[Any]:
-        """The fields along a path; none if it leads nowhere."""
+        """Return the descriptors along a path; an empty list if it leads nowhere.
+
+        A path cannot go on below a repeated field: there would be many values.
+        """
         at, steps = self.descriptor, []
         for name in path:
             found = None if at is None else at.fields_by_name.get(name)
@@ -91,7 +112,7 @@ class ProtobufCodec:
 
 
 def _add(pool: Any, files: dict[str, Any], name: str) -> None:
-    """A file after those it needs."""
+    """Add a file to the pool, after the files it depends on. `files` loses what is added."""
     file = files.pop(name, None)
     if file is not None:
         for needed in file.dependency:
@@ -100,15 +121,18 @@ def _add(pool: Any, files: dict[str, Any], name: str) -> None:
 
 
 def _repeated(field: Any) -> bool:
+    """Tell whether a field is a list or a map. New versions of protobuf have no `label`."""
     told = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED) if told is None else bool(told)
 
 
 def _is_message(field: Any) -> bool:
+    """Tell whether the values of a field are messages."""
     return field.message_type is not None
 
 
 def _kind(field: Any) -> pa.DataType:
+    """Return the column type of a single value of a field."""
     if _is_message(field):
         plain_time = field.message_type.full_name in _TIMES and not _repeated(field)
         return pa.int64() if plain_time else pa.string()
@@ -118,6 +142,7 @@ def _kind(field: Any) -> pa.DataType:
 
 
 def _value(message: Any, fields: Sequence[Any]) -> Any:
+    """Return the value at the end of a path of descriptors; None if it is not set."""
     if not fields:
         return json_text(_plain_message(message))
     for field in fields:
@@ -131,6 +156,7 @@ def _value(message: Any, fields: Sequence[Any]) -> Any:
 
 
 def _plain_message(message: Any) -> dict[str, Any]:
+    """Convert a message to a dict of plain values, without the fields that are not set."""
     return {
         field.name: _plain_value(field, getattr(message, field.name))
         for field in message.DESCRIPTOR.fields
@@ -139,6 +165,7 @@ def _plain_message(message: Any) -> dict[str, Any]:
 
 
 def _plain_value(field: Any, value: Any) -> Any:
+    """Convert the value of a field: lists to lists, maps to dicts with keys as text."""
     if not _repeated(field):
         return _plain_one(field, value)
     inside = field.message_type
@@ -149,6 +176,7 @@ def _plain_value(field: Any, value: Any) -> Any:
 
 
 def _plain_one(field: Any, value: Any) -> Any:
+    """Convert one value: a message to a dict, an enum to its name (its number if it has none)."""
     if _is_message(field):
         return _plain_message(value)
     if field.enum_type is not None:

@@ -1,10 +1,14 @@
 """ROS definitions as plain messages, and the program that a kernel runs over their payloads.
 
 `rosbags` parses the text of a definition, and only that. Its own decoders are Python source made
-from the definition and executed; a definition comes out of a file that nobody vouches for.
+from the definition and executed; a definition comes out of a file that cannot be trusted.
 
-A program is a list of steps: skip so many bytes, a string, a sequence of plain values, a loop. The
-kernel follows it through every payload, checks every length, and notes where the wanted fields are.
+A program is a list of steps: skip a fixed number of bytes, a string, a sequence of plain values, a
+loop. The kernel (ros_walk.py) follows it through every payload, checks every length, and notes the
+offset and size of the wanted fields.
+
+Definitions are hostile input, too. Limits on their text, on the number of steps and on the size of
+a field keep a small file from taking all memory; recursion is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ __all__ = ["FIXED", "LOOP", "LOOP_END", "SEQUENCE", "SIZES", "TEXT", "TIMES", "P
            "RosMessage", "WalkProgram", "compile_program", "message_of"]  # fmt: skip
 
 FIXED, TEXT, SEQUENCE, LOOP, LOOP_END = range(5)
+"""Kinds of steps. The kernel writes them as literals, so the numbers must not change."""
 
 SIZES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4,
@@ -33,38 +38,46 @@ SIZES = {
 """Bytes of the plain types; all but `string` that are not here cannot be read."""
 
 TIMES = ("builtin_interfaces/msg/Time", "builtin_interfaces/msg/Duration")
+"""Messages that become a number of nanoseconds: seconds and nanoseconds, 4 bytes each."""
 
 MOST_STEPS = 20_000
-"""A real message has some hundred. One whose definition unfolds to more is a trap for memory."""
+"""Limit of steps per program. A real message has some hundred; a definition that unfolds to more is
+meant to exhaust memory."""
 
 MOST_BYTES = 2**31 - 1
 """Of one field of fixed size: no payload is larger, and sums stay far from the end of int64."""
 
 MOST_TEXT = 1 << 20
-"""Bytes of a definition: the largest known have some ten thousand, and parsing is slow."""
+"""Limit of a definition, in bytes. The largest known ones have some ten thousand, and parsing is
+slow: without the limit, opening a file could take minutes."""
 
 _SEPARATOR = "=" * 80
+"""The line between definitions, as `rosbags` expects it; files have lines of other lengths."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A field of a message. `count`: None for one value, 0 for a sequence, else a fixed array."""
+    """A field of a message."""
 
     name: str
     base: str | None
+    """Plain type, a key of `SIZES` or `string`; None if the field is a message."""
     message: RosMessage | None
+    """The message type; None if the field is plain."""
     count: int | None
+    """None for one value, 0 for a sequence of any length, else the length of a fixed array."""
 
 
 @dataclass(frozen=True)
 class RosMessage:
-    """The fields of a message, in their order."""
+    """The fields of a message, in the order in which they are serialized."""
 
     name: str
     parts: tuple[Part, ...]
 
     def find(self, path: Path) -> Part | None:
-        """The field at a path that leads through single messages only."""
+        """Return the field at a path that leads through single messages only; None if there is
+        none."""
         at: RosMessage | None = self
         found: Part | None = None
         for name in path:
@@ -77,7 +90,15 @@ class RosMessage:
 
 
 def message_of(schema: Schema) -> RosMessage:
-    """What a schema record defines; NotDecodableError if that cannot be read."""
+    """Parse the definition in a schema record, with all messages that it uses.
+
+    Args:
+        schema: Of encoding `ros1msg`, `ros2msg` or `ros2idl`.
+
+    Raises:
+        NotDecodableError: the definition is too large, cannot be parsed, lacks a message it uses,
+            contains itself, or uses a type that cannot be read.
+    """
     if len(schema.data) > MOST_TEXT or (schema.encoding == "ros2idl" and b"<<" in schema.data):
         # The second: rosbags works out constants, and 1 << 10**12 would take all memory.
         raise NotDecodableError(f"the definition of {schema.name}: too large, or with shifts in it")
@@ -101,17 +122,28 @@ def message_of(schema: Schema) -> RosMessage:
 
 
 def _full(name: str) -> str:
+    """Return a type name in the form `package/msg/Name`; ROS 1 leaves out `msg`."""
     parts = name.split("/")
     return f"{parts[0]}/msg/{parts[1]}" if len(parts) == 2 else name
 
 
 @dataclass
 class _Builder:
+    """Builds messages from what `rosbags` has parsed, each once."""
+
     types: dict[str, Any]
-    """As `rosbags` has them: per name the constants and the fields, each with its description."""
+    """Definitions by name, as `rosbags` has them: the constants, and the fields with their
+    descriptions."""
     made: dict[str, RosMessage] = field(default_factory=dict)
+    """Messages that are finished, by name."""
 
     def build(self, name: str, inside: tuple[str, ...]) -> RosMessage:
+        """Return the message of a name.
+
+        Args:
+            name: Full name, `package/msg/Name`.
+            inside: Names of the messages around it, to detect one that contains itself.
+        """
         if name in self.made:
             return self.made[name]
         if name not in self.types:
@@ -123,6 +155,7 @@ class _Builder:
         return self.made[name]
 
     def _part(self, name: str, desc: tuple[Any, Any], inside: tuple[str, ...]) -> Part:
+        """Make one field from its description."""
         count: int | None = None
         kind, of = desc
         if kind in (Nodetype.ARRAY, Nodetype.SEQUENCE):
@@ -131,6 +164,8 @@ class _Builder:
             kind, of = inner
         if kind == Nodetype.NAME:
             message = self.build(str(of), inside)
+            # In ROS 1 such an element has no bytes, so the payload's length would not bound the
+            # loop.
             if count is not None and not message.parts:
                 raise NotDecodableError(f"{name} is an array of messages without fields")
             return Part(name, None, message, count)
@@ -142,19 +177,35 @@ class _Builder:
 
 @dataclass
 class WalkProgram:
-    """Steps (what, alignment, size or jump, slot), and the field that each is about."""
+    """Steps for the kernel, and the field that each is about."""
 
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(kind, alignment, size, slot) of each step; slot -1: not wanted. In `LOOP` the second is the
+    fixed count (0: read it from the payload) and the third the step behind the loop; in `LOOP_END`
+    the third is the first step of the loop."""
     names: list[str] = field(default_factory=list)
+    """The name of the field of each step, for error messages."""
     depth: int = 0
+    """Levels of nested loops, plus one: the size of the kernel's stack."""
 
     @property
     def array(self) -> np.ndarray:
+        """The steps as the kernel takes them: int64, four columns."""
         return np.array(self.steps, np.int64).reshape(-1, 4)
 
 
 def compile_program(message: RosMessage, wanted: Sequence[Path], *, cdr: bool) -> WalkProgram:
-    """The program that finds the fields `wanted`: the slot of each is its place in there."""
+    """Compile the program that finds some fields of a message.
+
+    Args:
+        message: The message type.
+        wanted: Paths of plain fields, texts, arrays of plain values and times, none inside a
+            sequence of messages. The slot of each is its index here.
+        cdr: True for ROS 2, where values are aligned to their size; False for ROS 1.
+
+    Raises:
+        NotDecodableError: more than `MOST_STEPS` steps, or a field of more than `MOST_BYTES`.
+    """
     program = WalkProgram()
     slots = {path: slot for slot, path in enumerate(wanted)}
     _compile(program, message, (), slots, cdr, 1)
@@ -172,6 +223,16 @@ def _compile(
     cdr: bool,
     depth: int,
 ) -> None:
+    """Append the steps of a message.
+
+    Args:
+        program: Extended.
+        message: The message type.
+        at: Path of the message; empty at the top.
+        slots: Slot by path of the wanted fields.
+        cdr: Whether values are aligned.
+        depth: Levels of loops around it, plus one.
+    """
     program.depth = max(program.depth, depth)
     for part in message.parts:
         path = (*at, part.name)
@@ -201,7 +262,10 @@ def _compile(
 
 
 def _loop(program: WalkProgram, part: Part, path: Path, cdr: bool, depth: int) -> None:
-    """The steps of an element, as often as there are elements. Nothing in it can be wanted."""
+    """Append a loop over the elements of an array of strings or messages.
+
+    Nothing inside a loop can be wanted, because it would have many values per message.
+    """
     name = ".".join(path)
     start = len(program.steps)
     _step(program, (LOOP, part.count or 0, 0, -1), name)
@@ -215,6 +279,11 @@ def _loop(program: WalkProgram, part: Part, path: Path, cdr: bool, depth: int) -
 
 
 def _step(program: WalkProgram, step: tuple[int, int, int, int], name: str) -> None:
+    """Append a step, or merge it with the one before.
+
+    Raises:
+        NotDecodableError: the program would have more than `MOST_STEPS` steps.
+    """
     if program.steps and _mergeable(program.steps[-1], step):
         _, align, size, slot = program.steps[-1]
         program.steps[-1] = (FIXED, align, size + step[2], slot)
@@ -227,7 +296,11 @@ def _step(program: WalkProgram, step: tuple[int, int, int, int], name: str) -> N
 
 
 def _mergeable(one: tuple[int, int, int, int], next_one: tuple[int, int, int, int]) -> bool:
-    """Neighbours of one alignment that nobody wants are skipped at once."""
+    """Tell whether two neighbouring steps can be skipped at once: fixed, not wanted, equally
+    aligned.
+
+    The size of the first must be a multiple of the alignment, or there would be a gap between them.
+    """
     if not (one[0] == next_one[0] == FIXED and one[3] == next_one[3] == -1):
         return False
     together = one[1] == next_one[1] and one[2] % one[1] == 0

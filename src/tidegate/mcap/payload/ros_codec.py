@@ -1,5 +1,15 @@
-"""ROS 1 and ROS 2 payloads: plain fields, texts, arrays and times by the kernel; whole messages and
-whatever else value by value, once the kernel has found that a payload is sound."""
+"""ROS 1 and ROS 2 payloads.
+
+Two ways lead to a column:
+
+- fast: plain fields, texts, arrays of plain values and times. A kernel finds them in all payloads,
+  another copies them; no Python per message.
+- slow: whole messages and arrays of messages or texts, as JSON text. `_Reader` reads value by
+  value.
+
+The kernel walks over every payload in both cases and finds out whether it is sound. `_Reader` runs
+only over sound payloads and so needs no checks of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +33,7 @@ __all__ = ["RosCodec"]
 _NUMPY = {"bool": "u1", "byte": "u1", "char": "u1", "int8": "i1", "uint8": "u1", "int16": "i2",
           "uint16": "u2", "int32": "i4", "uint32": "u4", "int64": "i8", "uint64": "u8",
           "float32": "f4", "float64": "f8"}  # fmt: skip
+"""numpy types of the plain ROS types, without byte order. `byte` and `char` are unsigned."""
 
 _COLUMN = {"bool": pa.bool_(), "uint32": pa.int64(), "int64": pa.int64(), "uint64": pa.int64(),
            "float32": pa.float32(), "float64": pa.float64(), "string": pa.string()}  # fmt: skip
@@ -33,7 +44,15 @@ _BYTES = ("byte", "char", "uint8", "int8")
 
 
 class RosCodec:
-    """Payloads of encoding `cdr` (ROS 2) and `ros1`."""
+    """Payloads of encoding `cdr` (ROS 2) and `ros1`.
+
+    Args:
+        schema: The definition of the message.
+        cdr: True for ROS 2's CDR, False for ROS 1's serialization.
+
+    Raises:
+        NotDecodableError: the definition cannot be read, or is too large to follow.
+    """
 
     def __init__(self, schema: Schema, *, cdr: bool) -> None:
         self.cdr = cdr
@@ -42,6 +61,10 @@ class RosCodec:
         self._program(())  # a definition that cannot be followed is refused here
 
     def type_of(self, path: Path) -> pa.DataType | None:
+        """Return the type of a field; None if there is none. See `Codec.type_of`.
+
+        Times are int64 nanoseconds, other messages JSON text, arrays of single bytes binary.
+        """
         if not path:
             return pa.string()
         part = self.message.find(path)
@@ -57,6 +80,7 @@ class RosCodec:
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Decode the fields, the fast ones by the kernel. See `Codec.columns`."""
         fast = tuple(path for path, _ in wanted if self._is_fast(path))
         walked = self._walk(payloads, fast)
         reasons = walked.reasons(self.message.name)
@@ -75,17 +99,20 @@ class RosCodec:
     # -- inside ---------------------------------------------------------------------------------
 
     def _is_fast(self, path: Path) -> bool:
+        """Tell whether the kernel can deliver a field."""
         part = self.message.find(path)
         if part is None or part.message is not None:
             return part is not None and _is_time(part)
         return part.base != "string" or part.count is None
 
     def _program(self, fast: tuple[Path, ...]) -> ros.WalkProgram:
+        """Return the program that finds these fields; compiled once per set of fields."""
         if fast not in self._programs:
             self._programs[fast] = ros.compile_program(self.message, fast, cdr=self.cdr)
         return self._programs[fast]
 
     def _walk(self, payloads: pa.Array, fast: tuple[Path, ...]) -> _Walked:
+        """Run the kernel: find the fields `fast` in every payload."""
         data, offsets = payload_bytes(payloads)
         program = self._program(fast)
         count = len(payloads)
@@ -94,17 +121,29 @@ class RosCodec:
         walk_payloads(data, offsets, program.array, program.depth, self.cdr, at, size, how, where)
         swap = np.zeros(count, bool)
         if self.cdr and len(data):
+            # The second byte of CDR is 0 for big endian. The minimum only keeps the index of an
+            # empty payload at the end inside the array; such a payload has failed already.
             swap = (how == 0) & (data[np.minimum(offsets[:-1] + 1, len(data) - 1)] == 0)
         size[how != 0] = 0
         return _Walked(data, at, size, how, where, swap, program)
 
     def _column(self, walked: _Walked, slot: int, path: Path, reasons: dict[int, str]) -> pa.Array:
+        """Make the column of a fast field.
+
+        Args:
+            walked: Result of the kernel.
+            slot: Slot of the field.
+            path: Path of the field.
+            reasons: Extended by rows with a uint64 that does not fit int64, or text that is not
+                UTF-8.
+        """
         part = self.message.find(path)
         assert part is not None
         good = walked.how == 0
         if part.message is not None:
             words = walked.numbers(slot, "u4", 8)[0].reshape(-1, 2).astype(np.int64)
             seconds, nanos = words[:, 0], words[:, 1]
+            # ROS 2 times and all durations are signed; a ROS 1 time is not.
             if self.cdr or part.message.name == ros.TIMES[1]:
                 seconds = np.where(seconds >= 2**31, seconds - 2**32, seconds)
                 nanos = np.where(nanos >= 2**31, nanos - 2**32, nanos)
@@ -129,7 +168,10 @@ class RosCodec:
         return pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), wide)
 
     def _values(self, payloads: pa.Array, reasons: dict[int, str]) -> list[Any]:
-        """Every sound payload as plain values; None for the others."""
+        """Return every sound payload as plain values; None for the others.
+
+        Text that is not UTF-8 adds to `reasons`.
+        """
         found: list[Any] = []
         for row, payload in enumerate(payloads):
             if row in reasons:
@@ -144,6 +186,10 @@ class RosCodec:
 
 
 def _is_time(part: ros.Part) -> bool:
+    """Tell whether a field is a single time or duration of two 4-byte numbers.
+
+    A file may define a message of that name with other fields; that is a message like any other.
+    """
     message = part.message
     if message is None or part.count is not None or message.name not in ros.TIMES:
         return False
@@ -152,6 +198,8 @@ def _is_time(part: ros.Part) -> bool:
 
 
 def _wide(base: str, numbers: np.ndarray) -> pa.Array:
+    """Convert numbers to the column type; there are no unsigned columns. uint64 wraps: the caller
+    reports."""
     kind = _COLUMN.get(base, pa.int32())
     if base == "bool":
         return pa.array(numbers != 0)
@@ -162,17 +210,29 @@ def _wide(base: str, numbers: np.ndarray) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Walked:
-    """Where the fields of payloads are, and how each payload ended."""
+    """Where the fields of payloads are, and how each payload ended. See `walk_payloads`."""
 
     data: np.ndarray
+    """Bytes of all payloads."""
     at: np.ndarray
+    """Per row and slot: offset of the field."""
     size: np.ndarray
+    """Per row and slot: bytes of the field; 0 in rows that failed."""
     how: np.ndarray
+    """Per row: 0, or a key of `REASONS`."""
     where: np.ndarray
+    """Per row: the step, or the bytes left over, that the reason is about."""
     swap: np.ndarray
+    """Per row: whether it is big endian."""
     program: ros.WalkProgram
+    """The program that was run; it has the names of its steps."""
 
     def reasons(self, name: str) -> dict[int, str]:
+        """Return the reason for every row that failed.
+
+        Args:
+            name: Name of the message type, for the text.
+        """
         found = {}
         for row in np.flatnonzero(self.how).tolist():
             how, where = int(self.how[row]), int(self.where[row])
@@ -182,19 +242,26 @@ class _Walked:
         return found
 
     def raw(self, slot: int, element: int, kind: pa.DataType) -> pa.Array:
-        """The bytes of a field; null where the payload is broken."""
+        """Return the bytes of a field as an array of type `kind`; null where the payload failed."""
         out, edges = self._bytes(slot, element, 0)
         buffers = [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(out)]
         made = pa.Array.from_buffers(kind, len(self.how), buffers)
         return pc.if_else(pa.array(self.how == 0), made, None) if self.how.any() else made
 
     def numbers(self, slot: int, kind: str, fixed: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of a field and where those of each row begin. With `fixed` bytes every row
-        has them, a broken one zeros."""
+        """Return the numbers of a field, and where those of each row start.
+
+        Args:
+            slot: Slot of the field.
+            kind: numpy type without byte order, such as `f8`.
+            fixed: 0 for arrays of any length. Else the bytes that every row has; then failed rows
+                have zeros, so that the result has a row for each.
+        """
         out, edges = self._bytes(slot, int(kind[1]), fixed)
         return out.view(f"<{kind}"), edges // int(kind[1])
 
     def _bytes(self, slot: int, element: int, fixed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copy the bytes of a field, little endian, and return them with the edges of the rows."""
         edges = np.zeros(len(self.how) + 1, np.int64)
         np.cumsum(self.size[:, slot], out=edges[1:])
         out = np.empty(int(edges[-1]), np.uint8)
@@ -207,7 +274,12 @@ class _Walked:
 
 
 class _Reader:
-    """Reads the values of a payload that the kernel has walked to its end: every length is good."""
+    """Reads the values of a payload that the kernel has found to be sound: every length is good.
+
+    Args:
+        payload: One payload.
+        cdr: True for ROS 2, False for ROS 1.
+    """
 
     def __init__(self, payload: bytes, cdr: bool) -> None:
         self.cdr = cdr
@@ -216,11 +288,13 @@ class _Reader:
         self.pos = 0
 
     def read(self, message: ros.RosMessage) -> dict[str, Any]:
+        """Read a message as a dict of plain values."""
         if self.cdr and not message.parts:
             self.pos += 1
         return {part.name: self._part(part) for part in message.parts}
 
     def _part(self, part: ros.Part) -> Any:
+        """Read a field: one value, a list, or bytes for arrays of single bytes."""
         if part.count is None:
             return self._one(part)
         many = part.count or self._count()
@@ -236,6 +310,7 @@ class _Reader:
         return (found != 0).tolist() if part.base == "bool" else found.tolist()
 
     def _one(self, part: ros.Part) -> Any:
+        """Read one value of a field's type."""
         if part.message is not None:
             return self.read(part.message)
         if part.base == "string":
@@ -250,12 +325,14 @@ class _Reader:
         return value
 
     def _count(self) -> int:
+        """Read the length of a sequence or string."""
         self._align(4)
         (value,) = struct.unpack_from(self.order + "I", self.buf, self.pos)
         self.pos += 4
         return int(value)
 
     def _align(self, size: int) -> None:
+        """Skip to a multiple of `size`; ROS 1 does not align."""
         if self.cdr:
             self.pos += -self.pos % size
 
@@ -263,3 +340,4 @@ class _Reader:
 _STRUCT = {"bool": "?", "byte": "B", "char": "B", "int8": "b", "uint8": "B", "int16": "h",
            "uint16": "H", "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q", "float32": "f",
            "float64": "d"}  # fmt: skip
+"""`struct` codes of the plain ROS types."""

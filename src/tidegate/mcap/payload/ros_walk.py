@@ -1,4 +1,9 @@
-"""The kernel that follows a program through payloads, and from places in bytes to columns."""
+"""Kernels for ROS payloads: one follows a program and finds fields, one copies them out.
+
+They run over bytes of files that cannot be trusted: every length is compared with what is left of
+the payload before it is used. `walk_payloads` stops at the first fault of a payload and goes on
+with the next payload.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ REASONS = {
     2: "the payload does not begin as plain CDR",
     3: "{left} bytes are left over",
 }
+"""Why a payload was refused, by the value in `how`; 0 is a good one."""
 
 
 @kernel
@@ -33,11 +39,23 @@ def walk_payloads(
     how: Ints,
     where: Ints,
 ) -> None:
-    """Run `program` over every payload. Per row and slot: where the field is and its bytes; per row
-    how it ended (0: well) and at which step, or with how many bytes left.
+    """Run `program` over every payload.
 
-    An element of a loop takes at least a byte, so a count that is larger than what is left is
-    refused, and no payload can keep the kernel for longer than its length.
+    An element of a loop takes at least one byte, so a count that is larger than the bytes left is
+    refused, and no payload can keep the kernel busy for longer than its length allows.
+
+    Args:
+        data: Bytes of all payloads.
+        offsets: Where each payload starts, and the end of the last.
+        program: Steps, as `WalkProgram.array`.
+        depth: `WalkProgram.depth`.
+        cdr: True for ROS 2 (4 bytes before the message give the byte order, values are aligned).
+        at: Filled per row and slot with the offset of the field in `data`.
+        size: Filled per row and slot with the bytes of the field, without the zero that ends a CDR
+            string.
+        how: Filled per row with 0, or a key of `REASONS`.
+        where: Filled per row with the step at which the payload ended (reason 1), or the bytes left
+            over (reason 3).
     """
     left = np.zeros(depth + 1, np.int64)
     for row in range(len(offsets) - 1):
@@ -73,6 +91,8 @@ def walk_payloads(
                 many = program[step, 1]
             else:
                 if cdr:
+                    # CDR aligns relative to the first byte behind its 4 bytes of head, not to the
+                    # file.
                     pos = base + ((pos - base + 3) & -4)
                 if pos + 4 > end:
                     how[row] = 1
@@ -106,6 +126,7 @@ def walk_payloads(
                     size[row, slot] = many - 1
             pos += many
             step += 1
+        # Writers of CDR may pad the end to a multiple of 4.
         if how[row] == 0 and end - pos > (3 if cdr else 0):
             how[row] = 3
             where[row] = end - pos
@@ -115,11 +136,21 @@ def walk_payloads(
 def gather(
     data: Bytes, at: Ints, edges: Ints, element: int, swap: npt.NDArray[np.bool_], out: Bytes
 ) -> None:
-    """Copy the bytes at `at` to where `edges` say, turning the elements of rows in `swap`."""
+    """Copy the bytes of one field of every row into one array.
+
+    Args:
+        data: Bytes of all payloads.
+        at: Per row: offset of the field in `data`.
+        edges: Where the bytes of each row start in `out`, and the end of the last.
+        element: Bytes of one value.
+        swap: Per row: whether its values are big endian and must be reversed.
+        out: Filled; must have `edges[-1]` bytes.
+    """
     for row in range(len(at)):
         place = at[row]
         for pos in range(edges[row], edges[row + 1]):
             inside = pos - edges[row]
             if swap[row]:
+                # Mirror the byte within its element.
                 inside += element - 1 - 2 * (inside % element)
             out[pos] = data[place + inside]

@@ -1,4 +1,11 @@
-"""Columns from plain values, and plain values as JSON text."""
+"""What all codecs share: paths, the error, columns from plain values, and plain values as JSON
+text.
+
+This module is at the bottom of the package: it imports no other module of it.
+
+Bad values are never exceptions here. A value that does not fit its column is null, and its row gets
+a reason in `reasons` (row number to text), unless an earlier one is there already.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +20,28 @@ import pyarrow as pa
 __all__ = ["NotDecodableError", "Path", "cast_column", "column", "follow", "json_text"]
 
 Path = tuple[str, ...]
+"""Names from the message down to a field; empty for the whole message."""
 
 
 class NotDecodableError(Exception):
-    """Payloads of a channel, or one of them, cannot be decoded. Becomes a reason in error rows."""
+    """A channel, or one payload, cannot be decoded. Becomes the reason in error rows."""
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON: bytes as base64, numbers that JSON does not have as protobuf writes them,
-    times and whatever else as text.
+    """Write a value as JSON text.
 
-    >>> json_text({"x": [1.5, float("nan")], "image": b"\\x00\\xff"})
-    '{"x": [1.5, "NaN"], "image": "AP8="}'
+    Bytes become base64; NaN and infinities become text, as protobuf writes them; times and all else
+    that JSON lacks become text.
+
+    Args:
+        value: Dicts, lists and plain values.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+
+    Example:
+        >>> json_text({"x": [1.5, float("nan")], "image": b"\\x00\\xff"})
+        '{"x": [1.5, "NaN"], "image": "AP8="}'
     """
     try:
         return json.dumps(value, default=_other, allow_nan=False, ensure_ascii=False)
@@ -33,10 +50,12 @@ def json_text(value: Any) -> str:
 
 
 def _other(value: object) -> str:
+    """Write a value that JSON has no form for: bytes as base64, anything else as text."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _finite(value: Any) -> Any:
+    """Return a copy in which NaN and infinities are text, as protobuf's JSON writes them."""
     if isinstance(value, dict):
         return {name: _finite(inside) for name, inside in value.items()}
     if isinstance(value, list):
@@ -47,7 +66,15 @@ def _finite(value: Any) -> Any:
 
 
 def follow(value: Any, path: Sequence[str]) -> Any:
-    """The value at a path: None where something on the way is not there."""
+    """Return the value at a path; None where something on the way is missing or null.
+
+    Raises:
+        NotDecodableError: something on the way is no dict and has no fields.
+
+    Example:
+        >>> follow({"pose": {"x": 1.5}}, ("pose", "x"))
+        1.5
+    """
     for done, name in enumerate(path):
         if value is None:
             return None
@@ -60,7 +87,16 @@ def follow(value: Any, path: Sequence[str]) -> Any:
 def column(
     values: Sequence[Any], kind: pa.DataType, reasons: dict[int, str], name: str
 ) -> pa.Array:
-    """Values as a column. What does not fit is null and gets a reason."""
+    """Make a column of plain values.
+
+    The whole column is tried first. Only if that fails, values are tried one by one.
+
+    Args:
+        values: One per row; None becomes null.
+        kind: Type of the column. For string, values that are not text become JSON text.
+        reasons: Extended by the rows whose value does not fit; these are null.
+        name: Name of the field, for the reasons.
+    """
     if pa.types.is_string(kind):
         values = [_text_or_json(value, row, reasons, name) for row, value in enumerate(values)]
     fits = _type_check(kind)
@@ -83,6 +119,7 @@ def column(
 
 
 def _text_or_json(value: Any, row: int, reasons: dict[int, str], name: str) -> str | None:
+    """Return text unchanged, any other value as JSON; None, with a reason, if nested too deeply."""
     if value is None or isinstance(value, str):
         return value
     try:
@@ -93,7 +130,10 @@ def _text_or_json(value: Any, row: int, reasons: dict[int, str], name: str) -> s
 
 
 def _type_check(kind: pa.DataType) -> Callable[[Any], bool]:
-    """Whether a value is of a type. pyarrow alone would cut 2.5 to 2, and take true for 1."""
+    """Return a function that tells whether a value belongs to a type.
+
+    pyarrow alone would cut 2.5 to 2, and take true for 1.
+    """
     if pa.types.is_list(kind):
         inside = _type_check(kind.value_type)
         return lambda v: v is None or (isinstance(v, list) and all(inside(each) for each in v))
@@ -110,7 +150,14 @@ def _type_check(kind: pa.DataType) -> Callable[[Any], bool]:
 
 
 def cast_column(found: pa.Array, kind: pa.DataType, reasons: dict[int, str], name: str) -> pa.Array:
-    """A column in another type. What does not fit is null and gets a reason."""
+    """Cast a column to another type.
+
+    Args:
+        found: The column.
+        kind: The type to cast to.
+        reasons: Extended by the rows whose value does not fit; these are null.
+        name: Name of the field, for the reasons.
+    """
     if found.type == kind:
         return found
     try:
@@ -129,6 +176,7 @@ def cast_column(found: pa.Array, kind: pa.DataType, reasons: dict[int, str], nam
 
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> str:
+    """The reason for a value that does not fit, with the first 80 characters of the value."""
     try:
         # In ASCII: what does not fit may be text that cannot be written as UTF-8.
         shown = ascii(value)[:80]
