@@ -31,7 +31,7 @@ from tidegate.deltas import (
     TieredMerge,
     VectorDelta,
 )
-from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.admission import DeltaAdmission, ParentLimits
 from tidegate.deltas.columns import Chains, DeltaRows, normalise
 from tidegate.deltas.kernels import merge_runs
 from tidegate.deltas.operations import DELTAS
@@ -121,7 +121,7 @@ def admitted(rows: pa.RecordBatch, dims: int) -> tuple[Chains, pa.RecordBatch, n
     words = rows.column("vector_id").dictionary_encode()
     vec = words.indices.to_numpy().astype(np.int64)
     empty = Chains.empty(dims, words.dictionary)
-    admission = Admission(empty, DeltaRows(rows), vec, ParentLimits(10**10, 1000))
+    admission = DeltaAdmission(empty, DeltaRows(rows), vec, ParentLimits(10**10, 1000))
     return admission.admit(empty)[0], rows, vec
 
 
@@ -153,7 +153,7 @@ def engine(rows: int = 1_000_000) -> None:
 
     def run_admit() -> None:
         empty = Chains.empty(dims, chains.ids)
-        Admission(empty, DeltaRows(batch), vec, ParentLimits(10**10, 1000)).admit(empty)
+        DeltaAdmission(empty, DeltaRows(batch), vec, ParentLimits(10**10, 1000)).admit(empty)
 
     out = np.zeros((len(chains), dims))
     flat_index = (chains.vec.repeat(wide), DeltaRows(chains.rows).arrays.indices)

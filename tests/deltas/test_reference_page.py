@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tidegate.deltas import Compact, Compactor, TieredMerge
-from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.kernels import DeltaVerdict
 from tidegate.deltas.operations import OPERATIONS
 from tidegate.deltas.strategies import STRATEGIES
 
@@ -24,9 +24,10 @@ def test_every_operation_strategy_and_setting_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "verdict", sorted(set(Verdict) - {Verdict.ACCEPTED, Verdict.WAITING, Verdict.OPEN})
+    "verdict",
+    sorted(set(DeltaVerdict) - {DeltaVerdict.ACCEPTED, DeltaVerdict.WAITING, DeltaVerdict.OPEN}),
 )
-def test_every_reason_is_there(verdict: Verdict) -> None:
+def test_every_reason_is_there(verdict: DeltaVerdict) -> None:
     said = verdict.sentence(where=-7, dims=-7, parent="-7", limit=-7).replace("-7", "…")
     assert f"| {said} |" in PAGE
 

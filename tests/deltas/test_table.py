@@ -39,7 +39,7 @@ from tidegate.deltas.table import (
     VectorTable,
     compact_table,
 )
-from tidegate.deltas.table.versions import CommitLog
+from tidegate.deltas.table.versions import VersionLog
 from tidegate.errors import ConfigError, StateError
 
 DIMS = 6
@@ -285,10 +285,10 @@ def test_a_newer_or_corrupt_log_is_a_state_error(tmp_path: Path) -> None:
     newest = sorted((table.root / "_log").glob("*.json"))[-1]
     newest.write_text('{"format": 99}')
     with pytest.raises(StateError, match="newer version"):
-        CommitLog(table.root).latest()
+        VersionLog(table.root).latest()
     newest.write_text("{")
     with pytest.raises(StateError, match="corrupt"):
-        CommitLog(table.root).latest()
+        VersionLog(table.root).latest()
 
 
 # -- in the background -----------------------------------------------------------------------------

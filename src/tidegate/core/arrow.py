@@ -72,7 +72,7 @@ def _take_column(column: pa.Array, indices: Int64s, chosen: pa.Array) -> pa.Arra
     if not pa.types.is_list(column.type) or column.null_count:
         return column.take(chosen)
     items = column.values
-    bits = _WORDS.get(items.type.bit_width) if _is_number(items.type) else None
+    bits = _WORDS.get(items.type.bit_width) if _is_number_type(items.type) else None
     if items.null_count or bits is None:
         return column.take(chosen)
     start = np.frombuffer(column.buffers()[1], np.int32)
@@ -90,7 +90,7 @@ def _take_column(column: pa.Array, indices: Int64s, chosen: pa.Array) -> pa.Arra
 _WORDS = {32: np.uint32, 64: np.uint64}
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def _is_number_type(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 

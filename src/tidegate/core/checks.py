@@ -33,7 +33,7 @@ def int_in(field: str, value: object, low: int | None = None, high: int | None =
     """
     whole: int | None = value.__index__() if hasattr(value, "__index__") else None
     if isinstance(value, bool) or whole is None or not _within(whole, low, high):
-        raise ConfigError(field, value, f"must be a whole number{_limits(low, high)}")
+        raise ConfigError(field, value, f"must be a whole number{_limits_in_words(low, high)}")
     return whole
 
 
@@ -56,7 +56,7 @@ def number_in(
         except (TypeError, ValueError, OverflowError):
             number = float("nan")
     if number - number != 0 or not _within(number, low, high):  # NaN and infinities
-        raise ConfigError(field, value, f"must be a number{_limits(low, high)}")
+        raise ConfigError(field, value, f"must be a number{_limits_in_words(low, high)}")
     return number
 
 
@@ -149,7 +149,7 @@ def _within(value: Any, low: Any, high: Any) -> bool:
     return (low is None or value >= low) and (high is None or value <= high)
 
 
-def _limits(low: object, high: object) -> str:
+def _limits_in_words(low: object, high: object) -> str:
     if low is not None and high is not None:
         return f" between {low} and {high}"
     if low is not None:

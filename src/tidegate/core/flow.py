@@ -118,37 +118,35 @@ def never_seen(
 class Flow:
     """Operators, their state, and a lane per key: the thing that runs, in process and on Spark.
 
-    Parameters
-    ----------
-    stages
-        The operators, in order. They are adapted to each other, see `Chain`.
-    key
-        The column, or columns, whose values are kept apart: each combination is a key with a lane
-        of its own, null included. Default None: one lane for everything.
-    decoder
-        Reads the event time of rows (`tidegate.eventtime.Decoder`). Without one, rows are stamped
-        with the processing time given to `process`, and a stage that needs time is refused.
-    forget
-        A key unseen for longer than this (wall time) leaves: what it holds is delivered with the
-        reason `forgotten`, and its lane is used again. Default None: keys are kept for ever, and
-        memory grows with their number.
-    new_columns
-        What happens to rows with a column that the first collection did not have: `"deliver"`
-        (default) delivers it from there on, null before; `"refuse"` makes errors of those rows.
-    timed
-        True if collections come with their times, through `accept`, as on Spark. Default False.
+    Args:
+        stages: The operators, in order. They are adapted to each other, see `Chain`.
+        key: The column, or columns, whose values are kept apart: each combination is a key with a
+            lane of its own, null included. Default None: one lane for everything.
+        decoder: Reads the event time of rows (`tidegate.eventtime.Decoder`). Without one, rows are
+            stamped with the processing time given to `process`, and a stage that needs time is
+            refused.
+        forget: A key unseen for longer than this (wall time) leaves: what it holds is delivered
+            with the reason `forgotten`, and its lane is used again. Default None: keys are kept for
+            ever, and memory grows with their number.
+        new_columns: What happens to rows with a column that the first collection did not have:
+            `"deliver"` (default) delivers it from there on, null before; `"refuse"` makes errors of
+            those rows.
+        timed: True if collections come with their times, through `accept`, as on Spark. Default
+            False.
 
-    Raises `ConfigError` for a bad setting, and where a stage needs time and nothing gives it.
+    Raises:
+        ConfigError: a bad setting, and where a stage needs time and nothing gives it.
 
-    >>> import pyarrow as pa
-    >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
-    >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
-    >>> flow = Flow([EventtimeWatermark("10 s")], key="car", decoder=decoder)
-    >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [20, 90, 15, 40]})
-    >>> [o.rows.column("t").to_pylist() for o in flow.process(rows) if o.kind == "data"]
-    [[15, 20]]
-    >>> [o.rows.column("t").to_pylist() for o in flow.end()]
-    [[40, 90]]
+    Example:
+        >>> import pyarrow as pa
+        >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+        >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
+        >>> flow = Flow([EventtimeWatermark("10 s")], key="car", decoder=decoder)
+        >>> rows = pa.record_batch({"car": ["a", "b", "a", "a"], "t": [20, 90, 15, 40]})
+        >>> [o.rows.column("t").to_pylist() for o in flow.process(rows) if o.kind == "data"]
+        [[15, 20]]
+        >>> [o.rows.column("t").to_pylist() for o in flow.end()]
+        [[40, 90]]
     """
 
     def __init__(

@@ -214,7 +214,7 @@ class Operator(ABC):
     def settings(self) -> dict[str, Any]:
         """The config as plain JSON values: for `explain()`, and to match a snapshot with a plan."""
         config: Any = self
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(config) if f.init}
+        return {f.name: _plain_setting(getattr(self, f.name)) for f in fields(config) if f.init}
 
     def identity(self) -> dict[str, Any]:
         """What a snapshot must agree with to be restored: name, version and settings."""
@@ -247,11 +247,11 @@ def check_state(operator: Operator, state: State) -> None:
         raise StateError(text) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain_setting(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain_setting(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain_setting(item) for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, End):

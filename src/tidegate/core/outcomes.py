@@ -69,7 +69,7 @@ def with_columns(rows: pa.RecordBatch, columns: dict[str, Any]) -> pa.RecordBatc
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _TimedRows:
     """Rows, their lanes and their times: what data, late and dropped rows have in common."""
 
     rows: pa.RecordBatch
@@ -95,7 +95,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Collection(_Rows):
+class Collection(_TimedRows):
     """Tuples that travel together, with the event time and lane of each.
 
     `wall_ns` is the processing time at which the collection was seen; it is the only clock an
@@ -136,7 +136,7 @@ class Collection(_Rows):
 
 
 @dataclass(frozen=True, eq=False)
-class Late(_Rows):
+class Late(_TimedRows):
     """Rows that came at or below the watermark.
 
     `lateness_ns` says by how much, `watermark_ns` which watermark it was: the one that stood when
@@ -176,7 +176,7 @@ class Late(_Rows):
 
 
 @dataclass(frozen=True, eq=False)
-class Dropped(_Rows):
+class Dropped(_TimedRows):
     """Rows a stage let go, each with its reason: never silent, always delivered."""
 
     reason: pa.Array

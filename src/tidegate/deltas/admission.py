@@ -12,7 +12,7 @@ them:
                 the seal comes behind it too, whatever its own clock says
     accepted    it joins its chain
 
-An `Admission` holds candidate rows in arrival order (first those that already waited, then new
+An `DeltaAdmission` holds candidate rows in arrival order (first those that already waited, then new
 ones) and is worked off in rounds: each admits as many as the chains have room for, so that
 compactions happen between the same two deltas however the input was cut.
 
@@ -41,9 +41,9 @@ from tidegate.deltas.columns import (
     seal_keys,
 )
 from tidegate.deltas.id_table import IdTable
-from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.kernels import DeltaVerdict
 
-__all__ = ["Admission", "ParentLimits"]
+__all__ = ["DeltaAdmission", "ParentLimits"]
 
 Bools = NDArray[np.bool_]
 Int8s = NDArray[np.int8]
@@ -131,7 +131,7 @@ def _admit(
         r = rows[k]
         v = vec[r]
         if room[v] <= 0:
-            verdict[r] = Verdict.OPEN
+            verdict[r] = DeltaVerdict.OPEN
             continue
         now = decided_by[r]
         # 1. Its time may end the wait of others.
@@ -141,7 +141,7 @@ def _admit(
             after = behind[w]
             # Never `time - wait` below the first time there is: it would wrap around.
             if time_ns[r] >= MIN_NS + limits.wait_ns and time_ns[w] < time_ns[r] - limits.wait_ns:
-                verdict[w] = Verdict.ORPHAN
+                verdict[w] = DeltaVerdict.ORPHAN
                 decided_by[w] = now
                 id_state[id_number[w]] = IdState.ABSENT
                 waiting[v] -= 1
@@ -156,13 +156,13 @@ def _admit(
             w = after
         # 2. Is it new, and is its parent here?
         if id_state[id_number[r]] != IdState.ABSENT:
-            verdict[r] = Verdict.DUPLICATE
+            verdict[r] = DeltaVerdict.DUPLICATE
             continue
         if named and parent[r] >= 0 and id_state[parent[r]] in (IdState.ABSENT, IdState.WAITING):
             if waiting[v] >= limits.max_waiting:
-                verdict[r] = Verdict.CROWDED
+                verdict[r] = DeltaVerdict.CROWDED
                 continue
-            verdict[r] = Verdict.WAITING
+            verdict[r] = DeltaVerdict.WAITING
             id_state[id_number[r]] = IdState.WAITING
             waiting[v] += 1
             if first[v] < 0:
@@ -178,11 +178,11 @@ def _admit(
             early = time_ns[joins] < sealed_ns[v] or before_seal[joins]
             orphan = not named or parent[joins] < 0
             if early and (orphan or id_state[parent[joins]] != IdState.PENDING):
-                verdict[joins] = Verdict.LATE
+                verdict[joins] = DeltaVerdict.LATE
                 out.late_by_ns[joins] = sealed_ns[v] - time_ns[joins]
                 id_state[id_number[joins]] = IdState.ABSENT
             else:
-                verdict[joins] = Verdict.ACCEPTED
+                verdict[joins] = DeltaVerdict.ACCEPTED
                 id_state[id_number[joins]] = IdState.PENDING
                 accepted[count] = joins
                 count += 1
@@ -195,7 +195,7 @@ def _admit(
                     if room[v] <= 0:
                         # Its parent is here: it waits for room only, and is offered again.
                         decided_by[w] = now
-                        verdict[w] = Verdict.OPEN
+                        verdict[w] = DeltaVerdict.OPEN
                         id_state[id_number[w]] = IdState.ABSENT
                         break
                     joins = w
@@ -228,7 +228,7 @@ def _at_seal(rows: Int64s, given: Candidates, sealed_ns: Int64s) -> Int64s:
     return out
 
 
-class Admission:
+class DeltaAdmission:
     """Candidate rows for some chains, and what has become of each so far."""
 
     def __init__(
@@ -280,7 +280,7 @@ class Admission:
 
     @property
     def verdict(self) -> Int8s:
-        """`Verdict` of each candidate."""
+        """`DeltaVerdict` of each candidate."""
         return self._out.verdict
 
     @property
@@ -358,7 +358,7 @@ class Admission:
     def open_vectors(self) -> Int64s:
         """The vectors that have candidates left which found their chain full."""
         still = np.zeros(len(self._vector_names), np.bool_)
-        still[self.vec[(self.verdict == Verdict.OPEN) & (self.vec >= 0)]] = True
+        still[self.vec[(self.verdict == DeltaVerdict.OPEN) & (self.vec >= 0)]] = True
         return np.flatnonzero(still)
 
     def admit(self, chains: Chains, room: Int64s | None = None) -> tuple[Chains, Int64s]:
@@ -367,8 +367,8 @@ class Admission:
         Returns the new chains, and the candidates admitted, in order of admission.
         """
         verdict, given = self.verdict, self._given
-        waits = verdict == Verdict.WAITING
-        rows = np.flatnonzero(((verdict == Verdict.OPEN) | waits) & (given.vec >= 0))
+        waits = verdict == DeltaVerdict.WAITING
+        rows = np.flatnonzero(((verdict == DeltaVerdict.OPEN) | waits) & (given.vec >= 0))
         if len(given.parent_number):
             self._out.id_state[given.id_number[rows[waits[rows]]]] = IdState.ABSENT
         if room is None:
@@ -440,19 +440,19 @@ class Admission:
         """Refuse what waited for a parent longer than the limit, as time stands per vector."""
         wait = self.limits.wait_ns
         limit = np.where(now_ns >= MIN_NS + wait, now_ns - wait, MIN_NS)
-        over = (self.verdict == Verdict.WAITING) & (self._given.time_ns <= limit[self.vec])
-        self.verdict[over] = Verdict.ORPHAN
+        over = (self.verdict == DeltaVerdict.WAITING) & (self._given.time_ns <= limit[self.vec])
+        self.verdict[over] = DeltaVerdict.ORPHAN
 
     # -- what became of them ----------------------------------------------------------------------
 
     def waiting(self) -> Int64s:
         """The candidates that wait for a parent."""
-        return np.flatnonzero(self.verdict == Verdict.WAITING)
+        return np.flatnonzero(self.verdict == DeltaVerdict.WAITING)
 
     def refused(self) -> Int64s:
         """The candidates that were not admitted and do not wait, in the order of the decisions."""
         verdict = self.verdict
-        out = np.flatnonzero((verdict != Verdict.ACCEPTED) & (verdict != Verdict.WAITING))
+        out = np.flatnonzero((verdict != DeltaVerdict.ACCEPTED) & (verdict != DeltaVerdict.WAITING))
         return out[np.argsort(self.decided_by[out], kind="stable")]
 
     def reasons(self, candidates: Int64s) -> list[str]:
@@ -470,7 +470,7 @@ class Admission:
         for reason in found:
             if reason not in sentences:
                 verdict, where, parent = reason
-                sentences[reason] = Verdict(verdict).sentence(
+                sentences[reason] = DeltaVerdict(verdict).sentence(
                     where=where, dims=self.dims, parent=parent, limit=self.limits.max_waiting
                 )
             out.append(sentences[reason])

@@ -8,7 +8,7 @@ order:
     FoldedIds     the ids that went into checkpoints, to recognise duplicates
     Chains        checkpoints and pending deltas of many vectors; `compose` gives the vectors
     tables        chains as Arrow tables and back
-    Plan, compact carry out a compaction plan
+    CompactionPlan, compact carry out a compaction plan
 
 Rules. Everything here is a value: admitting or compacting gives new chains that share what did not
 change, so a compaction works on a snapshot while deltas go on arriving, and one that fails has
@@ -38,8 +38,8 @@ from tidegate.core.time import UNSET
 from tidegate.deltas.id_table import IdTable
 from tidegate.deltas.kernels import (
     DeltaArrays,
+    DeltaVerdict,
     KernelOp,
-    Verdict,
     apply_rows,
     check_rows,
     finite_rows,
@@ -52,10 +52,10 @@ from tidegate.errors import ConfigError, ContractError, StateError
 __all__ = [
     "Chains",
     "Compacted",
+    "CompactionPlan",
     "Composed",
     "DeltaRows",
     "FoldedIds",
-    "Plan",
     "chains_from_tables",
     "checkpoint_schema",
     "checkpoint_table",
@@ -174,16 +174,16 @@ class DeltaRows:
         ids, vectors, parents = (rows.column(n) for n in ("delta_id", "vector_id", "parent"))
         if parents.null_count < self.size:
             own = pc.fill_null(pc.equal(parents, ids), False)
-            verdict[own.to_numpy(zero_copy_only=False)] = Verdict.OWN_PARENT
+            verdict[own.to_numpy(zero_copy_only=False)] = DeltaVerdict.OWN_PARENT
         if kind.null_count:
-            verdict[kind.is_null().to_numpy(zero_copy_only=False)] = Verdict.UNKNOWN_OPERATION
+            verdict[kind.is_null().to_numpy(zero_copy_only=False)] = DeltaVerdict.UNKNOWN_OPERATION
             kind = pc.fill_null(kind, 0)
         if ids.null_count or vectors.null_count:
             missing = pc.or_(ids.is_null(), vectors.is_null())
-            verdict[missing.to_numpy(zero_copy_only=False)] = Verdict.NO_ID
+            verdict[missing.to_numpy(zero_copy_only=False)] = DeltaVerdict.NO_ID
         time_ns = rows.column("time_ns")
         if time_ns.null_count:
-            verdict[time_ns.is_null().to_numpy(zero_copy_only=False)] = Verdict.NO_TIME
+            verdict[time_ns.is_null().to_numpy(zero_copy_only=False)] = DeltaVerdict.NO_TIME
             time_ns = pc.fill_null(time_ns, 0)
         kinds = kind.to_numpy()
         op = _KERNEL_OPS[kinds]
@@ -194,8 +194,8 @@ class DeltaRows:
         factor_start, factors = _ragged(rows.column("factors"), np.float64, np.nan)
         arrays = DeltaArrays(
             op=op,
-            factor=_floats(rows.column("factor")),
-            amount=_floats(rows.column("amount")),
+            factor=_float_column(rows.column("factor")),
+            amount=_float_column(rows.column("amount")),
             index_start=index_start,
             indices=indices,
             value_start=value_start,
@@ -252,7 +252,7 @@ class DeltaRows:
         return both.take(pa.array(index)), ends
 
     def verdicts(self, dims: int) -> tuple[Int8s, Int64s]:
-        """Per row why it cannot be used (`Verdict`, OPEN if it can), and the offending number."""
+        """Per row why it cannot be used (`DeltaVerdict`, OPEN if it can), and the offending number."""
         return self._checked(dims)[:2]
 
     def usable(self, dims: int) -> bool:
@@ -331,7 +331,7 @@ def _valid(column: pa.Array) -> Bools:
     return valid
 
 
-def _floats(column: pa.Array) -> Floats:
+def _float_column(column: pa.Array) -> Floats:
     if column.null_count == len(column):
         return np.full(len(column), np.nan)
     out: Floats = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
@@ -775,14 +775,14 @@ class Chains:
 
     @cached_property
     def errors(self) -> dict[int, str]:
-        """Vectors with a pending delta that cannot be applied, and why. Admission lets none in, so
+        """Vectors with a pending delta that cannot be applied, and why. DeltaAdmission lets none in, so
         these come from outside."""
         if self.source.usable(self.dims):
             return {}
         verdict, where = (part[self.index] for part in self.source.verdicts(self.dims))
         bad = np.flatnonzero(verdict)[::-1]  # the first of a vector wins
         return {
-            int(self.vec[r]): Verdict(verdict[r]).sentence(where=int(where[r]), dims=self.dims)
+            int(self.vec[r]): DeltaVerdict(verdict[r]).sentence(where=int(where[r]), dims=self.dims)
             for r in bad
         }
 
@@ -1110,7 +1110,7 @@ def find_vectors(ids: pa.Array, lane: Int32s, wanted: pa.Array, wanted_lane: Int
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompactionPlan:
     """What to do with each chain: fold its first deltas, merge runs of the rest.
 
     `fold[v]` is how many of its first rows go into the checkpoint. `run[r]` numbers the run that
@@ -1128,12 +1128,12 @@ class Plan:
             out[chains.vec[1:][pair]] = True
         return out
 
-    def only(self, chains: Chains, which: Bools) -> Plan:
+    def only(self, chains: Chains, which: Bools) -> CompactionPlan:
         """The same for these vectors alone; nothing happens to the others."""
         run = None if self.run is None else np.where(which[chains.vec], self.run, -1)
-        return Plan(np.where(which, self.fold, 0), run)
+        return CompactionPlan(np.where(which, self.fold, 0), run)
 
-    def among(self, which: Int64s, chains: Chains) -> Plan:
+    def among(self, which: Int64s, chains: Chains) -> CompactionPlan:
         """This plan for the vectors `which` of more chains, as a plan for all of those."""
         if len(which) == len(chains.ids):
             return self
@@ -1143,7 +1143,7 @@ class Plan:
         if self.run is not None:
             run = np.full(len(chains.vec), -1, np.int64)
             run[ranges(chains.start[which], chains.start[which + 1])[0]] = self.run
-        return Plan(rows, run)
+        return CompactionPlan(rows, run)
 
 
 @dataclass(frozen=True)
@@ -1162,7 +1162,7 @@ class Compacted:
     """Vectors that were left as they are, and why."""
 
 
-def compact(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Compacted:
+def compact(chains: Chains, plan: CompactionPlan, remember_ns: int | None = None) -> Compacted:
     """Carry out a plan: fold prefixes into checkpoints, merge runs into one delta each.
 
     Build, validate, then hand over: a chain with a delta that cannot be applied, or whose result
@@ -1208,7 +1208,7 @@ def compact(chains: Chains, plan: Plan, remember_ns: int | None = None) -> Compa
     return Compacted(new, fewer, fewer > 0, chains.index[rows], forgotten, errors)
 
 
-def _folded_rows(chains: Chains, plan: Plan) -> tuple[Bools, Int64s]:
+def _folded_rows(chains: Chains, plan: CompactionPlan) -> tuple[Bools, Int64s]:
     """The pending rows that go into checkpoints: as a mask, and by number."""
     n = len(chains.vec)
     if bool((plan.fold == chains.pending).all()):

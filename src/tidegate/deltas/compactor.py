@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tidegate.core.checks import duration, int_in
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import MAX_NS, MIN_NS, Duration
-from tidegate.deltas.columns import Chains, Compacted, Plan, compact
+from tidegate.deltas.columns import Chains, Compacted, CompactionPlan, compact
 from tidegate.deltas.delta_chain import DeltaChain
 from tidegate.deltas.strategies import Horizon, Strategy, TieredMerge, read_strategy
 from tidegate.errors import ConfigError
@@ -138,7 +138,7 @@ class Compactor:
         watermark_ns: Int64s | None = None,
         reads: Int64s | None = None,
         forced: NDArray[np.bool_] | None = None,
-    ) -> Plan:
+    ) -> CompactionPlan:
         """What the strategy would do with many chains.
 
         Args:
@@ -162,10 +162,10 @@ class Compactor:
             over = forced & (left >= self.max_chain_length)
             rows = np.where(over, chains.pending - self.max_chain_length // 2, plan.fold)
             run = None if plan.run is None else np.where(over[chains.vec], -1, plan.run)
-            plan = Plan(rows, run)
+            plan = CompactionPlan(rows, run)
         return plan
 
-    def carry_out(self, chains: Chains, plan: Plan) -> Compacted:
+    def carry_out(self, chains: Chains, plan: CompactionPlan) -> Compacted:
         """Compact many chains by a plan; forgets ids older than `remember`."""
         return compact(chains, plan, self.remember_ns)
 

@@ -28,18 +28,18 @@ from tidegate.core import snapshot
 from tidegate.core.checks import duration, int_in
 from tidegate.core.ipc import read_batch
 from tidegate.core.time import MAX_NS, UNSET, Duration
-from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.admission import DeltaAdmission, ParentLimits
 from tidegate.deltas.columns import (
     Chains,
+    CompactionPlan,
     DeltaRows,
     FoldedIds,
-    Plan,
     chains_from_tables,
     checkpoint_table,
     compact,
     in_chain_order,
 )
-from tidegate.deltas.kernels import KernelOp, Verdict, merge_runs
+from tidegate.deltas.kernels import DeltaVerdict, KernelOp, merge_runs
 from tidegate.deltas.operations import (
     DELTAS,
     Create,
@@ -84,7 +84,7 @@ class Refusal:
     delta: VectorDelta
     """The delta as it came."""
     reason: str
-    """Why, in words (`kernels.Verdict` lists them)."""
+    """Why, in words (`kernels.DeltaVerdict` lists them)."""
 
 
 @dataclass
@@ -354,10 +354,10 @@ class DeltaChain:
         self._chains = Chains.empty(len(delta.operation.vector), pa.array([self.vector_id]))
         return None
 
-    def _offer(self, rows: pa.RecordBatch) -> Admission:
+    def _offer(self, rows: pa.RecordBatch) -> DeltaAdmission:
         assert self._chains is not None
         vec = np.zeros(rows.num_rows, np.int64)
-        return Admission(self._chains, DeltaRows(rows), vec, self.limits)
+        return DeltaAdmission(self._chains, DeltaRows(rows), vec, self.limits)
 
     def _admit(self, rows: pa.RecordBatch, wall_ns: int | None) -> list[Refusal]:
         if self._waiting is not None:
@@ -373,14 +373,14 @@ class DeltaChain:
             self._arrived_ns = wall_ns
         return self._conclude(admission)
 
-    def _conclude(self, admission: Admission) -> list[Refusal]:
+    def _conclude(self, admission: DeltaAdmission) -> list[Refusal]:
         """Keep what waits, and return what was refused."""
-        if (admission.verdict == Verdict.ACCEPTED).all():
+        if (admission.verdict == DeltaVerdict.ACCEPTED).all():
             return []
         waits = admission.waiting()
         if len(waits):
             self._waiting = admission.rows.take(pa.array(waits))
-        self.duplicates += int((admission.verdict == Verdict.DUPLICATE).sum())
+        self.duplicates += int((admission.verdict == DeltaVerdict.DUPLICATE).sum())
         out = admission.refused()
         deltas = deltas_of(admission.rows.take(pa.array(out)))
         return [Refusal(d, why) for d, why in zip(deltas, admission.reasons(out), strict=True)]
@@ -471,7 +471,7 @@ class DeltaChain:
                 rows = pa.concat_batches(since)
                 # Admitted once already, so no one waits: offered behind the new checkpoint.
                 vec = np.zeros(rows.num_rows, np.int64)
-                new, accepted = Admission(new, DeltaRows(rows), vec, self.limits).admit(new)
+                new, accepted = DeltaAdmission(new, DeltaRows(rows), vec, self.limits).admit(new)
                 if len(accepted) < rows.num_rows:
                     return False
             self._chains = new.owned()
@@ -537,7 +537,7 @@ def merge(deltas: Sequence[VectorDelta], dims: int) -> VectorDelta:
         raise ConfigError("deltas", len(deltas), "must be deltas of one vector, at least one")
     chains = DeltaChain.stored(deltas[0].vector_id, deltas, dims).chains
     assert chains is not None
-    one_run = Plan(np.zeros(1, np.int64), np.zeros(len(deltas), np.int64))
+    one_run = CompactionPlan(np.zeros(1, np.int64), np.zeros(len(deltas), np.int64))
     done = compact(chains, one_run)
     if done.errors:
         raise ConfigError("deltas", len(deltas), done.errors[0])

@@ -126,7 +126,7 @@ def _insert(pairs: Pairs, hashes: Uint64s, slots: Uint64s, out: Int32s) -> None:
 
 
 @lean_kernel
-def _find(pairs: Pairs, slots: Uint64s, wanted: Pairs, hashes: Uint64s, out: Int32s) -> None:
+def _find_pairs(pairs: Pairs, slots: Uint64s, wanted: Pairs, hashes: Uint64s, out: Int32s) -> None:
     """The numbers of other pairs, -1 for those that have none."""
     mask = np.uint64(len(slots) - 1)
     for r in range(len(out)):
@@ -176,7 +176,7 @@ class IdTable:
         """The numbers of these pairs, -1 for those that have none."""
         wanted = _pairs(vec, ids)
         found = np.empty(len(vec), np.int32)
-        _find(self._pairs, self._slots, wanted, _hashes(wanted, len(vec)), found)
+        _find_pairs(self._pairs, self._slots, wanted, _hashes(wanted, len(vec)), found)
         return found
 
 

@@ -38,8 +38,8 @@ from tidegate.core.outcomes import Int64s
 __all__ = [
     "MERGE_ROUNDING",
     "DeltaArrays",
+    "DeltaVerdict",
     "KernelOp",
-    "Verdict",
     "apply_rows",
     "check_rows",
     "finite_rows",
@@ -86,7 +86,7 @@ class KernelOp(IntEnum):
     """x := factor * x + amount; x[indices] := factors * x[indices] + values."""
 
 
-class Verdict(IntEnum):
+class DeltaVerdict(IntEnum):
     """What became of a delta: the one list of decisions and reasons, with their sentences.
 
     The first ones are decided by admission, those from `NO_ID` on by looking at the row alone
@@ -120,31 +120,31 @@ class Verdict(IntEnum):
         `where` is the offending index or length, `dims` the length of the vector, `parent` the id
         the delta waited for and `limit` the number of deltas that may wait.
 
-        >>> Verdict.OUT_OF_RANGE.sentence(where=9, dims=2)
+        >>> DeltaVerdict.OUT_OF_RANGE.sentence(where=9, dims=2)
         'index 9 out of range for 2 dims'
         """
         return _SENTENCES[self].format(where=where, dims=dims, parent=parent, limit=limit)
 
 
 _SENTENCES = {
-    Verdict.OPEN: "the chain is full and cannot be compacted",
-    Verdict.ACCEPTED: "accepted",
-    Verdict.DUPLICATE: "duplicate delta id",
-    Verdict.LATE: "late: belongs before deltas that are already folded",
-    Verdict.WAITING: "waits for its parent {parent}",
-    Verdict.ORPHAN: "unknown parent {parent}, waited beyond the limit",
-    Verdict.CROWDED: "unknown parent {parent}, and {limit} deltas of this vector wait already",
-    Verdict.NO_ID: "delta_id or vector_id is missing",
-    Verdict.UNKNOWN_OPERATION: "unknown operation",
-    Verdict.OWN_PARENT: "a delta cannot be its own parent",
-    Verdict.NO_TIME: "time is missing",
-    Verdict.BAD_NUMBER: "factor or amount is missing, NaN or infinite",
-    Verdict.ZERO_FACTOR: "factor 0",
-    Verdict.WRONG_LENGTH: "{where} values for {dims} dims",
-    Verdict.LENGTHS_DIFFER: "{where} indices do not match the number of values or factors",
-    Verdict.OUT_OF_RANGE: "index {where} out of range for {dims} dims",
-    Verdict.DUPLICATE_INDEX: "duplicate index {where}",
-    Verdict.NOT_FINITE: "NaN or infinity at position {where}",
+    DeltaVerdict.OPEN: "the chain is full and cannot be compacted",
+    DeltaVerdict.ACCEPTED: "accepted",
+    DeltaVerdict.DUPLICATE: "duplicate delta id",
+    DeltaVerdict.LATE: "late: belongs before deltas that are already folded",
+    DeltaVerdict.WAITING: "waits for its parent {parent}",
+    DeltaVerdict.ORPHAN: "unknown parent {parent}, waited beyond the limit",
+    DeltaVerdict.CROWDED: "unknown parent {parent}, and {limit} deltas of this vector wait already",
+    DeltaVerdict.NO_ID: "delta_id or vector_id is missing",
+    DeltaVerdict.UNKNOWN_OPERATION: "unknown operation",
+    DeltaVerdict.OWN_PARENT: "a delta cannot be its own parent",
+    DeltaVerdict.NO_TIME: "time is missing",
+    DeltaVerdict.BAD_NUMBER: "factor or amount is missing, NaN or infinite",
+    DeltaVerdict.ZERO_FACTOR: "factor 0",
+    DeltaVerdict.WRONG_LENGTH: "{where} values for {dims} dims",
+    DeltaVerdict.LENGTHS_DIFFER: "{where} indices do not match the number of values or factors",
+    DeltaVerdict.OUT_OF_RANGE: "index {where} out of range for {dims} dims",
+    DeltaVerdict.DUPLICATE_INDEX: "duplicate index {where}",
+    DeltaVerdict.NOT_FINITE: "NaN or infinity at position {where}",
 }
 
 
@@ -177,55 +177,55 @@ def check_rows(
     factor_start, factors = deltas.factor_start, deltas.factors
     seen = np.full(dims, -1, np.int64)
     for r in range(first, last):
-        if verdict[r] != Verdict.OPEN:
+        if verdict[r] != DeltaVerdict.OPEN:
             continue
         code = deltas.op[r]
         wide = value_start[r + 1] - value_start[r]
         if code == KernelOp.SCALE:
             if not np.isfinite(deltas.factor[r]):
-                verdict[r] = Verdict.BAD_NUMBER
+                verdict[r] = DeltaVerdict.BAD_NUMBER
             elif deltas.factor[r] == 0.0:
-                verdict[r] = Verdict.ZERO_FACTOR
+                verdict[r] = DeltaVerdict.ZERO_FACTOR
         elif code == KernelOp.OFFSET:
             if not np.isfinite(deltas.amount[r]):
-                verdict[r] = Verdict.BAD_NUMBER
+                verdict[r] = DeltaVerdict.BAD_NUMBER
         elif code in (KernelOp.CREATE, KernelOp.DENSE, KernelOp.ADD_DENSE):
             if wide != dims:
-                verdict[r] = Verdict.WRONG_LENGTH
+                verdict[r] = DeltaVerdict.WRONG_LENGTH
                 where[r] = wide
         elif code in (KernelOp.SPARSE, KernelOp.ADD, KernelOp.AFFINE):
             affine = code == KernelOp.AFFINE
             named = index_start[r + 1] - index_start[r]
             if named != wide or (affine and factor_start[r + 1] - factor_start[r] != wide):
-                verdict[r] = Verdict.LENGTHS_DIFFER
+                verdict[r] = DeltaVerdict.LENGTHS_DIFFER
                 where[r] = named
             if affine and not (
                 np.isfinite(deltas.factor[r])
                 and np.isfinite(deltas.amount[r])
                 and deltas.factor[r] != 0.0
             ):
-                verdict[r] = Verdict.BAD_NUMBER
+                verdict[r] = DeltaVerdict.BAD_NUMBER
             for k in range(index_start[r], index_start[r + 1]):
-                if verdict[r] != Verdict.OPEN:
+                if verdict[r] != DeltaVerdict.OPEN:
                     break
                 i = indices[k]
                 if i < 0 or i >= dims:
-                    verdict[r] = Verdict.OUT_OF_RANGE
+                    verdict[r] = DeltaVerdict.OUT_OF_RANGE
                     where[r] = i
                 elif seen[i] == r:
-                    verdict[r] = Verdict.DUPLICATE_INDEX
+                    verdict[r] = DeltaVerdict.DUPLICATE_INDEX
                     where[r] = i
                 else:
                     seen[i] = r
-        if verdict[r] == Verdict.OPEN:
+        if verdict[r] == DeltaVerdict.OPEN:
             for k in range(value_start[r], value_start[r + 1]):
                 if not np.isfinite(values[k]):
-                    verdict[r] = Verdict.NOT_FINITE
+                    verdict[r] = DeltaVerdict.NOT_FINITE
                     where[r] = k - value_start[r]
                     break
             for k in range(factor_start[r], factor_start[r + 1]):
                 if not np.isfinite(factors[k]):
-                    verdict[r] = Verdict.NOT_FINITE
+                    verdict[r] = DeltaVerdict.NOT_FINITE
                     where[r] = k - factor_start[r]
                     break
 

@@ -49,7 +49,7 @@ from tidegate.core.outcomes import (
 from tidegate.core.parallel import MANY, each
 from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration
-from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.admission import DeltaAdmission, ParentLimits
 from tidegate.deltas.columns import (
     Chains,
     DeltaRows,
@@ -61,7 +61,7 @@ from tidegate.deltas.columns import (
     normalise,
 )
 from tidegate.deltas.compactor import Compactor
-from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.kernels import DeltaVerdict
 from tidegate.deltas.operations import DELTAS, Offset, VectorDelta, rows_from
 from tidegate.deltas.strategies import FullMerge, Strategy, TimeBoundary
 from tidegate.errors import StateError
@@ -298,7 +298,7 @@ class WorkingSet:
         )
         return cls(compactor, dims, state, named, forget_ids=forget_ids)
 
-    def put_back(self, state: State, admission: Admission | None = None) -> None:
+    def put_back(self, state: State, admission: DeltaAdmission | None = None) -> None:
         """Write the vectors into the state. Ones that hold nothing are not kept.
 
         With the admission that was worked off, vectors to which nothing happened but that deltas
@@ -370,7 +370,7 @@ class WorkingSet:
 
     # -- work -------------------------------------------------------------------------------------
 
-    def admit(self, admission: Admission, wall_ns: int) -> list[Outcome]:
+    def admit(self, admission: DeltaAdmission, wall_ns: int) -> list[Outcome]:
         """Admit everything on offer, compacting wherever a chain has become long enough."""
         made: list[Delivery] = []
         done: list[tuple[Int64s, Chains]] = []
@@ -403,7 +403,7 @@ class WorkingSet:
         return _deliveries(made)
 
     def _compact(
-        self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: Admission
+        self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: DeltaAdmission
     ) -> tuple[Chains, list[Delivery]]:
         """Compact the chains `full` (of `chains`, which are the vectors `active`)."""
         self.compacted[active[full]] = True
@@ -784,7 +784,7 @@ class Compact(Operator):
         encoded = _side_by_side(work, deltas.size)[0]
         named, vec = given.vectors(self.keys, encoded)
         working_set = WorkingSet(self.compactor, self.dims, state, named)
-        admission = Admission(working_set.chains, deltas, vec, self.limits, given.order)
+        admission = DeltaAdmission(working_set.chains, deltas, vec, self.limits, given.order)
         out = working_set.admit(admission, collection.wall_ns)
         working_set.put_back(state, admission)
         waits = admission.waiting()
@@ -859,21 +859,21 @@ class Compact(Operator):
         own_time = rows.column(self.time_column).cast(pa.int64())
         return normalise(with_columns(rows, {"time_ns": own_time}))
 
-    def _refused(self, state: State, given: InputRows, admission: Admission) -> list[Outcome]:
+    def _refused(self, state: State, given: InputRows, admission: DeltaAdmission) -> list[Outcome]:
         """Count what became of the rows, and hand on those that were not admitted."""
         verdict, lane, counters = admission.verdict, given.lane, state.arrays
         for name, code in (
-            ("accepted", Verdict.ACCEPTED),
-            ("duplicates", Verdict.DUPLICATE),
-            ("late", Verdict.LATE),
+            ("accepted", DeltaVerdict.ACCEPTED),
+            ("duplicates", DeltaVerdict.DUPLICATE),
+            ("late", DeltaVerdict.LATE),
         ):
             counters[name][:] += np.bincount(lane[verdict == code], minlength=state.lanes)
         refused = admission.refused()
         if not len(refused):
             return []
-        is_late = verdict[refused] == Verdict.LATE
+        is_late = verdict[refused] == DeltaVerdict.LATE
         late, dropped = refused[is_late], refused[~is_late]
-        np.add.at(counters["refused"], lane[dropped][verdict[dropped] != Verdict.DUPLICATE], 1)
+        np.add.at(counters["refused"], lane[dropped][verdict[dropped] != DeltaVerdict.DUPLICATE], 1)
         out: list[Outcome] = []
         if len(late):
             index = given.index_of(late)
@@ -898,5 +898,5 @@ class Compact(Operator):
         rows = np.flatnonzero(over)
         np.add.at(state["refused"], lane[rows], 1)
         parents = waited.column("parent").take(pa.array(rows)).to_pylist()
-        reasons = [Verdict.ORPHAN.sentence(parent=parent) for parent in parents]
+        reasons = [DeltaVerdict.ORPHAN.sentence(parent=parent) for parent in parents]
         return [InputRows(waited, None, lane).dropped(rows, reasons)]

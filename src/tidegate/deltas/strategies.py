@@ -21,7 +21,7 @@ import numpy as np
 from tidegate.core.checks import int_in, snake
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import MAX_NS, Duration, format_duration, parse_duration
-from tidegate.deltas.columns import Chains, Plan, compact
+from tidegate.deltas.columns import Chains, CompactionPlan, compact
 from tidegate.errors import ConfigError
 
 __all__ = [
@@ -62,7 +62,7 @@ class Strategy(ABC):
     """Whether a batch job leaves a bucket alone that does not get smaller on disk."""
 
     @abstractmethod
-    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> CompactionPlan:
         """What to do with each chain. Must not fold or merge a delta behind `newest_ns`."""
 
     @abstractmethod
@@ -84,8 +84,8 @@ class FullMerge(Strategy):
 
     name: ClassVar[str] = "full_merge"
 
-    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
-        return Plan(_foldable(chains, horizon.newest_ns))
+    def plan(self, chains: Chains, horizon: Horizon) -> CompactionPlan:
+        return CompactionPlan(_foldable(chains, horizon.newest_ns))
 
     def settings(self) -> dict[str, object]:
         return {}
@@ -106,9 +106,9 @@ class TieredMerge(Strategy):
     def __post_init__(self) -> None:
         int_in("keep_recent", self.keep_recent, 0)
 
-    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> CompactionPlan:
         old = np.maximum(chains.pending - self.keep_recent, 0)
-        return Plan(np.minimum(old, _foldable(chains, horizon.newest_ns)))
+        return CompactionPlan(np.minimum(old, _foldable(chains, horizon.newest_ns)))
 
     def settings(self) -> dict[str, object]:
         return {"keep_recent": self.keep_recent}
@@ -133,7 +133,7 @@ class TimeBoundary(Strategy):
             self, "interval_ns", parse_duration(self.interval, "interval", minimum=1)
         )
 
-    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> CompactionPlan:
         bucket = chains.effective_ns // self.interval_ns
         limit = np.minimum(np.minimum(horizon.now_ns, horizon.newest_ns), MAX_NS - 1)
         closed = bucket < ((limit + 1) // self.interval_ns)[chains.vec]
@@ -142,7 +142,7 @@ class TimeBoundary(Strategy):
             new = np.ones(len(bucket), np.bool_)
             new[1:] = (bucket[1:] != bucket[:-1]) | (chains.vec[1:] != chains.vec[:-1])
             run[closed] = np.cumsum(new)[closed]
-        return Plan(np.zeros(len(chains), np.int64), run)
+        return CompactionPlan(np.zeros(len(chains), np.int64), run)
 
     def settings(self) -> dict[str, object]:
         return {"interval": format_duration(self.interval_ns)}
@@ -165,14 +165,14 @@ class Adaptive(Strategy):
     def __post_init__(self) -> None:
         int_in("keep_recent", self.keep_recent, 0)
 
-    def plan(self, chains: Chains, horizon: Horizon) -> Plan:
+    def plan(self, chains: Chains, horizon: Horizon) -> CompactionPlan:
         free = _foldable(chains, horizon.newest_ns)
         inside = np.arange(len(chains.vec)) - chains.start[:-1][chains.vec]
         nothing = np.zeros(len(chains), np.int64)
         candidates = [
-            Plan(free),
-            Plan(np.minimum(np.maximum(chains.pending - self.keep_recent, 0), free)),
-            Plan(nothing, np.where(inside < free[chains.vec], chains.vec, -1)),
+            CompactionPlan(free),
+            CompactionPlan(np.minimum(np.maximum(chains.pending - self.keep_recent, 0), free)),
+            CompactionPlan(nothing, np.where(inside < free[chains.vec], chains.vec, -1)),
         ]
         lowest = chains.nbytes + horizon.reads * chains.pending * APPLY_BYTES
         choice = np.full(len(chains), -1, np.int64)
@@ -188,7 +188,7 @@ class Adaptive(Strategy):
             fold[mine] = candidate.fold[mine]
             if candidate.run is not None:
                 run = np.where(mine[chains.vec], candidate.run, run)
-        return Plan(fold, run)
+        return CompactionPlan(fold, run)
 
     def settings(self) -> dict[str, object]:
         return {"keep_recent": self.keep_recent}

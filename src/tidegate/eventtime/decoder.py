@@ -28,25 +28,21 @@ __all__ = ["Decoder", "TimeColumn"]
 class TimeColumn:
     """A declaration of event time.
 
-    Parameters
-    ----------
-    column
-        The column with the time. A field of a struct is named by its path: `header.stamp`. A column
-        whose own name has the dot comes first.
-    type
-        How it is read: a name of `EventtimeTypes`.
-    message
-        In a tuple of several messages, the stream whose message has the time; else None.
-    zone
-        The IANA zone of values without one, such as `Europe/Berlin`. Default None: UTC, never the
-        zone of the session or the machine. Values that name their zone keep it.
-    format
-        The layout of the text for type `date_time`, as in `datetime.strptime`; else None.
+    Args:
+        column: The column with the time. A field of a struct is named by its path: `header.stamp`.
+            A column whose own name has the dot comes first.
+        type: How it is read: a name of `EventtimeTypes`.
+        message: In a tuple of several messages, the stream whose message has the time; else None.
+        zone: The IANA zone of values without one, such as `Europe/Berlin`. Default None: UTC, never
+            the zone of the session or the machine. Values that name their zone keep it.
+        format: The layout of the text for type `date_time`, as in `datetime.strptime`; else None.
 
-    Raises `ConfigError` for an unknown zone, and for a format without `date_time` or the reverse.
+    Raises:
+        ConfigError: an unknown zone, and for a format without `date_time` or the reverse.
 
-    >>> TimeColumn("header.stamp", "iso8601", zone="Europe/Berlin").path
-    'header.stamp'
+    Example:
+        >>> TimeColumn("header.stamp", "iso8601", zone="Europe/Berlin").path
+        'header.stamp'
     """
 
     column: str
@@ -85,21 +81,21 @@ class TimeColumn:
 class Decoder:
     """Gives every row its time. Without a declaration that is the processing time.
 
-    Parameters
-    ----------
-    times
-        The declarations. More than one only for tuples of several messages, each with its message.
-    types
-        The event-time types by name; default: the built-in ones.
+    Args:
+        times: The declarations. More than one only for tuples of several messages, each with its
+            message.
+        types: The event-time types by name; default: the built-in ones.
 
-    Raises `ConfigError` for an unknown type, and for several declarations without a message.
+    Raises:
+        ConfigError: an unknown type, and for several declarations without a message.
 
-    >>> import pyarrow as pa
-    >>> decoder = Decoder((TimeColumn("stamp", "unixtimestamp_ms"),))
-    >>> rows = pa.record_batch({"stamp": ["1500", "soon"], "v": [1, 2]})
-    >>> collection, errors = decoder.decode(rows)
-    >>> collection.time_ns, errors.table().to_pylist()[0]["error_reason"]
-    (array([1500000000]), 'not an integer')
+    Example:
+        >>> import pyarrow as pa
+        >>> decoder = Decoder((TimeColumn("stamp", "unixtimestamp_ms"),))
+        >>> rows = pa.record_batch({"stamp": ["1500", "soon"], "v": [1, 2]})
+        >>> collection, errors = decoder.decode(rows)
+        >>> collection.time_ns, errors.table().to_pylist()[0]["error_reason"]
+        (array([1500000000]), 'not an integer')
     """
 
     times: tuple[TimeColumn, ...] = ()
@@ -179,7 +175,7 @@ class Decoder:
             if pa.types.is_null(message.type):
                 continue
             here = open_rows & message.is_valid().to_numpy(zero_copy_only=False)
-            column = _field(message, time.column)
+            column = _struct_field(message, time.column)
             parsed = self.types.parse(time.type, column, time.options)
             time_ns[here] = parsed.time_ns[here]
             reason[here] = parsed.reason.to_numpy(zero_copy_only=False)[here]
@@ -201,10 +197,12 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
         return rows.column(index)
     head, _, rest = name.partition(".")
     index = rows.schema.get_field_index(head)
-    return _field(rows.column(index), rest) if rest and index >= 0 else pa.nulls(rows.num_rows)
+    return (
+        _struct_field(rows.column(index), rest) if rest and index >= 0 else pa.nulls(rows.num_rows)
+    )
 
 
-def _field(message: pa.Array, name: str) -> pa.Array:
+def _struct_field(message: pa.Array, name: str) -> pa.Array:
     """A field of a struct, or of a struct within it by its path; nulls where there is none."""
     if not pa.types.is_struct(message.type):
         return pa.nulls(len(message))
@@ -212,7 +210,7 @@ def _field(message: pa.Array, name: str) -> pa.Array:
         return pc.struct_field(message, name)
     head, _, rest = name.partition(".")
     if rest and message.type.get_field_index(head) >= 0:
-        return _field(pc.struct_field(message, head), rest)
+        return _struct_field(pc.struct_field(message, head), rest)
     return pa.nulls(len(message))
 
 

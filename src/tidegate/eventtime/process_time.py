@@ -25,26 +25,26 @@ __all__ = ["ProcessTimeWatermark"]
 class ProcessTimeWatermark(Operator):
     """Stamps rows with the wall clock and emits a watermark at every window end.
 
-    Parameters
-    ----------
-    interval
-        The distance of watermarks (wall time). Default 1 s; use the size of the windows behind it,
-        or a divisor: smaller values only emit more watermarks, larger ones close windows late.
-    offset
-        Shifts the ticks away from the epoch, as windows with an offset need it. Default 0; may be
-        negative.
+    Args:
+        interval: The distance of watermarks (wall time). Default 1 s; use the size of the windows
+            behind it, or a divisor: smaller values only emit more watermarks, larger ones close
+            windows late.
+        offset: Shifts the ticks away from the epoch, as windows with an offset need it. Default 0;
+            may be negative.
 
-    Raises `ConfigError` for an interval below 1 ns, or a value that is no duration.
+    Raises:
+        ConfigError: an interval below 1 ns, or a value that is no duration.
 
-    >>> import pyarrow as pa
-    >>> stage = ProcessTimeWatermark("1 s")
-    >>> state = stage.open()
-    >>> row = pa.record_batch({"v": [1]})
-    >>> seen = Collection.of(row, np.array([0]), wall_ns=1_400_000_000)
-    >>> [type(o).__name__ for o in stage.process(state, seen)]
-    ['Watermark', 'Collection']
-    >>> stage.wake_at(state), stage.wake(state, 2_000_000_000)[0].time_ns
-    (2000000000, array([1999999999]))
+    Example:
+        >>> import pyarrow as pa
+        >>> stage = ProcessTimeWatermark("1 s")
+        >>> state = stage.open()
+        >>> row = pa.record_batch({"v": [1]})
+        >>> seen = Collection.of(row, np.array([0]), wall_ns=1_400_000_000)
+        >>> [type(o).__name__ for o in stage.process(state, seen)]
+        ['Watermark', 'Collection']
+        >>> stage.wake_at(state), stage.wake(state, 2_000_000_000)[0].time_ns
+        (2000000000, array([1999999999]))
     """
 
     interval: Duration = "1 s"

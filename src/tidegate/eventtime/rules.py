@@ -2,7 +2,7 @@
 
 A lane (one key) has one or more sources, each in a slot of its own. Per slot the state keeps the
 newest time, the wall time of the last row and whether the source is idle; per lane the watermark
-and the run of suspects. Rows are decided in order of arrival:
+and the run of suspects. ArrivingRows are decided in order of arrival:
 
     1. no free slot for the source                      -> NO_SLOT, an error
     2. time <= watermark                                -> LATE
@@ -13,7 +13,7 @@ and the run of suspects. Rows are decided in order of arrival:
          a row that is not ahead, or one that disagrees           -> those before it SKEWED
     5. otherwise                                        -> ACCEPTED, moves the newest time
 
-The watermark a lane may stand at (`settle`) is the newest time of its slowest source that is not
+The watermark a lane may stand at (`settled_watermark`) is the newest time of its slowest source that is not
 idle, less the tolerance. When all are idle nothing is waited for and it is the newest time of all.
 It never moves back. With a tolerance of 0 and a watermark per row it stands one nanosecond lower
 (`tie`), so that a row with the same time as the newest is on time (rule 15 of the specification).
@@ -30,20 +30,20 @@ from tidegate.core.numba import kernel
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
 __all__ = [
+    "ArrivingRows",
     "Decisions",
     "Lanes",
-    "Rows",
+    "RowVerdict",
     "Rules",
     "Skew",
-    "Verdict",
-    "admit",
+    "admit_rows",
     "admit_single_source",
     "beyond",
     "settle_all",
 ]
 
 
-class Verdict(IntEnum):
+class RowVerdict(IntEnum):
     """What becomes of a row. ACCEPTED is 0, as `core.sort` expects."""
 
     ACCEPTED = 0
@@ -62,8 +62,8 @@ class Skew(IntEnum):
 
 
 # numba reads module constants faster than enum members; the enums stay the one definition.
-_ACCEPTED, _LATE, _SKEWED = int(Verdict.ACCEPTED), int(Verdict.LATE), int(Verdict.SKEWED)
-_NO_SLOT, _SUSPECT = int(Verdict.NO_SLOT), int(Verdict.SUSPECT)
+_ACCEPTED, _LATE, _SKEWED = int(RowVerdict.ACCEPTED), int(RowVerdict.LATE), int(RowVerdict.SKEWED)
+_NO_SLOT, _SUSPECT = int(RowVerdict.NO_SLOT), int(RowVerdict.SUSPECT)
 _SKEW_ROWS, _SKEW_CLOCK = int(Skew.ROWS), int(Skew.CLOCK)
 
 
@@ -96,7 +96,7 @@ class Lanes(NamedTuple):
     suspect_count: Any
 
 
-class Rows(NamedTuple):
+class ArrivingRows(NamedTuple):
     """The rows of a call, in order of arrival."""
 
     lane: Any
@@ -136,7 +136,7 @@ def beyond(time: int, other: int) -> int:
 
 
 @kernel
-def settle(lane: Any, rules: Rules, lanes: Lanes) -> Any:
+def settled_watermark(lane: Any, rules: Rules, lanes: Lanes) -> Any:
     """The watermark this lane may stand at."""
     slowest, top, active = UNSET, UNSET, 0
     for slot in range(lanes.newest.shape[1]):
@@ -160,7 +160,7 @@ def settle(lane: Any, rules: Rules, lanes: Lanes) -> Any:
 def settle_all(which: Any, rules: Rules, lanes: Lanes) -> None:
     """Move the watermark of these lanes as far as it may go."""
     for lane in which:
-        lanes.watermark[lane] = settle(lane, rules, lanes)
+        lanes.watermark[lane] = settled_watermark(lane, rules, lanes)
 
 
 @kernel
@@ -221,7 +221,7 @@ def add_suspect(lane: Any, row: int, time: int, lanes: Lanes, out: Decisions) ->
 
 
 @kernel
-def link_suspects(waiting: int, rows: Rows, out: Decisions) -> None:
+def link_suspects(waiting: int, rows: ArrivingRows, out: Decisions) -> None:
     """The first `waiting` rows are the suspects of earlier calls."""
     for row in range(waiting):
         lane = rows.lane[row]
@@ -234,12 +234,12 @@ def link_suspects(waiting: int, rows: Rows, out: Decisions) -> None:
 
 
 @kernel
-def admit(
-    rows: Rows, waiting: int, wall_ns: int, rules: Rules, lanes: Lanes, out: Decisions
+def admit_rows(
+    rows: ArrivingRows, waiting: int, wall_ns: int, rules: Rules, lanes: Lanes, out: Decisions
 ) -> None:
     """Decide every row in order of arrival; the first `waiting` are suspects of earlier calls.
 
-    If the watermark moves with every row, it stands after each row where `settle` puts it, so that
+    If the watermark moves with every row, it stands after each row where `settled_watermark` puts it, so that
     it makes no difference where a collection ends.
 
     A row that is refused as skewed, or still suspect, leaves its source as it was: it neither moves
@@ -261,7 +261,7 @@ def admit(
             find_idle(lane, slot, wall_ns, rules.timeout, lanes)
             lanes.idle[lane, slot] = 0
             if rules.per_tuple:
-                lanes.watermark[lane] = settle(lane, rules, lanes)
+                lanes.watermark[lane] = settled_watermark(lane, rules, lanes)
         verdict = _ACCEPTED
         if lanes.watermark[lane] != UNSET and time <= lanes.watermark[lane]:
             verdict = _LATE
@@ -312,14 +312,14 @@ def admit(
             if not newer and not moved:
                 continue
         if rules.per_tuple:
-            lanes.watermark[lane] = settle(lane, rules, lanes)
+            lanes.watermark[lane] = settled_watermark(lane, rules, lanes)
 
 
 @kernel
 def admit_single_source(
-    rows: Rows, waiting: int, rules: Rules, lanes: Lanes, out: Decisions
+    rows: ArrivingRows, waiting: int, rules: Rules, lanes: Lanes, out: Decisions
 ) -> bool:
-    """`admit` where every lane has one source that is never idle and the wall clock plays no part:
+    """`admit_rows` where every lane has one source that is never idle and the wall clock plays no part:
     the usual case, with few questions per row. Whether every row was accepted."""
     link_suspects(waiting, rows, out)
     watermark, newest = lanes.watermark, lanes.newest

@@ -51,13 +51,13 @@ from tidegate.core.sort import arrange
 from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration, format_duration
 from tidegate.eventtime.rules import (
+    ArrivingRows,
     Decisions,
     Lanes,
-    Rows,
+    RowVerdict,
     Rules,
     Skew,
-    Verdict,
-    admit,
+    admit_rows,
     admit_single_source,
     settle_all,
 )
@@ -73,60 +73,55 @@ would keep all that is held in memory, and the next stage would have to read thr
 class EventtimeWatermark(Operator):
     """Holds rows back for `late_tolerance` and hands them on in order of event time, per key.
 
-    Parameters
-    ----------
-    late_tolerance
-        How far (event time) a row may be behind the newest of its key without being late. The
-        watermark stands this far behind the newest time; a row at or below the watermark is late.
-        Default 0: rows leave at once, and a row older than the newest is late. Larger values hold
-        more rows and delay results by as much.
-    late
-        What happens to a late row. `"side_output"` (default) delivers it as `Late` with its
-        lateness and the watermark that made it late; `"drop"` only counts it.
-    watermark_per
-        `"tuple"` (default) moves the watermark with every row, so that results do not depend on how
-        input was cut into collections. `"collection"` judges a whole collection against the
-        watermark before it: fewer late rows, but which ones depends on the cut.
-    max_future_skew
-        A row further ahead than this is suspect and does not move time: one broken clock must not
-        make all other rows late. Default None: every row is believed. Too small a value makes
-        errors of good rows after a pause in the stream; choose it well above the pauses.
-    skew_against
-        Ahead of what: `"rows"` (default), the newest row of the same source so far, or `"clock"`,
-        the wall clock of the collection.
-    skew_confirm
-        Against rows: this many suspects in a row that agree with each other (within
-        `max_future_skew`) are believed, and all of them leave as data: the stream has really moved
-        on. Default 10. Suspects that are not confirmed leave as errors. At most this many rows per
-        key are held for it. 1 believes every row.
-    source
-        A column that names the partition, file or device a row came from. Each has a watermark of
-        its own, and the key's is the lowest of those not idle. Default None: one source per key.
-    max_sources
-        How many sources a key may have (default 16; state is reserved for all of them). Rows of
-        further ones leave as errors.
-    idle_timeout
-        A source unseen for longer than this (wall time) is not waited for; when all are idle,
-        everything held is released. Default None: sources are waited for without limit.
-    hold
-        False hands rows on as they come, late ones still aside, and lets only the watermark say
-        what is complete. Default True. `Chain` turns it off where the next stage accepts rows in
-        any order.
-    late_in_order
-        True hands late rows on between data and watermarks, see the module's head. Default False,
-        because it makes many small collections. `Chain` turns it on where a later stage needs it.
+    Args:
+        late_tolerance: How far (event time) a row may be behind the newest of its key without being
+            late. The watermark stands this far behind the newest time; a row at or below the
+            watermark is late. Default 0: rows leave at once, and a row older than the newest is
+            late. Larger values hold more rows and delay results by as much.
+        late: What happens to a late row. `"side_output"` (default) delivers it as `Late` with its
+            lateness and the watermark that made it late; `"drop"` only counts it.
+        watermark_per: `"tuple"` (default) moves the watermark with every row, so that results do
+            not depend on how input was cut into collections. `"collection"` judges a whole
+            collection against the watermark before it: fewer late rows, but which ones depends on
+            the cut.
+        max_future_skew: A row further ahead than this is suspect and does not move time: one broken
+            clock must not make all other rows late. Default None: every row is believed. Too small
+            a value makes errors of good rows after a pause in the stream; choose it well above the
+            pauses.
+        skew_against: Ahead of what: `"rows"` (default), the newest row of the same source so far,
+            or `"clock"`, the wall clock of the collection.
+        skew_confirm: Against rows: this many suspects in a row that agree with each other (within
+            `max_future_skew`) are believed, and all of them leave as data: the stream has really
+            moved on. Default 10. Suspects that are not confirmed leave as errors. At most this many
+            rows per key are held for it. 1 believes every row.
+        source: A column that names the partition, file or device a row came from. Each has a
+            watermark of its own, and the key's is the lowest of those not idle. Default None: one
+            source per key.
+        max_sources: How many sources a key may have (default 16; state is reserved for all of
+            them). ArrivingRows of further ones leave as errors.
+        idle_timeout: A source unseen for longer than this (wall time) is not waited for; when all
+            are idle, everything held is released. Default None: sources are waited for without
+            limit.
+        hold: False hands rows on as they come, late ones still aside, and lets only the watermark
+            say what is complete. Default True. `Chain` turns it off where the next stage accepts
+            rows in any order.
+        late_in_order: True hands late rows on between data and watermarks, see the module's head.
+            Default False, because it makes many small collections. `Chain` turns it on where a
+            later stage needs it.
 
-    Raises `ConfigError` for a value that is none of these.
+    Raises:
+        ConfigError: a value that is none of these.
 
-    >>> import pyarrow as pa
-    >>> stage = EventtimeWatermark(late_tolerance=1000)
-    >>> state = stage.open()
-    >>> rows = pa.record_batch({"id": ["c", "a", "b"]})
-    >>> out = stage.process(state, Collection.of(rows, np.array([3000, 2001, 1000])))
-    >>> [(o.kind, o.time_ns.tolist()) for o in out]
-    [('watermark', [2000]), ('late', [1000])]
-    >>> stage.flush(state)[0].rows.column("id").to_pylist()
-    ['a', 'c']
+    Example:
+        >>> import pyarrow as pa
+        >>> stage = EventtimeWatermark(late_tolerance=1000)
+        >>> state = stage.open()
+        >>> rows = pa.record_batch({"id": ["c", "a", "b"]})
+        >>> out = stage.process(state, Collection.of(rows, np.array([3000, 2001, 1000])))
+        >>> [(o.kind, o.time_ns.tolist()) for o in out]
+        [('watermark', [2000]), ('late', [1000])]
+        >>> stage.flush(state)[0].rows.column("id").to_pylist()
+        ['a', 'c']
     """
 
     late_tolerance: Duration = 0
@@ -253,7 +248,7 @@ class EventtimeWatermark(Operator):
         held = state.tables["suspects"]
         if held is None or held.num_rows == 0:
             return collection, 0
-        lane, time, payload = _joined(held.drop_columns([AGAINST]), collection)
+        lane, time, payload = _held_and_new(held.drop_columns([AGAINST]), collection)
         state.touch(lane[: held.num_rows])
         return Collection(payload, time, lane, collection.wall_ns), held.num_rows
 
@@ -277,10 +272,10 @@ class EventtimeWatermark(Operator):
         lane, time_ns = as_readonly(collection.lane), as_readonly(collection.time_ns)
         if self.source is None and not self.uses_wall_time():
             state["wall"][lanes] = collection.wall_ns
-            rows = Rows(lane, time_ns, time_ns)
+            rows = ArrivingRows(lane, time_ns, time_ns)
             return None if admit_single_source(rows, waiting, rules, _lanes(state), out) else out
-        rows = Rows(lane, time_ns, as_readonly(self._sources(collection)))
-        admit(rows, waiting, collection.wall_ns, rules, _lanes(state), out)
+        rows = ArrivingRows(lane, time_ns, as_readonly(self._sources(collection)))
+        admit_rows(rows, waiting, collection.wall_ns, rules, _lanes(state), out)
         return out if waiting or out.verdict.any() else None
 
     def _sources(self, collection: Collection) -> Int64s:
@@ -299,12 +294,12 @@ class EventtimeWatermark(Operator):
     # -- rows that are refused --------------------------------------------------------------------
 
     def _late(self, state: State, collection: Collection, decided: Decisions) -> _LateRows | None:
-        which = np.flatnonzero(decided.verdict == Verdict.LATE)
+        which = np.flatnonzero(decided.verdict == RowVerdict.LATE)
         if len(which) == 0:
             return None
         lane, time_ns = collection.lane[which], collection.time_ns[which]
         watermark = decided.against[which]
-        lateness = _distance(watermark, time_ns)
+        lateness = _span_between(watermark, time_ns)
         np.add.at(state["late_count"], lane, 1)
         np.maximum.at(state["max_lateness"], lane, lateness)
         if self.late == "drop":
@@ -316,15 +311,15 @@ class EventtimeWatermark(Operator):
         self, state: State, collection: Collection, decided: Decisions
     ) -> StreamError | None:
         verdict = decided.verdict
-        which = np.flatnonzero((verdict == Verdict.SKEWED) | (verdict == Verdict.NO_SLOT))
+        which = np.flatnonzero((verdict == RowVerdict.SKEWED) | (verdict == RowVerdict.NO_SLOT))
         if len(which) == 0:
             return None
         # In order of decision: then it makes no difference where a collection ends.
         which = which[np.lexsort((which, decided.decided_at[which]))]
-        lane, skewed = collection.lane[which], verdict[which] == Verdict.SKEWED
+        lane, skewed = collection.lane[which], verdict[which] == RowVerdict.SKEWED
         np.add.at(state["skewed_count"], lane[skewed], 1)
         np.add.at(state["no_slot_count"], lane[~skewed], 1)
-        ahead = _distance(collection.time_ns[which], decided.against[which])
+        ahead = _span_between(collection.time_ns[which], decided.against[which])
         return self._error_rows(collection, which, skewed, ahead)
 
     def _error_rows(
@@ -345,7 +340,7 @@ class EventtimeWatermark(Operator):
         )
 
     def _keep_suspects(self, state: State, collection: Collection, decided: Decisions) -> None:
-        which = np.flatnonzero(decided.verdict == Verdict.SUSPECT)
+        which = np.flatnonzero(decided.verdict == RowVerdict.SUSPECT)
         if len(which):
             columns = {
                 LANE: collection.lane[which],
@@ -360,12 +355,12 @@ class EventtimeWatermark(Operator):
 
     def _leaving(
         self, state: State, collection: Collection | None, verdict: NDArray[np.int8]
-    ) -> _Leaving | None:
+    ) -> _LeavingData | None:
         """The accepted rows that leave now; the others are held."""
         if not self.hold:
             return None if collection is None else _as_they_came(collection, verdict)
         held = state.tables["held"]
-        lane, time, payload = _joined(held, collection)
+        lane, time, payload = _held_and_new(held, collection)
         waited = len(lane) - len(verdict)
         verdict = np.concatenate([np.zeros(waited, np.int8), verdict])
         passed = state["watermark"]
@@ -385,12 +380,12 @@ class EventtimeWatermark(Operator):
         wall_ns = 0 if collection is None else collection.wall_ns
         rows = LazyRows(payload, *leaving, wall_ns)
         few = _COPY_BELOW * len(rows) < payload.num_rows
-        return _Leaving(rows.copied() if few else rows, leaving.rows - waited)
+        return _LeavingData(rows.copied() if few else rows, leaving.rows - waited)
 
     def _in_sequence(
         self,
         state: State,
-        data: _Leaving | None,
+        data: _LeavingData | None,
         late: _LateRows | None,
         lanes: Int64s,
         before: Int64s,
@@ -447,17 +442,17 @@ class EventtimeWatermark(Operator):
         out: list[Outcome] = []
         held = _cut_out(state, "held", lanes)
         if held is not None:
-            lane, time, payload = _joined(held, None)
+            lane, time, payload = _held_and_new(held, None)
             out.append(Collection(payload, time, lane))
         suspects = _cut_out(state, "suspects", lanes)
         if suspects is not None:
             against = suspects.column(AGAINST).to_numpy()
-            lane, time, payload = _joined(suspects.drop_columns([AGAINST]), None)
+            lane, time, payload = _held_and_new(suspects.drop_columns([AGAINST]), None)
             np.add.at(state["skewed_count"], lane, 1)
             state["suspect_count"][lane] = 0
             rows, which = Collection(payload, time, lane), np.arange(len(lane))
             skewed = np.ones(len(lane), np.bool_)
-            out.append(self._error_rows(rows, which, skewed, _distance(time, against)))
+            out.append(self._error_rows(rows, which, skewed, _span_between(time, against)))
         return out
 
     def discard(self, state: State) -> dict[str, int]:
@@ -495,7 +490,7 @@ class EventtimeWatermark(Operator):
 # -- parts of a call -------------------------------------------------------------------------------
 
 
-class _Leaving(NamedTuple):
+class _LeavingData(NamedTuple):
     """Data that leaves, and for each row the position in the collection of the row whose arrival
     decided it: usually itself; negative for rows of earlier collections."""
 
@@ -511,7 +506,7 @@ class _LateRows(NamedTuple):
 
 
 def _between(
-    data: _Leaving | None, late: _LateRows, handed: Int64s, *, by_time: bool, tie: int
+    data: _LeavingData | None, late: _LateRows, handed: Int64s, *, by_time: bool, tie: int
 ) -> list[Outcome]:
     """Late rows between the data, each behind its watermark, in the order in which they would leave
     if every row were a collection of its own. `handed` are the watermarks handed on so far, by
@@ -565,17 +560,17 @@ def _between(
     return out
 
 
-def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _Leaving | None:
+def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _LeavingData | None:
     """The accepted rows in order of arrival."""
     if not verdict.any():
-        return _Leaving(collection, np.arange(len(collection)))
-    kept = verdict == Verdict.ACCEPTED
+        return _LeavingData(collection, np.arange(len(collection)))
+    kept = verdict == RowVerdict.ACCEPTED
     if not kept.any():
         return None
-    return _Leaving(some_rows(collection, kept), np.flatnonzero(kept))
+    return _LeavingData(some_rows(collection, kept), np.flatnonzero(kept))
 
 
-def _joined(
+def _held_and_new(
     held: pa.RecordBatch | None, collection: Collection | None
 ) -> tuple[Int32s, Int64s, pa.RecordBatch]:
     """Lanes, times and payload of the rows held and, behind them, of the new ones."""
@@ -622,7 +617,7 @@ def _all_accepted(collection: Collection) -> NDArray[np.int8]:
     return np.zeros(len(collection), np.int8)
 
 
-def _distance(later: Int64s, earlier: Int64s) -> Int64s:
+def _span_between(later: Int64s, earlier: Int64s) -> Int64s:
     """later - earlier where later >= earlier, at most the largest span (292 years)."""
     with np.errstate(over="ignore"):
         distance = later - earlier

@@ -188,7 +188,7 @@ def _read_with(name: str, parser: Parser, column: pa.Array, options: TimeOptions
             reasons = pa.array([reason] * len(column), pa.string())
             return Parsed(np.zeros(len(column), np.int64), reasons)
         half = len(column) // 2
-        return _joined(
+        return _join_parsed(
             [
                 _read_with(name, parser, column.slice(0, half), options),
                 _read_with(name, parser, column.slice(half), options),
@@ -219,7 +219,7 @@ def _read_with(name: str, parser: Parser, column: pa.Array, options: TimeOptions
     return Parsed(result.fill_null(0).to_numpy(), reason)
 
 
-def _joined(parts: list[Parsed]) -> Parsed:
+def _join_parsed(parts: list[Parsed]) -> Parsed:
     return Parsed(
         np.concatenate([part.time_ns for part in parts]),
         pa.concat_arrays([part.reason for part in parts]),
@@ -252,7 +252,7 @@ class Reasons:
         return Parsed(time_ns, pa.array(reasons, pa.string()))
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _without_dictionary(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -262,7 +262,7 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _unreadable(column: pa.Array) -> Parsed:
+def _unreadable_column(column: pa.Array) -> Parsed:
     """Every row has the reason that no value of this column type is a time."""
     reasons = Reasons(column)
     reasons.add_rest(f"type not supported: {column.type}")
@@ -282,7 +282,7 @@ def _by_halves(
     if len(column) <= _LEAF:
         return slow(column)
     half = len(column) // 2
-    return _joined(
+    return _join_parsed(
         [_by_halves(column.slice(0, half), fast, slow), _by_halves(column.slice(half), fast, slow)]
     )
 
@@ -305,7 +305,7 @@ def unix_timestamp(
     column: pa.Array, options: TimeOptions, *, name: str, unit: str, factor: int
 ) -> Parsed:
     """Integers, or text of digits, counted in `unit` since 1970."""
-    column = _plain(column)
+    column = _without_dictionary(column)
     kind = column.type
     reasons = Reasons(column)
     if _is_text(kind):
@@ -319,7 +319,7 @@ def unix_timestamp(
         whole = pc.fill_null(column, 0) if column.null_count else column
         values = (whole if pa.types.is_int64(kind) else whole.cast(pa.int64())).to_numpy()
     else:
-        return _unreadable(column)
+        return _unreadable_column(column)
     if len(values) and (int(values.min()) < 0 or int(values.max()) > MAX_NS // factor):
         suspect = (values < 0) | (values > MAX_NS // factor)
         for row in np.flatnonzero(suspect).tolist():
@@ -379,11 +379,11 @@ def unix_float(column: pa.Array, options: TimeOptions) -> Parsed:
     column holds 53 bits: seconds of today are exact to 238 ns, and are rounded to the nearest ns of
     what is there.
     """
-    column = _plain(column)
+    column = _without_dictionary(column)
     if _is_text(column.type) or pa.types.is_decimal(column.type):
         return _by_halves(column, _decimals, _decimals_one_by_one)
     if not pa.types.is_floating(column.type):
-        return _unreadable(column)
+        return _unreadable_column(column)
     reasons = Reasons(column)
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     finite = np.isfinite(values)
@@ -439,13 +439,13 @@ def _decimals_one_by_one(column: pa.Array) -> Parsed:
 
 def timestamp(column: pa.Array, options: TimeOptions) -> Parsed:
     """An Arrow or Spark timestamp or date column. One without a zone is UTC or local to `zone`."""
-    column = _plain(column)
+    column = _without_dictionary(column)
     reasons = Reasons(column)
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("ms"))
     kind = column.type
     if not pa.types.is_timestamp(kind):
-        return _unreadable(column)
+        return _unreadable_column(column)
     factor = _UNIT_NS[kind.unit]
     values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     beyond = (values > MAX_NS // factor) | (values < -(MAX_NS // factor))
@@ -458,11 +458,11 @@ def timestamp(column: pa.Array, options: TimeOptions) -> Parsed:
 
 def dates(column: pa.Array, options: TimeOptions) -> Parsed:
     """A date column, or text `YYYY-MM-DD`: midnight in UTC or in `zone`."""
-    column = _plain(column)
+    column = _without_dictionary(column)
     if pa.types.is_date(column.type):
         return timestamp(column, options)
     if not _is_text(column.type):
-        return _unreadable(column)
+        return _unreadable_column(column)
     parsed = iso8601(column, options)
     only = pc.fill_null(pc.match_substring_regex(column, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"), True)
     return Parsed(parsed.time_ns, pc.if_else(only, parsed.reason, "not a date: YYYY-MM-DD"))
@@ -475,9 +475,9 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
         raise ConfigError(
             "eventtime.format", None, 'is required for `date_time`, e.g. "%d.%m.%Y %H:%M:%S"'
         )
-    column = _plain(column)
+    column = _without_dictionary(column)
     if not _is_text(column.type):
-        return _unreadable(column)
+        return _unreadable_column(column)
     reasons = Reasons(column)
     text = f"does not match the format {options.format!r}"
     if "%f" not in options.format and "%z" not in options.format:
@@ -531,9 +531,9 @@ def iso8601(column: pa.Array, options: TimeOptions) -> Parsed:
     Arrow's own cast is tried first: it is many times as fast, and reads a part of what is allowed
     here. What it does not read goes through the regular expression.
     """
-    column = _plain(column)
+    column = _without_dictionary(column)
     if not _is_text(column.type):
-        return _unreadable(column)
+        return _unreadable_column(column)
     return _by_halves(
         column,
         partial(_iso_by_arrow, zone=options.zone),

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tidegate.core.outcomes import Int64s
 from tidegate.deltas.columns import Chains, checkpoint_table
 from tidegate.deltas.compactor import Compactor
-from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.kernels import DeltaVerdict
 from tidegate.deltas.table.table import Bucket, DeltaTable, refused_rows
 from tidegate.deltas.table.versions import (
     DataFile,
@@ -121,7 +121,7 @@ def compact_bucket(
     if not changed.any():
         return BucketResult(bucket, version.number, errors=errors) if errors else None
     old = [file for file in loaded.files if file.kind != "refused"]
-    added = _write(table, bucket, loaded, done.chains, changed, step)
+    added = _write_bucket(table, bucket, loaded, done.chains, changed, step)
     result = BucketResult(
         bucket,
         version.number,
@@ -140,7 +140,7 @@ def compact_bucket(
     return result
 
 
-def _write(
+def _write_bucket(
     table: DeltaTable,
     bucket: int,
     loaded: Bucket,
@@ -155,7 +155,7 @@ def _write(
     new = _by_id(compacted.take(np.flatnonzero(changed)).plus(
         stored.take(np.flatnonzero(known & ~changed))))  # fmt: skip
     mine = changed[vec]
-    left = np.flatnonzero(~mine | (admission.verdict == Verdict.WAITING))
+    left = np.flatnonzero(~mine | (admission.verdict == DeltaVerdict.WAITING))
     refused = admission.refused()
     out = np.sort(refused[mine[refused]])
     added = []

@@ -19,7 +19,7 @@ from tidegate.core.arrow import concat
 from tidegate.core.checks import duration, int_in
 from tidegate.core.outcomes import Int64s
 from tidegate.core.time import Duration
-from tidegate.deltas.admission import Admission, ParentLimits
+from tidegate.deltas.admission import DeltaAdmission, ParentLimits
 from tidegate.deltas.columns import (
     Chains,
     Composed,
@@ -30,17 +30,17 @@ from tidegate.deltas.columns import (
     normalise,
     vector_column,
 )
-from tidegate.deltas.kernels import Verdict
+from tidegate.deltas.kernels import DeltaVerdict
 from tidegate.deltas.neighbours import NearestSearch, Neighbour
 from tidegate.deltas.operations import DELTAS, VectorDelta, rows_from
 from tidegate.deltas.table.versions import (
     READ_ATTEMPTS,
-    CommitLog,
     DataFile,
     Step,
     Version,
     VersionConflict,
-    bucket_of,
+    VersionLog,
+    bucket_of_id,
     no_step,
     read_data_file,
     remove_unnamed_files,
@@ -75,7 +75,7 @@ class Bucket:
     chains: Chains
     stored: Chains
     """The same vectors as the last compaction left them, without what was appended since."""
-    admission: Admission
+    admission: DeltaAdmission
     vec: Int64s
     """The vector of each appended row."""
     files: tuple[DataFile, ...]
@@ -110,7 +110,7 @@ class DeltaTable:
 
     def __init__(self, path: str | Path, step: Step = no_step) -> None:
         self.root = Path(path)
-        self.log = CommitLog(self.root, step)
+        self.log = VersionLog(self.root, step)
         settings = self.log.latest().settings
         if settings.get("kind") != "deltas":
             raise StateError(f"{path} is a table of {settings.get('kind')}, not of deltas")
@@ -149,7 +149,7 @@ class DeltaTable:
             "parent_wait_ns": duration("parent_wait", parent_wait),
             "max_waiting": int_in("max_waiting", max_waiting, 0),
         }
-        CommitLog(path).create(settings)
+        VersionLog(path).create(settings)
         return cls(path)
 
     # -- writing ----------------------------------------------------------------------------------
@@ -165,11 +165,12 @@ class DeltaTable:
         if rows.num_rows == 0 or (batch is not None and batch in self.log.latest().batches):
             return pa.RecordBatch.from_pylist([], schema=REFUSED)
         verdict, where = DeltaRows(rows).verdicts(self.dims)
-        bad = np.flatnonzero(verdict != Verdict.OPEN)
+        bad = np.flatnonzero(verdict != DeltaVerdict.OPEN)
         words = [
-            Verdict(verdict[r]).sentence(where=int(where[r]), dims=self.dims) for r in bad.tolist()
+            DeltaVerdict(verdict[r]).sentence(where=int(where[r]), dims=self.dims)
+            for r in bad.tolist()
         ]
-        good = np.flatnonzero(verdict == Verdict.OPEN)
+        good = np.flatnonzero(verdict == DeltaVerdict.OPEN)
         files = self._split("deltas", rows.take(pa.array(good)))
         told = refused_rows(rows, bad, words)
         if len(bad):
@@ -195,7 +196,7 @@ class DeltaTable:
 
     def _split(self, kind: str, rows: pa.RecordBatch) -> list[DataFile]:
         """Write rows to one file per bucket, in the order they came."""
-        bucket = bucket_of(rows.column("vector_id"), self.buckets)
+        bucket = bucket_of_id(rows.column("vector_id"), self.buckets)
         order = np.argsort(bucket, kind="stable")
         edges = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
         out = []
@@ -209,7 +210,7 @@ class DeltaTable:
 
     def vector(self, vector_id: str, at_ns: int | None = None) -> NDArray[np.float64] | None:
         """One vector, now or as of a time; None if there is none, or it is deleted."""
-        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        number = int(bucket_of_id(pa.array([vector_id]), self.buckets)[0])
         chains = self.load(number, vector_id=vector_id).chains
         if not len(chains):
             return None
@@ -259,7 +260,7 @@ class DeltaTable:
         Args:
             vector_id: the id of the vector.
         """
-        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        number = int(bucket_of_id(pa.array([vector_id]), self.buckets)[0])
         return self.load(number, vector_id=vector_id).chains.history()
 
     def refused(self) -> pa.RecordBatch:
@@ -303,7 +304,7 @@ class DeltaTable:
             place = np.where(place < 0, new + len(ids), place)
             chains = chains.plus(Chains.empty(self.dims, fresh))
         vec = place[lead:]
-        admission = Admission(chains, DeltaRows(appended), vec, self.limits)
+        admission = DeltaAdmission(chains, DeltaRows(appended), vec, self.limits)
         admitted, _ = admission.admit(chains)
         return Bucket(admitted, chains, admission, vec, files)
 

@@ -21,12 +21,12 @@ from tidegate.deltas.columns import find_vectors
 from tidegate.deltas.table.table import vector_schema
 from tidegate.deltas.table.versions import (
     READ_ATTEMPTS,
-    CommitLog,
     DataFile,
     Step,
     Version,
     VersionConflict,
-    bucket_of,
+    VersionLog,
+    bucket_of_id,
     no_step,
     read_data_file,
     write_data_file,
@@ -83,7 +83,7 @@ class VectorTable:
 
     def __init__(self, path: str | Path, step: Step = no_step) -> None:
         self.root = Path(path)
-        self.log = CommitLog(self.root, step)
+        self.log = VersionLog(self.root, step)
         settings = self.log.latest().settings
         if settings.get("kind") != "vectors":
             raise StateError(f"{path} is a table of {settings.get('kind')}, not of vectors")
@@ -101,7 +101,7 @@ class VectorTable:
                 files of the vectors it changes.
         """
         settings = {"dims": int_in("dims", dims, 1), "buckets": int_in("buckets", buckets, 1)}
-        CommitLog(path).create({"kind": "vectors", **settings})
+        VersionLog(path).create({"kind": "vectors", **settings})
         return cls(path)
 
     def upsert(self, rows: pa.RecordBatch | pa.Table) -> int:
@@ -129,7 +129,7 @@ class VectorTable:
             return count
 
     def _merged(self, base: Version, new: pa.RecordBatch) -> tuple[list[DataFile], set[str], int]:
-        bucket = bucket_of(new.column("vector_id"), self.buckets)
+        bucket = bucket_of_id(new.column("vector_id"), self.buckets)
         added, removed, count = [], set(), 0
         for number in np.unique(bucket).tolist():
             mine = new.filter(pa.array(bucket == number))
@@ -162,7 +162,7 @@ class VectorTable:
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:
         """One vector; None if there is none, or it is deleted."""
-        number = int(bucket_of(pa.array([vector_id]), self.buckets)[0])
+        number = int(bucket_of_id(pa.array([vector_id]), self.buckets)[0])
         only = [("vector_id", "=", vector_id), ("deleted", "=", False)]
         row = self._newest_bucket(number, only)
         if not row.num_rows:

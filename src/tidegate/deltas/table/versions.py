@@ -38,12 +38,12 @@ from tidegate.errors import ConfigError, StateError, TidegateError
 
 __all__ = [
     "READ_ATTEMPTS",
-    "CommitLog",
     "DataFile",
     "Step",
     "Version",
     "VersionConflict",
-    "bucket_of",
+    "VersionLog",
+    "bucket_of_id",
     "no_step",
     "read_data_file",
     "remove_unnamed_files",
@@ -111,7 +111,7 @@ class Version:
         return sum(file.bytes for file in self.files)
 
 
-class CommitLog:
+class VersionLog:
     """The versions of one table."""
 
     def __init__(self, root: str | Path, step: Step = no_step) -> None:
@@ -267,10 +267,10 @@ def _bucket_numbers(offsets: NDArray[np.int32], text: NDArray[np.uint8], buckets
     return out
 
 
-def bucket_of(ids: pa.Array, buckets: int) -> Int64s:
+def bucket_of_id(ids: pa.Array, buckets: int) -> Int64s:
     """The bucket of each vector id.
 
-    >>> bucket_of(pa.array(["vec-1", "vec-2", "vec-1"]), 16).tolist()
+    >>> bucket_of_id(pa.array(["vec-1", "vec-2", "vec-1"]), 16).tolist()
     [8, 7, 8]
     """
     ids = ids.cast(pa.string())
