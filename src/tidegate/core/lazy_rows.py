@@ -35,7 +35,9 @@ class LazyRows(Collection):
     """
 
     source: pa.RecordBatch
+    """The batch that holds the rows, and maybe others."""
     picks: Int64s
+    """Indices into `source`, in the order of the rows."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class LazyRows(Collection):
 
     @cached_property
     def rows(self) -> pa.RecordBatch:
+        """The rows as a batch: copied on first use, and kept."""
         return take(self.source, self.picks)
 
     def __len__(self) -> int:
@@ -92,7 +95,8 @@ class LazyRows(Collection):
 
 
 def some_rows(collection: Collection, kept: NDArray[np.bool_]) -> Collection:
-    """The rows of a collection for which `kept` is true, in their order."""
+    """The rows of a collection for which `kept` is true, in their order; copied, in threads if
+    there are many."""
     rows, mask = collection.rows, pa.array(kept)
     work: list[Any] = [*rows.columns, collection.time_ns, collection.lane]
 

@@ -7,8 +7,8 @@ implies. An operator does no I/O and reads no clock: time comes in with the call
 Which call comes when:
 
     planning    input_columns, schema, side_schemas, needs_time, uses_wall_time, ...
-                accepts_any_order ─► the stage before is asked for without_buffering()
-                needs_late_in_order ─► the stages before are asked for with_late_in_order()
+                accepts_any_order ─► Chain calls without_buffering() of the stage before
+                needs_late_in_order ─► Chain calls with_late_in_order() of those before
                 compile()                    on the driver, so that no worker has to
 
     start       open()                       a new state, or

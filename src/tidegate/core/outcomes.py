@@ -48,7 +48,12 @@ __all__ = [
 
 
 def lanes_like(rows: pa.RecordBatch, lane: int = 0) -> Int32s:
-    """One lane number for all rows."""
+    """One lane number for all rows.
+
+    Args:
+        rows: the rows.
+        lane: the number.
+    """
     # Zeros need not be written: the system hands out empty pages, which matters for millions.
     return np.full(rows.num_rows, lane, np.int32) if lane else np.zeros(rows.num_rows, np.int32)
 
@@ -73,8 +78,11 @@ class _TimedRows:
     """Rows, their lanes and their times: what data, late and dropped rows have in common."""
 
     rows: pa.RecordBatch
+    """The rows, as an Arrow batch."""
     time_ns: Int64s
+    """The event time of each row, nanoseconds since the epoch."""
     lane: Int32s
+    """The lane of each row: the number of its key."""
 
     kind: ClassVar[str]
 
@@ -103,11 +111,22 @@ class Collection(_TimedRows):
     """
 
     wall_ns: int = 0
+    """The processing time at which the collection was seen, nanoseconds since the epoch: the only
+    clock an operator ever gets."""
     kind: ClassVar[str] = "data"
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, time_ns: Int64s, wall_ns: int = 0) -> Collection:
-        """A collection of a single key."""
+        """A collection of a single key, in lane 0.
+
+        Args:
+            rows: the rows.
+            time_ns: the event time of each.
+            wall_ns: the processing time.
+
+        Raises:
+            ContractError: there is not one time per row.
+        """
         return cls(rows, time_ns, lanes_like(rows), wall_ns)
 
     @property
@@ -126,7 +145,11 @@ class Collection(_TimedRows):
         return turn(self.rows.column(name))
 
     def take(self, rows: NDArray[Any]) -> Collection:
-        """The rows with these numbers, in this order."""
+        """The rows with these numbers, in this order.
+
+        Args:
+            rows: row numbers; one may occur more than once.
+        """
         return replace(
             self,
             rows=take(self.rows, rows),
@@ -144,7 +167,9 @@ class Late(_TimedRows):
     """
 
     lateness_ns: Int64s
+    """How far each row is below the watermark, in ns; 0 for a row exactly at it."""
     watermark_ns: Any = None
+    """The watermark that made each row late. None: its time plus its lateness."""
     kind: ClassVar[str] = "late"
 
     def __post_init__(self) -> None:
@@ -167,6 +192,7 @@ class Late(_TimedRows):
         )
 
     def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        """The rows as they leave Tidegate, with time, lateness and watermark."""
         columns = {
             TIME_NS: self.time_ns,
             LATENESS: self.lateness_ns,
@@ -180,9 +206,11 @@ class Dropped(_TimedRows):
     """Rows a stage let go, each with its reason: never silent, always delivered."""
 
     reason: pa.Array
+    """Why each row was dropped, a sentence (text)."""
     kind: ClassVar[str] = "dropped"
 
     def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        """The rows as they leave Tidegate, with time and reason."""
         return add_output_columns(self.rows, {TIME_NS: self.time_ns, REASON: self.reason}, also)
 
 
@@ -194,10 +222,15 @@ class StreamError:
     """
 
     rows: pa.RecordBatch
+    """The rows, unchanged."""
     column: pa.Array
+    """The column at fault, per row (text)."""
     value: pa.Array
+    """Its value as text, per row."""
     reason: pa.Array
+    """Why it could not be used, a sentence per row."""
     lane: Int32s
+    """The lane of each row."""
 
     kind: ClassVar[str] = "error"
 
@@ -205,6 +238,7 @@ class StreamError:
         return int(self.rows.num_rows)
 
     def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        """The rows as they leave Tidegate, with column, value and reason."""
         return add_output_columns(
             self.rows,
             {ERROR_COLUMN: self.column, ERROR_VALUE: self.value, ERROR_REASON: self.reason},
@@ -217,17 +251,22 @@ class Side:
     """A table of its own beside the data: batch summaries, unmatched messages, jump reports."""
 
     name: str
+    """The name of the table, which is also its kind."""
     rows: pa.RecordBatch
+    """The rows, in the schema that the stage declares."""
     lane: Int32s
+    """The lane of each row."""
 
     @property
     def kind(self) -> str:
+        """The name of the table: side outputs are told apart by it."""
         return self.name
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
 
     def table(self, also: Iterable[str] = ()) -> pa.RecordBatch:
+        """The rows unchanged: a side table has names of its own."""
         return self.rows
 
 
@@ -236,7 +275,9 @@ class Watermark:
     """Per lane: nothing at or before this time will come any more. One entry per lane named."""
 
     time_ns: Int64s
+    """The watermark of each lane named, inclusive, nanoseconds since the epoch."""
     lane: Int32s
+    """The lanes; others have not moved."""
 
     kind: ClassVar[str] = "watermark"
 
@@ -267,14 +308,23 @@ class ControlSignal:
     """
 
     name: str
+    """`end`, or the name of a setting."""
     value: object = None
+    """How to end (`End`), or the new value of the setting."""
     lane: Int32s | None = None
+    """The lanes it is for; None: every lane."""
     time_ns: int | None = None
+    """The event time at which the setting takes effect; None: at once."""
 
     kind: ClassVar[str] = "control"
 
     @classmethod
     def end(cls, how: End = End.GRACEFUL) -> ControlSignal:
+        """The signal that ends a stream.
+
+        Args:
+            how: deliver what is held, or discard it.
+        """
         return cls("end", how)
 
 

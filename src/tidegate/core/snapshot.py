@@ -44,11 +44,21 @@ _LANES_WITHOUT_ARRAYS = 1 << 20
 Far above the lanes of a page (512), far below what would hurt."""
 
 _MAGIC = b"TIDE"
+"""The first bytes of every snapshot."""
 _HEAD = struct.Struct("<4sHII")
+"""Magic, format, checksum, length of the header; little-endian."""
 
 
 def pack(header: dict[str, Any], buffers: Sequence[bytes | memoryview]) -> bytes:
-    """An envelope of a JSON header and binary buffers; `unpack` gives both back."""
+    """Build an envelope of a JSON header and binary buffers.
+
+    Args:
+        header: plain values; the key `sizes` is ours.
+        buffers: appended in order, without padding.
+
+    Returns:
+        Bytes that `unpack` reads.
+    """
     header = {**header, "sizes": [len(buffer) for buffer in buffers]}
     text = json.dumps(header, separators=(",", ":")).encode()
     body = b"".join([text, *buffers])
@@ -56,7 +66,19 @@ def pack(header: dict[str, Any], buffers: Sequence[bytes | memoryview]) -> bytes
 
 
 def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[memoryview]]:
-    """Header and buffers of an envelope, or a StateError that says what is wrong with it."""
+    """Read an envelope.
+
+    Args:
+        blob: untrusted bytes.
+        what: its name in messages.
+
+    Returns:
+        The header, and the buffers as views into `blob`.
+
+    Raises:
+        StateError: it is cut off, damaged, of another format, or not one of ours; the message says
+            which.
+    """
     if len(blob) < _HEAD.size:
         raise StateError(f"{what} is corrupt: {len(blob)} bytes, shorter than its own head")
     magic, version, crc, length = _HEAD.unpack_from(blob)
@@ -87,7 +109,12 @@ def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[me
 
 
 def encode(stages: Sequence[tuple[dict[str, Any], State]], extra: dict[str, Any]) -> bytes:
-    """The states of all stages of a chain (each with its identity) in one blob."""
+    """Write the states of all stages of a chain into one blob.
+
+    Args:
+        stages: the identity of each stage (name, version, settings) and its state, in order.
+        extra: further plain values, kept in the header.
+    """
     buffers: list[bytes | memoryview] = []
     described = []
     for identity, state in stages:
@@ -106,7 +133,19 @@ def encode(stages: Sequence[tuple[dict[str, Any], State]], extra: dict[str, Any]
 def decode(
     blob: bytes, expected: Sequence[tuple[dict[str, Any], Layout]], what: str = "snapshot"
 ) -> tuple[list[State], dict[str, Any]]:
-    """The reverse of `encode`, against the chain that wants to use it."""
+    """Read a blob of `encode` for the chain that wants to use it.
+
+    Args:
+        blob: untrusted bytes.
+        expected: the identity and layout of each stage of that chain, in order.
+        what: its name in messages.
+
+    Returns:
+        The states, and `extra`.
+
+    Raises:
+        StateError: it is damaged, or made by other stages, settings or versions.
+    """
     header, buffers = unpack(blob, what)
     try:
         states, extra = _states(header, buffers, expected, what), header["extra"]
@@ -123,6 +162,10 @@ def _states(
     expected: Sequence[tuple[dict[str, Any], Layout]],
     what: str,
 ) -> list[State]:
+    """Build the states from a header and its buffers, believing neither: sizes, types and shapes
+    are compared with the layout before anything is allocated.
+    Raises:
+        StateError: they do not agree."""
     found = header.get("stages")
     if not isinstance(found, list) or len(found) != len(expected):
         names = [stage["name"] for stage in found] if isinstance(found, list) else found
@@ -165,6 +208,11 @@ def _states(
 
 
 def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
+    """Check that a stage in a snapshot is the stage that wants it: same name, version and settings.
+
+    Raises:
+        StateError: it is not; the message names the difference.
+    """
     name = wanted["name"]
     if found.get("name") != name:
         raise StateError(f"{what} was made by another plan: has {found.get('name')}, wants {name}")
@@ -186,6 +234,11 @@ def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
 
 
 def _read_table(buffer: memoryview, lanes: int, what: str) -> pa.RecordBatch:
+    """Read a state table and check that its lanes exist.
+
+    Raises:
+        StateError: it is damaged, names a column twice, or has rows of other lanes.
+    """
     table = read_batch(buffer, what)
     if len(set(table.schema.names)) != len(table.schema.names):
         raise StateError(f"{what}: two of its columns have the same name")

@@ -246,7 +246,20 @@ def split(
 
 
 def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
-    """Row indices in order of (lane, time, arrival); `count` is the number of lanes."""
+    """Sort rows.
+
+    Args:
+        lanes: the lane of each row, in [0, count).
+        times: the time of each row.
+        count: the number of lanes.
+
+    Returns:
+        Row indices in order of (lane, time, arrival).
+
+    Example:
+        >>> order_rows(np.array([1, 0, 0], np.int32), np.array([5, 9, 7]), 2).tolist()
+        [2, 1, 0]
+    """
     codes = np.zeros(len(lanes), np.int8)
     return _sorted(lanes, times, codes, count)[0]
 
@@ -254,11 +267,18 @@ def order_rows(lanes: Int32s, times: Int64s, count: int) -> Int64s:
 def arrange(
     lanes: Int32s, times: Int64s, codes: Any, watermark: Int64s, count: int
 ) -> tuple[Arranged, Arranged]:
-    """The accepted rows in two parts, each in order of (lane, time, arrival): those at or before
-    the watermark of their lane, and the rest.
+    """Sort the accepted rows, and split them at the watermark.
 
-    `codes` has one entry per row, 0 (`ACCEPTED`) for rows to be sorted. `watermark` has one entry
-    per lane, `count` is the number of lanes.
+    Args:
+        lanes: the lane of each row, in [0, count).
+        times: the time of each row.
+        codes: one entry per row; only rows with 0 (`ACCEPTED`) take part.
+        watermark: one entry per lane, inclusive.
+        count: the number of lanes.
+
+    Returns:
+        The rows at or before the watermark of their lane, and the rest, each in order of (lane,
+        time, arrival).
     """
     # Memory is allocated here: worker threads would return theirs to the system each time.
     order, stamps, edges = _sorted(lanes, times, codes, count)

@@ -34,9 +34,14 @@ class Column:
     """
 
     dtype: Any
+    """The numpy type."""
     shape: tuple[int, ...] = ()
+    """What each lane has beside the lane axis."""
     fill: int | float = 0
+    """What a new lane starts with."""
     merge: Literal["sum", "max"] | None = None
+    """What becomes of the value when a lane is freed: added to lane 0, the larger one kept in lane
+    0, or forgotten."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,18 @@ class Layout:
     """What an operator keeps: named arrays per lane and named tables."""
 
     arrays: Mapping[str, Column] = field(default_factory=dict)
+    """Arrays by name."""
     tables: tuple[str, ...] = ()
+    """Names of tables; each has the column LANE."""
 
 
 class State:
-    """Arrays with a lane axis, tables with a lane column, and which lanes were touched."""
+    """Arrays with a lane axis, tables with a lane column, and which lanes were touched.
+
+    Args:
+        layout: what to keep.
+        lanes: how many lanes to begin with; `grow` adds more.
+    """
 
     def __init__(self, layout: Layout, lanes: int = 1) -> None:
         self.layout = layout
@@ -123,9 +135,13 @@ class State:
     # -- paging ---------------------------------------------------------------------------------
 
     def pages(self, edges: Sequence[int]) -> list[State]:
-        """Copies of lanes [edges[k], edges[k + 1]), each renumbered from 0.
+        """Copy ranges of lanes, each renumbered from 0.
 
-        Tables are looked at once, however many pages there are.
+        Args:
+            edges: ascending lane numbers; page k has the lanes [edges[k], edges[k + 1]).
+
+        Returns:
+            One state per page. Tables are read once, however many pages there are.
         """
         parts = [State(self.layout, last - first) for first, last in pairwise(edges)]
         for part, first, last in zip(parts, edges, edges[1:], strict=False):
@@ -148,9 +164,14 @@ class State:
 
     @classmethod
     def of_pages(cls, layout: Layout, pages: Mapping[int, State]) -> State:
-        """The reverse of `pages`: lanes from `first` on are those of `pages[first]`.
+        """Join pages: the reverse of `pages`.
 
-        Rows of a table come out by page, so a table sorted by lane stays sorted.
+        Args:
+            layout: the layout of all pages.
+            pages: states by the number of their first lane; lanes between them start empty.
+
+        Returns:
+            One state. Rows of a table come out by page, so a table sorted by lane stays sorted.
         """
         lanes = max((first + part.lanes for first, part in pages.items()), default=1)
         state = cls(layout, lanes)
@@ -182,11 +203,13 @@ def require_int64(state: State, table: str, *columns: str) -> None:
 
 @kernel
 def _mark(touched: NDArray[np.bool_], lanes: NDArray[Any]) -> None:
+    """Mark lanes as touched, in place; used where there are more entries than lanes."""
     for lane in lanes:
         touched[lane] = True
 
 
 def _shift(table: pa.RecordBatch, by: int) -> pa.RecordBatch:
+    """The table with its lane numbers shifted by `by`."""
     if by == 0:
         return table
     lane = pc.add(table.column(LANE), pa.scalar(by, pa.int32()))

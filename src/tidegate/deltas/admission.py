@@ -12,7 +12,7 @@ them:
                 the seal comes behind it too, whatever its own clock says
     accepted    it joins its chain
 
-An `DeltaAdmission` holds candidate rows in arrival order (first those that already waited, then new
+A `DeltaAdmission` holds candidate rows in arrival order (first those that already waited, then new
 ones) and is worked off in rounds: each admits as many as the chains have room for, so that
 compactions happen between the same two deltas however the input was cut.
 
@@ -50,20 +50,23 @@ Int8s = NDArray[np.int8]
 Int32s = NDArray[np.int32]
 
 UNBOUNDED = 2**62
-"""Room of a chain nobody bounds; half the range, so that counting down never wraps around."""
+"""The room of a chain without a limit: half the range, so that counting down never wraps around."""
 
 
 class ParentLimits(NamedTuple):
     """How long, and how many deltas per vector, may wait for a parent that has not come."""
 
     wait_ns: int
+    """How far (event time) the chain may move on before a waiting delta is refused."""
     max_waiting: int
+    """How many deltas of one vector may wait at once; further ones are refused at once."""
 
 
 class IdState(IntEnum):
     """Where a delta id is."""
 
     ABSENT = 0
+    """Unknown, or forgotten: a delta with this id is new."""
     PENDING = 1
     """In its chain, behind the seal."""
     WAITING = 2
@@ -76,8 +79,11 @@ class Candidates(NamedTuple):
     """What the kernel reads of the rows on offer; all arrays are read-only."""
 
     vec: Int64s
+    """The vector of each candidate; -1 for one that takes no part any more."""
     time_ns: Int64s
+    """Its event time."""
     id_number: Int32s
+    """The number of its id in the `IdTable`; -1 for a null id."""
     parent_number: Int32s
     """Empty if nobody has a parent; -1 for a row that has none."""
 
@@ -92,10 +98,12 @@ class AdmissionArrays(NamedTuple):
     """What the kernel writes, one entry per candidate but for `id_state`."""
 
     verdict: Int8s
+    """`DeltaVerdict` of each candidate."""
     decided_by: Int64s
     """The candidate whose arrival decided this one: itself, its parent, or the one that ended its
     wait."""
     late_by_ns: Int64s
+    """LATE: how far before the seal; else 0."""
     id_state: Int8s
     """`IdState` by id number."""
 
@@ -110,10 +118,20 @@ def _admit(
     limits: ParentLimits,
     out: AdmissionArrays,
 ) -> Int64s:
-    """Decide these candidates in this order; return the accepted ones in order of admission.
+    """Decide candidates in the order given.
 
-    `room[v]` is how many more chain v takes now (it is counted down); rows that find no room stay
-    open. `before_seal` marks rows that have exactly the time of the seal and sort before it.
+    Args:
+        rows: the candidates to decide: open ones, and those that wait.
+        given: what is known of all candidates.
+        before_seal: candidates with exactly the time of the seal that sort before it.
+        sealed_ns: the seal of each chain.
+        room: how many more deltas each chain takes now; counted down. Candidates that find no room
+            stay open and are decided in the next round.
+        limits: how long and how many may wait.
+        out: written.
+
+    Returns:
+        The accepted candidates in order of admission: a child that waited follows its parent.
     """
     vec, time_ns = given.vec, given.time_ns
     id_number, parent = given.id_number, given.parent_number
@@ -214,7 +232,7 @@ def _admit(
 
 @kernel
 def _at_seal(rows: Int64s, given: Candidates, sealed_ns: Int64s) -> Int64s:
-    """Those of the rows that have exactly the time of the seal of their chain."""
+    """The candidates among `rows` that have exactly the time of the seal of their chain."""
     vec, time_ns = given.vec, given.time_ns
     found = 0
     for r in rows:
@@ -229,7 +247,18 @@ def _at_seal(rows: Int64s, given: Candidates, sealed_ns: Int64s) -> Int64s:
 
 
 class DeltaAdmission:
-    """Candidate rows for some chains, and what has become of each so far."""
+    """Candidate rows for some chains, and what has become of each so far.
+
+    Use: build it once per call, `admit` until no vector is open, with `note_folded` or `look_up`
+    after every compaction in between, then read `waiting` and `refused`.
+
+    Args:
+        chains: the chains the candidates are for.
+        offered: the candidate rows.
+        vec: the vector of every row of `offered`; for rows not in `order` any value.
+        limits: how long and how many may wait for a parent.
+        order: the candidates among the rows, in order of arrival; None: all, in their order.
+    """
 
     def __init__(
         self,
@@ -239,8 +268,10 @@ class DeltaAdmission:
         limits: ParentLimits,
         order: Int64s | None = None,
     ) -> None:
-        """Offer rows to chains: all in their order, or the rows `order`. `vec` is the vector of
-        every row of `offered` (of those that are not in `order`: any)."""
+        """Check the rows, number their ids, and find out which of those the chains know already.
+
+        Old and new rows are joined into one source here, so that admitting moves indices only.
+        """
         self.limits = limits
         self.dims = chains.dims
         self._order = order
@@ -290,7 +321,7 @@ class DeltaAdmission:
 
     @property
     def late_by_ns(self) -> Int64s:
-        """How far a late candidate lies behind the seal of its chain."""
+        """How far (ns) a late candidate lies before the seal of its chain."""
         return self._out.late_by_ns
 
     @property
@@ -300,22 +331,25 @@ class DeltaAdmission:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """The candidates."""
+        """The candidates as a batch (a copy if `order` was given)."""
         if self._order is None:
             return self.source.rows.slice(self._lead)
         return take(self.source.rows, self._index_of(np.arange(len(self.vec))))
 
     def _index_of(self, candidates: Int64s) -> Int64s:
-        """Indices into the joint source of these candidates."""
+        """Indices into the joint source of some candidates."""
         index = candidates if self._order is None else self._order[candidates]
         return index + self._lead if self._lead else index
 
     # -- where ids are ----------------------------------------------------------------------------
 
     def look_up(self, chains: Chains) -> Int32s:
-        """Find out where the ids on offer are by now, for instance after deltas were merged.
+        """Find out anew where all known ids are. Needed after deltas were merged; slower than
+        `note_folded`.
 
-        Returns the id number of every row in the source of these chains.
+        Returns:
+            The id number of every row in the source of these chains, -1 for ids that are no
+            candidate's.
         """
         self._out.id_state[:] = IdState.ABSENT
         folded = chains.folded_ids
@@ -341,16 +375,22 @@ class DeltaAdmission:
         return numbers
 
     def note_folded(self, rows: Int64s, forgotten: FoldedIds) -> None:
-        """Rows of the source went into checkpoints, and ids of folded ones were forgotten: what
-        `look_up` would find out, without reading an id again."""
+        """Bring the ids up to date after a compaction that only folded, without reading a text.
+
+        Args:
+            rows: rows of the joint source that went into checkpoints.
+            forgotten: ids that chains no longer remember: a candidate with such an id is new again.
+        """
         self._set(self._source_numbers[rows], IdState.SEALED)
         if len(forgotten.vec):
             self._note(forgotten.vec, forgotten.ids, IdState.ABSENT)
 
     def _note(self, vec: Int64s, ids: pa.Array, where: IdState) -> None:
+        """Set the state of ids given as (vector, text)."""
         self._set(self._id_table.find(self._vector_names[vec], ids), where)
 
     def _set(self, numbers: Int32s, where: IdState) -> None:
+        """Set the state of ids given by number; -1 is skipped."""
         self._out.id_state[numbers[numbers >= 0]] = where
 
     # -- rounds -----------------------------------------------------------------------------------
@@ -362,9 +402,14 @@ class DeltaAdmission:
         return np.flatnonzero(still)
 
     def admit(self, chains: Chains, room: Int64s | None = None) -> tuple[Chains, Int64s]:
-        """Admit what there is room for (None: no limit).
+        """Admit what there is room for.
 
-        Returns the new chains, and the candidates admitted, in order of admission.
+        Args:
+            chains: the chains as they are now.
+            room: how many more deltas each takes; None: no limit.
+
+        Returns:
+            The new chains, and the candidates admitted, in order of admission.
         """
         verdict, given = self.verdict, self._given
         waits = verdict == DeltaVerdict.WAITING
@@ -388,7 +433,11 @@ class DeltaAdmission:
         return chains.with_pending(source, index, vec, time_ns), accepted
 
     def _joined(self, chains: Chains, new: Int64s) -> tuple[DeltaRows, Int64s]:
-        """One source for the pending rows and, behind them, new ones; and their indices in it."""
+        """One source for the pending rows with new ones behind them, and the indices of both in it.
+
+        Rows are copied only if the chains name neither the joint source nor the one they came with,
+        which is so after a merge.
+        """
         if not len(chains.index):
             return self.source, new
         if chains.source is self.source:
@@ -399,11 +448,16 @@ class DeltaAdmission:
         return both, np.arange(both.size)
 
     def new_behind_old(self, chains: Chains, changed: Bools) -> Bools | None:
-        """Which pending deltas of these chains joined since the offer was made.
+        """Find the deltas that joined since the admission began, for a state that appends.
 
-        `changed` marks vectors whose deltas were folded or merged; vectors for which a new delta
-        stands before an old one are marked, too (in place). None if the chains no longer name the
-        deltas by the joint source.
+        Args:
+            chains: the chains after admission.
+            changed: vectors whose deltas were folded or merged. Those with a new delta before an
+                old one are marked as well, in place.
+
+        Returns:
+            A mask over the pending deltas; None if the chains no longer name them by the joint
+            source.
         """
         if chains.index is self._index_before:
             return np.zeros(len(chains.index), np.bool_)
@@ -417,7 +471,8 @@ class DeltaAdmission:
         return new if same else None
 
     def keep_only(self, which: Int64s) -> None:
-        """Go on with these vectors, renumbered: the others have no open candidate left."""
+        """Continue with the vectors `which`, renumbered in that order. The others must have no open
+        candidate."""
         new = np.full(len(self._vector_names), -1, np.int64)
         new[which] = np.arange(len(which))
         vec = np.where(self.vec >= 0, new[self.vec], -1)  # -1: left out before
@@ -425,7 +480,10 @@ class DeltaAdmission:
         self._vector_names = self._vector_names[which]
 
     def _before_seal(self, chains: Chains, rows: Int64s) -> Bools:
-        """Rows with exactly the time of the seal that (origin, id) puts before it."""
+        """A mask of candidates with exactly the time of the seal that (origin, id) puts before it.
+
+        Only ties are compared as text, which is why the kernel gets the answer as a mask.
+        """
         tied = np.zeros(len(self.vec), np.bool_)
         same = _at_seal(rows, self._given, chains.sealed_ns)
         if len(same):
@@ -437,7 +495,11 @@ class DeltaAdmission:
         return tied
 
     def expire(self, now_ns: Int64s) -> None:
-        """Refuse what waited for a parent longer than the limit, as time stands per vector."""
+        """Refuse candidates that waited for a parent longer than the limit.
+
+        Args:
+            now_ns: event time per vector.
+        """
         wait = self.limits.wait_ns
         limit = np.where(now_ns >= MIN_NS + wait, now_ns - wait, MIN_NS)
         over = (self.verdict == DeltaVerdict.WAITING) & (self._given.time_ns <= limit[self.vec])
@@ -456,7 +518,7 @@ class DeltaAdmission:
         return out[np.argsort(self.decided_by[out], kind="stable")]
 
     def reasons(self, candidates: Int64s) -> list[str]:
-        """Why these were not admitted, in words."""
+        """Why candidates were not admitted, one sentence each (`DeltaVerdict.sentence`)."""
         parents = self.source.rows.column("parent").take(pa.array(self._index_of(candidates)))
         row = candidates if self._order is None else self._order[candidates]
         found = zip(

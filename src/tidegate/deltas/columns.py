@@ -8,7 +8,8 @@ order:
     FoldedIds     the ids that went into checkpoints, to recognise duplicates
     Chains        checkpoints and pending deltas of many vectors; `compose` gives the vectors
     tables        chains as Arrow tables and back
-    CompactionPlan, compact carry out a compaction plan
+    CompactionPlan, compact
+                  what to fold and merge, and the function that does it
 
 Rules. Everything here is a value: admitting or compacting gives new chains that share what did not
 change, so a compaction works on a snapshot while deltas go on arriving, and one that fails has
@@ -81,8 +82,11 @@ CHECKPOINT_BYTES = 8 + 8 + 1 + 4
 
 
 def _readonly(*arrays: NDArray[Any]) -> None:
-    """Mark arrays of ours read-only. Arrow's are, and a kernel would be compiled once for every
-    mixture of the two."""
+    """Mark arrays read-only, in place.
+
+    Arrow hands out read-only arrays and numpy writable ones; numba compiles a kernel anew for every
+    mixture of the two, which takes seconds. With all of them read-only there is one compilation.
+    """
     for array in arrays:
         array.setflags(write=False)
 
@@ -91,11 +95,24 @@ def _readonly(*arrays: NDArray[Any]) -> None:
 
 
 def normalise(rows: pa.RecordBatch, time_ns: Int64s | None = None) -> pa.RecordBatch:
-    """Rows in the schema `DELTAS`: missing columns are null, others are left out.
+    """Bring rows into the schema `DELTAS`: missing columns become null, unknown ones are left out.
 
-    Widening only: an index beyond 32 bits becomes one that is refused at admission. A column of a
-    type that cannot be widened (a text as `values`) is a ContractError. With `time_ns`, that is the
-    time of the deltas, whatever the rows say.
+    Args:
+        rows: deltas as users send them, columns in any order. Types are only widened; an index
+            beyond 32 bits is clipped to one that admission refuses.
+        time_ns: the time of each row, which then replaces the column `time_ns`; None: the column is
+            used.
+
+    Returns:
+        One batch of the schema `DELTAS`, with as many rows.
+
+    Raises:
+        ContractError: a column has a type that cannot be cast (text as `values`, for instance).
+
+    Example:
+        >>> rows = pa.record_batch({"delta_id": ["a"], "note": ["left out"]})
+        >>> normalise(rows, np.array([7])).select(["delta_id", "time_ns", "op"]).to_pylist()
+        [{'delta_id': 'a', 'time_ns': 7, 'op': None}]
     """
     arrays = []
     for wanted in DELTAS:
@@ -110,6 +127,14 @@ def normalise(rows: pa.RecordBatch, time_ns: Int64s | None = None) -> pa.RecordB
 
 
 def _cast(array: pa.Array, wanted: pa.Field) -> pa.Array:
+    """Cast one column to the type of the field `wanted`; dictionaries are decoded first.
+
+    Indices are clipped to [-1, 2**31 - 1] instead of failing as a whole column: both ends are out
+    of range for every vector, so the one bad row is refused and its neighbours are not.
+
+    Raises:
+        ContractError: Arrow has no such cast, or a value does not fit.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.type == wanted.type:
@@ -131,28 +156,41 @@ def _cast(array: pa.Array, wanted: pa.Field) -> pa.Array:
 
 
 _KINDS = list(OPERATIONS.values())
+"""Every operation. Its position is the code that `index_in` gives, and the index into the arrays
+below."""
 _OP_NAMES = pa.array([kind.op for kind in _KINDS])
+"""The name in the column `op` of each kind, for `index_in`."""
 _KERNEL_OPS = np.array([kind.kernel for kind in _KINDS], np.int8)
+"""The kernel operation of each kind where the column `indices` has a value."""
 _WITHOUT_INDICES = np.array(
     [kind.kernel if (k := kind.kernel_without_indices) is None else k for kind in _KINDS], np.int8
 )
+"""The kernel operation of each kind where `indices` is null: Add, for one, then means every
+dimension."""
 _NAME_OF = pa.array(
     [
         next(kind.op for kind in _KINDS if code in (kind.kernel, kind.kernel_without_indices))
         for code in KernelOp
     ]
 )
-"""The name in a table of each kernel operation."""
+"""The name in the column `op` of each kernel operation, indexed by `KernelOp`: the way back, for
+merged rows."""
 
 
 class DeltaRows:
-    """Deltas (rows of the schema `DELTAS`, in no order that matters) and what was read off them.
+    """Deltas (rows of the schema `DELTAS`, in any order) and the plain arrays read from them.
 
-    Everything is read at most once, when first asked for.
+    Every derived array is computed on first use and kept, so that admission, composing and
+    compaction of one call read each Arrow column once. Instances are values: rows never change.
+
+    Args:
+        rows: the deltas, in the schema `DELTAS`.
+        usable_for: a number of dimensions for which all rows are known to be usable, because they
+            passed the check before; they are then not checked again. None: nothing is known.
     """
 
     def __init__(self, rows: pa.RecordBatch, usable_for: int | None = None) -> None:
-        """`usable_for` says that all rows passed the check for so many dimensions before."""
+        """Wrap rows without reading them."""
         self.rows = rows
         self.size: int = rows.num_rows
         self._verdicts: dict[int, tuple[Int8s, Int64s, bool]] = {}
@@ -167,7 +205,12 @@ class DeltaRows:
 
     @cached_property
     def _read(self) -> tuple[DeltaArrays, Int64s, Int8s]:
-        """The kernels' arrays, the times (0 where null), and verdicts that the texts imply."""
+        """Read the columns once: the arrays for the kernels, the times (0 where null), and
+        verdicts.
+        The verdicts are those that only the Arrow columns show: a missing id or time, an unknown
+        operation, a delta that names itself as parent. `check_rows` adds those that depend on
+        numbers. Where several apply, the last one written wins: a missing time before a missing id
+        before an unknown operation."""
         rows = self.rows
         kind = pc.index_in(rows.column("op"), _OP_NAMES)
         verdict = np.zeros(self.size, np.int8)
@@ -237,7 +280,14 @@ class DeltaRows:
 
     @cached_property
     def ids(self) -> tuple[pa.Array, Int64s]:
-        """All ids the rows stand for, flat, and where each row's begin."""
+        """All ids the rows stand for, flat, and the offset at which those of each row begin.
+
+        A plain row stands for its own id, a merged one for the ids in `covers`. Without merged rows
+        the first part is the column itself, not a copy.
+
+        Returns:
+            The ids, and offsets with one entry more than there are rows.
+        """
         ids, covers = self.rows.column("delta_id"), self.rows.column("covers")
         ends = np.zeros(self.size + 1, np.int64)
         np.cumsum(self.sizes, out=ends[1:])
@@ -252,14 +302,23 @@ class DeltaRows:
         return both.take(pa.array(index)), ends
 
     def verdicts(self, dims: int) -> tuple[Int8s, Int64s]:
-        """Per row why it cannot be used (`DeltaVerdict`, OPEN if it can), and the offending number."""
+        """Say for each row why it cannot be used.
+
+        Args:
+            dims: the length of the vectors; the result is kept per value.
+
+        Returns:
+            A `DeltaVerdict` per row (OPEN: it can be used), and the offending index, length or
+            position (0 where there is none).
+        """
         return self._checked(dims)[:2]
 
     def usable(self, dims: int) -> bool:
-        """Whether every row can be used."""
+        """Whether every row can be applied to vectors of length `dims`."""
         return self._checked(dims)[2]
 
     def _checked(self, dims: int) -> tuple[Int8s, Int64s, bool]:
+        """Check all rows for `dims` once, in parallel from `MANY` rows on; the answer is kept."""
         if dims not in self._verdicts:
             arrays, _, known = self._read
             verdict, where = known.copy(), np.zeros(self.size, np.int64)
@@ -275,8 +334,16 @@ class DeltaRows:
         return self._verdicts[dims]
 
     def apply(self, vectors: Floats, deleted: Bools, index: Int64s, slot: Int64s) -> None:
-        """Apply the rows `index` in order to `vectors[slot]`, in place; rows of one slot must be
-        neighbours, and usable."""
+        """Apply rows to vectors, in place.
+
+        Args:
+            vectors: a matrix with one vector per slot.
+            deleted: the tombstone of each slot; rows behind a tombstone have no effect until a
+                create.
+            index: rows to apply, in this order. Only usable ones: kernels do not check bounds.
+            slot: the row of `vectors` for each entry of `index`. Entries of one slot must be
+                neighbours, so that threads can be given whole slots.
+        """
         arrays = self.arrays
 
         def work(part: slice) -> None:
@@ -293,10 +360,11 @@ class DeltaRows:
             each(work, whole_runs(slot))
 
     def plus(self, more: DeltaRows) -> DeltaRows:
-        """These rows, and behind them others.
+        """These rows with `more` behind them.
 
-        What was read off them is joined, not read again: otherwise the first compose after an
-        append would take several times as long as the one after it.
+        Arrays that both have read already are concatenated, not read again: otherwise the first
+        compose after an append would take several times as long as the one after it. Offsets of
+        ragged columns are shifted by the length of the first part.
         """
         joined = DeltaRows(pa.concat_batches([self.rows, more.rows]))
         mine, theirs = self.__dict__, more.__dict__
@@ -324,7 +392,7 @@ class DeltaRows:
 
 
 def _valid(column: pa.Array) -> Bools:
-    """Where there is a value."""
+    """A mask of the rows that are not null."""
     if column.null_count in (0, len(column)):
         return np.full(len(column), not column.null_count)
     valid: Bools = column.is_valid().to_numpy(zero_copy_only=False)
@@ -332,6 +400,7 @@ def _valid(column: pa.Array) -> Bools:
 
 
 def _float_column(column: pa.Array) -> Floats:
+    """A number column as contiguous float64, NaN where it is null."""
     if column.null_count == len(column):
         return np.full(len(column), np.nan)
     out: Floats = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
@@ -339,7 +408,16 @@ def _float_column(column: pa.Array) -> Floats:
 
 
 def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[Any]]:
-    """Offsets and flat values of a list column; null lists are empty, null items are `hole`."""
+    """Split a list column into offsets and flat values.
+
+    Args:
+        column: a list column; it may be a slice of a larger one.
+        dtype: the numpy type of the values.
+        hole: what stands for a null item: a value that the check of the rows refuses.
+
+    Returns:
+        int64 offsets starting at 0, one more than rows, and the values. A null list is empty.
+    """
     if column.null_count == len(column):
         return np.zeros(len(column) + 1, np.int64), np.empty(0, dtype)
     if not column.null_count:
@@ -358,6 +436,10 @@ def _ragged(column: pa.Array, dtype: Any, hole: float) -> tuple[Int64s, NDArray[
 
 
 def _row_bytes(rows: pa.RecordBatch) -> Int64s:
+    """Bytes of each row in Arrow's layout: 8 per number, 4 per offset plus the content for texts
+    and lists.
+    `vector_id` is left out: it is stored once per chain, not per delta. Null numbers count as
+    nothing."""
     total = np.zeros(rows.num_rows, np.int64)
     every = 0
     for array, column in zip(rows.columns, rows.schema, strict=True):
@@ -403,7 +485,18 @@ def _lengths(column: pa.Array) -> NDArray[np.int32]:
 def _by_vector(
     vec: Int64s, time_ns: Int64s, index: Int64s, vectors: int
 ) -> tuple[Int64s, Int64s, Int64s, bool]:
-    """All three by vector, stable; and whether times grow strictly within every vector."""
+    """Group rows by vector with a counting sort.
+
+    Args:
+        vec: the vector of each row, in [0, vectors).
+        time_ns: the time of each row.
+        index: the row number to carry along.
+        vectors: how many vectors there are.
+
+    Returns:
+        The three arrays by vector, stable, and whether times grow strictly within every vector:
+        then chain order is reached without a comparison sort, which is the usual case.
+    """
     next_slot = np.zeros(vectors + 1, np.int64)
     for r in range(len(vec)):
         next_slot[vec[r] + 1] += 1
@@ -428,7 +521,12 @@ def _by_vector(
 
 @kernel
 def _parents_before(start: int, stop: int, parent: Int64s, order: Int64s, done: Bools) -> None:
-    """Rearrange order[start:stop] so that no row stands before its parent; else as it was."""
+    """Rearrange order[start:stop], the rows of one vector, so that no row stands before its parent.
+
+    A row whose parent has not been written yet is set aside and follows directly behind it; all
+    others keep their order. Quadratic in the rows set aside, which are few. `done` marks rows
+    written so far.
+    """
     size = stop - start
     out = np.empty(size, np.int64)
     aside = np.empty(size, np.int64)
@@ -468,8 +566,14 @@ def in_chain_order(
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Sort deltas: by vector, then (time, origin, id), parents before children.
 
-    `index` are the rows meant; `vec` and `time_ns` the vector and time of each. Returns all three,
-    sorted: vector, time, index.
+    Args:
+        vec: the vector of each delta.
+        time_ns: the time of each delta.
+        rows: the batch that holds them, for origins, ids and parents.
+        index: the row of each delta in `rows`.
+
+    Returns:
+        `vec`, `time_ns` and `index`, all sorted alike.
     """
     vectors = int(vec.max()) + 1 if len(vec) else 0
     parents = rows.column("parent")
@@ -489,7 +593,9 @@ def in_chain_order(
 def _sort_ties(
     vec: Int64s, time_ns: Int64s, rows: pa.RecordBatch, index: Int64s, order: Int64s
 ) -> None:
-    """Put rows of one vector and time in the order of (origin, id)."""
+    """Put rows of one vector and time in the order of (origin, id), by rearranging `order` in
+    place.
+    Only tied rows are read as text: comparing strings costs more than the whole numeric sort."""
     v, t = vec[order], time_ns[order]
     same = (v[1:] == v[:-1]) & (t[1:] == t[:-1])
     if not same.any():
@@ -514,6 +620,10 @@ def _sort_ties(
 
 
 def _sort_parents(vec: Int64s, rows: pa.RecordBatch, index: Int64s, order: Int64s) -> None:
+    """Put children behind their parents, by rearranging `order` in place.
+
+    Only vectors in which some child actually stands before its parent are touched.
+    """
     chosen = pa.array(index)
     ids, parents = rows.column("delta_id").take(chosen), rows.column("parent").take(chosen)
     if parents.null_count == len(parents):
@@ -538,7 +648,14 @@ def _sort_parents(vec: Int64s, rows: pa.RecordBatch, index: Int64s, order: Int64
 
 
 def seal_keys(rows: pa.RecordBatch, which: Int64s) -> pa.Array:
-    """What orders deltas of one time, as one text: origin, then id. Of these rows."""
+    """The text that orders deltas of equal time: origin, a NUL, then the id.
+
+    NUL sorts before every other character, so that comparing the joined text is comparing the pair.
+
+    Args:
+        rows: a batch of the schema `DELTAS`.
+        which: the rows to make keys for.
+    """
     chosen = pa.array(which)
     origin = pc.fill_null(rows.column("origin").take(chosen), "")
     return pc.binary_join_element_wise(origin, rows.column("delta_id").take(chosen), "\x00")
@@ -556,7 +673,9 @@ class FoldedIds:
     index: Int64s | None
     """Rows of `texts`; None: all of them, in order."""
     vec: Int64s
+    """The vector of each id."""
     time_ns: Int64s
+    """The time of the delta with that id; decides when the id is forgotten."""
 
     @classmethod
     def none(cls) -> FoldedIds:
@@ -570,6 +689,7 @@ class FoldedIds:
 
     @property
     def _indices(self) -> Int64s:
+        """Rows of `texts`, written out where `index` is None."""
         return np.arange(len(self.vec)) if self.index is None else self.index
 
     @property
@@ -581,7 +701,7 @@ class FoldedIds:
         return (lengths if self.index is None else lengths[self.index]).astype(np.int64) + 4
 
     def plus(self, more: FoldedIds) -> FoldedIds:
-        """These, and behind them others."""
+        """These ids with `more` behind them; no text is copied if both share one column."""
         if not len(more.vec):
             return self
         if not len(self.vec):
@@ -601,7 +721,12 @@ class FoldedIds:
         return FoldedIds(self.texts, self._indices[keep], self.vec[keep], self.time_ns[keep])
 
     def of_vectors(self, vectors: Int64s, total: int) -> FoldedIds:
-        """Those of some of `total` vectors, which are renumbered in the order given."""
+        """Keep the ids of some vectors and renumber those.
+
+        Args:
+            vectors: the vectors to keep; the first becomes 0, and so on.
+            total: how many vectors there were.
+        """
         if not len(self.vec):
             return self
         new = np.full(total, -1, np.int64)
@@ -613,7 +738,11 @@ class FoldedIds:
         return FoldedIds(self.texts, self._indices[keep], vec[keep], self.time_ns[keep])
 
     def by_vector(self, vectors: int) -> tuple[pa.Array, Int64s, NDArray[np.int32]]:
-        """Ids and times by vector, stable; and where each vector's begin."""
+        """Ids and times by vector, stable, and the offset at which those of each vector begin.
+
+        Args:
+            vectors: how many vectors there are, those without an id included.
+        """
         ends = np.zeros(vectors + 1, np.int32)
         np.cumsum(np.bincount(self.vec, minlength=vectors), out=ends[1:])
         if (self.vec[1:] >= self.vec[:-1]).all():
@@ -631,6 +760,7 @@ class FoldedIds:
 
 @kernel
 def _running_max(vec: Int64s, time_ns: Int64s) -> Int64s:
+    """The newest time up to and including each row, within its vector."""
     out = time_ns.copy()
     for k in range(1, len(out)):
         if vec[k] == vec[k - 1] and out[k] < out[k - 1]:
@@ -640,17 +770,21 @@ def _running_max(vec: Int64s, time_ns: Int64s) -> Int64s:
 
 @kernel
 def _raise(top: Int64s, vec: Int64s, time_ns: Int64s) -> None:
+    """Raise top[v] to the newest time of the rows of vector v, in place."""
     for k in range(len(vec)):
         top[vec[k]] = max(top[vec[k]], time_ns[k])
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Vectors, one row each: `exists` is false where there is none (never made, or deleted)."""
+    """Composed vectors, one entry each. One that was never made neither exists nor is deleted."""
 
     vectors: Floats
+    """A matrix of float64, one vector per row; meaningless where `exists` is false."""
     exists: Bools
+    """Whether there is a vector: some delta was applied, and no tombstone holds."""
     deleted: Bools
+    """Whether a tombstone holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -661,11 +795,15 @@ class Chains:
     """
 
     dims: int
+    """The length of every vector."""
     ids: pa.Array
+    """The id of each vector (text)."""
     lane: Int32s
+    """The lane each vector belongs to: one id may occur once per lane."""
     vectors: Floats
     """The checkpoints, one row each; zeros where there is none."""
     has_checkpoint: Bools
+    """Whether anything was folded; false: the chain starts from zeros."""
     deleted: Bools
     """The tombstone of the checkpoint."""
     folded_count: Int64s
@@ -675,20 +813,33 @@ class Chains:
     folded_ns: Int64s
     """The time of the checkpoint: that of the last folded delta, never the time of folding."""
     sealed_ns: Int64s
+    """The time of the seal: a delta before it is late. UNSET: nothing is sealed."""
     sealed_key: pa.Array
+    """The key (`seal_keys`) of the seal, which decides among deltas of its time; null: none."""
     source: DeltaRows
+    """The rows that `index` points into. May hold rows that belong to no chain any more."""
     index: Int64s
     """Rows of `source`, one entry per pending delta."""
     vec: Int64s
     """The vector of each pending delta."""
     folded_ids: FoldedIds
+    """Ids of folded deltas that are still remembered, to recognise duplicates."""
 
     def __post_init__(self) -> None:
         _readonly(self.index, self.vec, self.sealed_ns)
 
     @classmethod
     def empty(cls, dims: int, ids: pa.Array, lane: Int32s | None = None) -> Chains:
-        """Empty chains for these vector ids."""
+        """Chains without checkpoints and deltas.
+
+        Args:
+            dims: the length of every vector.
+            ids: the vector ids.
+            lane: the lane of each; None: lane 0 for all.
+
+        Raises:
+            ConfigError: `dims` is not an int of at least 1.
+        """
         if not isinstance(dims, int) or isinstance(dims, bool) or dims < 1:
             raise ConfigError("dims", dims, "must be an int of at least 1")
         n = len(ids)
@@ -711,6 +862,7 @@ class Chains:
         )
 
     def __len__(self) -> int:
+        """The number of vectors, not of deltas."""
         return len(self.ids)
 
     # what can be read off
@@ -737,7 +889,7 @@ class Chains:
 
     @cached_property
     def start(self) -> Int64s:
-        """The first pending delta of each vector, and one more entry at the end."""
+        """Offsets into the pending deltas: those of vector v are [start[v], start[v + 1])."""
         edges: Int64s = np.searchsorted(self.vec, np.arange(len(self.ids) + 1)).astype(np.int64)
         return edges
 
@@ -758,7 +910,10 @@ class Chains:
 
     @cached_property
     def effective_ns(self) -> Int64s:
-        """When a pending delta takes effect: its time, or that of the one it had to wait for."""
+        """When each pending delta takes effect: its time, or the newest time before it in its
+        chain.
+        The two differ only where a child was put behind a parent that is newer than the child says.
+        """
         return _running_max(self.vec, self.time_ns)
 
     @cached_property
@@ -775,8 +930,10 @@ class Chains:
 
     @cached_property
     def errors(self) -> dict[int, str]:
-        """Vectors with a pending delta that cannot be applied, and why. DeltaAdmission lets none in, so
-        these come from outside."""
+        """Vectors with a pending delta that cannot be applied, and the reason of the first such
+        delta.
+        Admission lets none in, so these come from outside: `DeltaChain.stored`, or a table on disk.
+        """
         if self.source.usable(self.dims):
             return {}
         verdict, where = (part[self.index] for part in self.source.verdicts(self.dims))
@@ -792,7 +949,11 @@ class Chains:
         return self.measured(np.arange(len(self.ids)))
 
     def measured(self, which: Int64s) -> Int64s:
-        """`nbytes` of these vectors."""
+        """Measured bytes of some vectors: checkpoint, folded ids and pending rows, uncompressed.
+
+        Args:
+            which: the vectors.
+        """
         rows, owner = ranges(self.start[which], self.start[which + 1])
         out: Int64s = np.bincount(owner, self.source.nbytes[self.index[rows]], len(which)).astype(
             np.int64
@@ -813,11 +974,20 @@ class Chains:
     # composing
 
     def compose(self, which: Int64s | None = None, at_ns: int | None = None) -> Composed:
-        """The vectors of these chains (all), now or as they were at a time.
+        """Compose vectors: the checkpoint, or zeros, with the pending deltas applied in order.
 
-        A time before the checkpoint, or inside a merged delta, is a ConfigError: that history is
-        gone, and no other vector is given in its place. A pending delta that cannot be applied is
-        a StateError.
+        Args:
+            which: the vectors; None: all of them.
+            at_ns: an event time: only deltas that take effect at or before it are applied. None:
+                all.
+
+        Returns:
+            One entry per vector, in the order of `which`.
+
+        Raises:
+            ConfigError: `at_ns` lies before a checkpoint or inside a merged delta. That history is
+                gone, and no other vector is given in its place.
+            StateError: a pending delta cannot be applied.
         """
         if which is not None and np.array_equal(which, np.arange(len(self.ids))):
             which = None
@@ -848,7 +1018,17 @@ class Chains:
         return Composed(vectors, there & ~deleted, there & deleted)
 
     def _until(self, at_ns: int, rows: Int64s, folded_ns: Int64s) -> Bools:
-        """Which of these pending rows count at a time."""
+        """Which of the pending rows `rows` take effect at or before `at_ns`; checks that this can
+        be told.
+        Args:
+            at_ns: the event time.
+            rows: pending rows.
+            folded_ns: the checkpoint times of the vectors to be composed.
+
+        Raises:
+            ConfigError: the time lies before a checkpoint, or a merged delta begins at or before it
+                and ends behind it.
+        """
         if len(folded_ns) and int(folded_ns.max()) > at_ns:
             raise ConfigError(
                 "at_ns", at_ns, f"must be at or after the checkpoint at {int(folded_ns.max())} ns"
@@ -898,7 +1078,10 @@ class Chains:
     # other sets of chains
 
     def plus(self, more: Chains) -> Chains:
-        """These chains, and behind them others."""
+        """These chains with `more` behind them, whose vectors are renumbered. `dims` must agree.
+
+        Rows are copied only if the two name different sources and both have pending deltas.
+        """
         n = len(self.ids)
         if not len(more.index):
             source, index = self.source, self.index
@@ -928,7 +1111,10 @@ class Chains:
         )
 
     def take(self, which: Int64s) -> Chains:
-        """The chains of these vectors, in this order."""
+        """The chains of some vectors, in the order given.
+
+        The source is shared, not copied: see `owned` for chains that are kept for long.
+        """
         rows, vec = ranges(self.start[which], self.start[which + 1])
         chosen = pa.array(which)
         new = Chains(
@@ -955,18 +1141,31 @@ class Chains:
     def with_pending(
         self, source: DeltaRows, index: Int64s, vec: Int64s, time_ns: Int64s | None = None
     ) -> Chains:
-        """The same chains with other pending deltas, which must be in chain order."""
+        """The same chains with other pending deltas.
+
+        Args:
+            source: the rows.
+            index: the pending ones among them, in chain order.
+            vec: the vector of each.
+            time_ns: their times, if known, so that they are not looked up again.
+        """
         new = replace(self, source=source, index=index, vec=vec)
         if time_ns is not None:
             new._know_times(time_ns)
         return new
 
     def _know_times(self, time_ns: Int64s) -> None:
+        """Fill the cache of `time_ns`."""
         _readonly(time_ns)
         self.__dict__["time_ns"] = time_ns
 
     def owned(self) -> Chains:
-        """The same with a source of their own: nothing but their own rows is kept alive."""
+        """The same chains with a source of their own, so that nothing but their own rows is kept
+        alive.
+
+        Called where chains outlive the call: otherwise a single delta would hold the whole batch it
+        came in.
+        """
         folded_ids = self.folded_ids.owned()
         if self._owns_source:
             return self if folded_ids is self.folded_ids else replace(self, folded_ids=folded_ids)
@@ -974,9 +1173,15 @@ class Chains:
         return replace(self, source=source, index=np.arange(source.size), folded_ids=folded_ids)
 
     def rows_in_memory_order(self, which: Int64s) -> tuple[pa.RecordBatch, Int64s]:
-        """These pending rows (ascending) and the vector of each. Those of a vector are in chain
-        order; otherwise in the order of the source, from which they are copied several times as
-        fast."""
+        """Copy pending rows in the order of the source, which is several times as fast as chain
+        order.
+        Args:
+            which: the pending rows to copy, ascending.
+
+        Returns:
+            The rows and the vector of each. Those of one vector are in chain order; vectors may be
+            mixed.
+        """
         index, vec = self.index, self.vec
         if len(which) < len(index):
             index, vec = index[which], vec[which]
@@ -988,7 +1193,12 @@ class Chains:
 
 
 def join_chains(parts: list[tuple[Int64s, Chains]]) -> Chains:
-    """Chains of several sets as one, each vector at the position named beside it."""
+    """Join several sets of chains into one.
+
+    Args:
+        parts: positions and chains; vector k of a part goes to position `where[k]` of the result.
+            Together the positions are 0, 1, 2, ... without a gap.
+    """
     parts = [(where, chains) for where, chains in parts if len(where)]
     if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(len(parts[0][0]))):
         return parts[0][1]
@@ -1002,7 +1212,15 @@ def join_chains(parts: list[tuple[Int64s, Chains]]) -> Chains:
 
 
 def checkpoint_schema(dims: int) -> pa.Schema:
-    """One row per vector: its checkpoint (if `has_checkpoint`), its seal and the ids it covers."""
+    """The schema of a table of chains, one row per vector.
+
+    The columns: the checkpoint (`vector`, valid if `has_checkpoint`; `deleted`, `at_delta`,
+    `time_ns`, `delta_count`), the seal (`sealed_ns`, `sealed_key`), and the folded ids that are
+    remembered with their times (`covered`, `covered_ns`).
+
+    Args:
+        dims: the length of every vector; part of the type of `vector`.
+    """
     return pa.schema(
         [
             pa.field("vector_id", pa.string()),
@@ -1027,8 +1245,11 @@ def vector_column(vectors: Floats) -> pa.Array:
 
 
 def checkpoint_table(chains: Chains) -> pa.RecordBatch:
-    """The checkpoints of these chains (`checkpoint_schema`). Their pending rows are the other half:
-    `chains.rows`. Lossless: float64 and int64 nanoseconds as they are."""
+    """The checkpoints of chains as a table (`checkpoint_schema`), one row per vector.
+
+    The pending rows (`chains.rows`) are the other half. Lossless: float64 and int64 nanoseconds are
+    stored unchanged.
+    """
     ids, time_ns, offsets = chains.folded_ids.by_vector(len(chains.ids))
     return pa.RecordBatch.from_arrays(
         [
@@ -1057,9 +1278,18 @@ def chains_from_tables(
     *,
     checked: bool = False,
 ) -> Chains:
-    """The reverse of `checkpoint_table`. The rows `index` of `pending` must be by vector and in
-    chain order; `vec` is the row in `checkpoints` of the vector of each. `checked` says that they
-    can all be applied."""
+    """Build chains from a table of checkpoints and a table of deltas: the reverse of
+    `checkpoint_table`.
+
+    Args:
+        checkpoints: one row per vector (`checkpoint_schema`).
+        pending: deltas (`DELTAS`).
+        index: the rows of `pending` that belong to these vectors, by vector and in chain order.
+        vec: the row in `checkpoints` for each entry of `index`.
+        lane: the lane of each vector; None: lane 0.
+        checked: True skips checking the deltas. Only for rows that passed the check before: kernels
+            use their indices without looking.
+    """
     vector = checkpoints.column("vector")
     dims, n = vector.type.list_size, checkpoints.num_rows
     lists = checkpoints.column("covered")
@@ -1085,11 +1315,21 @@ def chains_from_tables(
 
 
 def find_vectors(ids: pa.Array, lane: Int32s, wanted: pa.Array, wanted_lane: Int32s) -> Int64s:
-    """The position of each wanted (id, lane) among these, -1 where it is not one of them.
+    """Look up (id, lane) pairs.
 
-    >>> ids, lane = pa.array(["a", "b", "a"]), np.array([0, 0, 1], np.int32)
-    >>> find_vectors(ids, lane, pa.array(["a", "b"]), np.array([1, 1], np.int32)).tolist()
-    [2, -1]
+    Args:
+        ids: the known vector ids.
+        lane: the lane of each.
+        wanted: the ids to look up; null is never found.
+        wanted_lane: the lane of each.
+
+    Returns:
+        The position of each wanted pair among the known ones, -1 where it is none of them.
+
+    Example:
+        >>> ids, lane = pa.array(["a", "b", "a"]), np.array([0, 0, 1], np.int32)
+        >>> find_vectors(ids, lane, pa.array(["a", "b"]), np.array([1, 1], np.int32)).tolist()
+        [2, -1]
     """
     if not len(ids):
         return np.full(len(wanted), -1, np.int64)
@@ -1111,17 +1351,19 @@ def find_vectors(ids: pa.Array, lane: Int32s, wanted: pa.Array, wanted_lane: Int
 
 @dataclass(frozen=True)
 class CompactionPlan:
-    """What to do with each chain: fold its first deltas, merge runs of the rest.
-
-    `fold[v]` is how many of its first rows go into the checkpoint. `run[r]` numbers the run that
-    pending row r is merged into (rows of a run are neighbours), -1 for a row that stays.
-    """
+    """What to do with each chain: fold its first deltas, merge runs of the rest."""
 
     fold: Int64s
+    """Per vector: how many of its first pending rows go into the checkpoint."""
     run: Int64s | None = None
+    """Per pending row: the number of the run it is merged into, -1 for a row that stays. Rows of a
+    run must be neighbours. None: nothing is merged."""
 
     def changes(self, chains: Chains) -> Bools:
-        """Per vector: would this change anything?"""
+        """Per vector: whether carrying the plan out would change anything.
+
+        A run of a single row changes nothing, since there is nothing to merge it with.
+        """
         out: Bools = self.fold > 0
         if self.run is not None and len(self.run):
             pair = (self.run[1:] >= 0) & (self.run[1:] == self.run[:-1])
@@ -1129,12 +1371,18 @@ class CompactionPlan:
         return out
 
     def only(self, chains: Chains, which: Bools) -> CompactionPlan:
-        """The same for these vectors alone; nothing happens to the others."""
+        """The same plan restricted to the vectors where the mask `which` is true; the others are
+        left alone."""
         run = None if self.run is None else np.where(which[chains.vec], self.run, -1)
         return CompactionPlan(np.where(which, self.fold, 0), run)
 
     def among(self, which: Int64s, chains: Chains) -> CompactionPlan:
-        """This plan for the vectors `which` of more chains, as a plan for all of those."""
+        """Turn a plan for some vectors into a plan for all.
+
+        Args:
+            which: the vectors of `chains` this plan was made for, in its order.
+            chains: all chains; those not in `which` are left alone.
+        """
         if len(which) == len(chains.ids):
             return self
         rows = np.zeros(len(chains.ids), np.int64)
@@ -1151,23 +1399,34 @@ class Compacted:
     """The chains after a compaction, and per vector what it did."""
 
     chains: Chains
+    """The chains after the compaction."""
     merged: Int64s
-    """How many pending rows fewer."""
+    """Per vector: how many pending rows fewer."""
     changed: Bools
+    """Per vector: whether it has fewer pending rows."""
     folded_rows: Int64s
     """Rows of the source that went into checkpoints."""
     forgotten: FoldedIds
     """Ids of folded deltas that are no longer remembered."""
     errors: dict[int, str] = field(default_factory=dict)
-    """Vectors that were left as they are, and why."""
+    """Vectors that were left unchanged, and why."""
 
 
 def compact(chains: Chains, plan: CompactionPlan, remember_ns: int | None = None) -> Compacted:
     """Carry out a plan: fold prefixes into checkpoints, merge runs into one delta each.
 
-    Build, validate, then hand over: a chain with a delta that cannot be applied, or whose result
-    would not be finite, stays exactly as it was and its error is reported beside the others'
-    results. The ids of folded deltas older than `remember_ns` are forgotten (None: never).
+    Build, validate, then return: a chain with a delta that cannot be applied, or whose result would
+    not be finite, stays exactly as it was, and its error is reported beside the results of the
+    others.
+
+    Args:
+        chains: the chains; they are not changed.
+        plan: what to fold and merge.
+        remember_ns: ids of folded deltas older than this (event time, before the newest delta of
+            the chain) are forgotten; None: never.
+
+    Returns:
+        The new chains, which share with the old ones whatever did not change, and what was done.
     """
     wanted = plan.changes(chains)
     errors = {v: text for v, text in chains.errors.items() if wanted[v]}
@@ -1209,7 +1468,7 @@ def compact(chains: Chains, plan: CompactionPlan, remember_ns: int | None = None
 
 
 def _folded_rows(chains: Chains, plan: CompactionPlan) -> tuple[Bools, Int64s]:
-    """The pending rows that go into checkpoints: as a mask, and by number."""
+    """The pending rows that go into checkpoints: as a mask over all pending rows, and by number."""
     n = len(chains.vec)
     if bool((plan.fold == chains.pending).all()):
         return np.ones(n, np.bool_), np.arange(n)
@@ -1219,8 +1478,18 @@ def _folded_rows(chains: Chains, plan: CompactionPlan) -> tuple[Bools, Int64s]:
 
 
 def _merge(chains: Chains, run: Int64s, folded: Bools) -> tuple[Chains, Bools]:
-    """Merge the runs of what is not folded. Returns the chains, with each merged row where its run
-    began, and which rows went into something."""
+    """Merge the runs among the rows that are not folded.
+
+    Args:
+        chains: the chains before.
+        run: the run of each pending row, -1 for none.
+        folded: rows that go into checkpoints, and so into no run.
+
+    Returns:
+        The chains without folded rows and with each merged row where its run began, and a mask of
+        the rows that went into a checkpoint or a merged row. Runs that cannot be merged without
+        losing range (`merge_runs`) stay as they are.
+    """
     n = len(folded)
     run = np.where(folded, -1, run)
     member = np.flatnonzero(run >= 0)
@@ -1251,7 +1520,12 @@ def _merge(chains: Chains, run: Int64s, folded: Bools) -> tuple[Chains, Bools]:
 
 
 def _operation_columns(merged: DeltaArrays, fine: Bools) -> dict[str, pa.Array]:
-    """The columns of merged deltas that say what the operation is, of those that may be used."""
+    """The columns that say what merged deltas do.
+
+    Args:
+        merged: one delta per run, from `merge_runs`.
+        fine: which of them may be used; only those are returned.
+    """
     op = merged.op
     listed = np.isin(op, (KernelOp.SPARSE, KernelOp.ADD, KernelOp.AFFINE))
     valued = ~np.isin(op, (KernelOp.SCALE, KernelOp.OFFSET, KernelOp.DELETE))
@@ -1275,7 +1549,13 @@ def _operation_columns(merged: DeltaArrays, fine: Bools) -> dict[str, pa.Array]:
 def _merged_rows(
     chains: Chains, start: Int64s, stop: Int64s, operation: dict[str, pa.Array]
 ) -> pa.RecordBatch:
-    """The rows that stand for the runs: named and dated after their last delta."""
+    """Build the rows that stand for runs. A merged row has the id of its last delta, the newest
+    time, and all ids it covers.
+    Args:
+        chains: the chains before merging.
+        start: the first pending row of each run.
+        stop: one behind the last.
+        operation: the columns from `_operation_columns`."""
     source, index = chains.source, chains.index
     last = source.rows.take(pa.array(index[stop - 1]))
     times = source.time_ns
@@ -1304,7 +1584,15 @@ def _merged_rows(
 
 @kernel
 def _newest_gone(vec: Int64s, time_ns: Int64s, gone: Bools, top: Int64s, last: Int64s) -> None:
-    """Per vector the newest time of the rows that are gone, and the last row that has it."""
+    """Find per vector the newest time among rows that are gone, and the last row that has it.
+
+    Args:
+        vec: the vector of each pending row.
+        time_ns: its time.
+        gone: whether it went into a checkpoint or a merged row.
+        top: written: the newest time per vector.
+        last: written: that row; must start as -1, which stays where nothing is gone.
+    """
     for k in range(len(vec)):
         if gone[k] and (last[vec[k]] < 0 or time_ns[k] >= top[vec[k]]):
             top[vec[k]] = time_ns[k]
@@ -1312,7 +1600,8 @@ def _newest_gone(vec: Int64s, time_ns: Int64s, gone: Bools, top: Int64s, last: I
 
 
 def _sealed(new: Chains, old: Chains, gone: Bools) -> Chains:
-    """Move the seal behind the newest row that went into another."""
+    """`new` with the seal of each chain moved behind the newest row that went into another (`gone`,
+    over the rows of `old`). A seal never moves back."""
     top = np.full(len(old.ids), np.iinfo(np.int64).min, np.int64)
     last = np.full(len(old.ids), -1, np.int64)
     _readonly(gone)
@@ -1327,7 +1616,7 @@ def _sealed(new: Chains, old: Chains, gone: Bools) -> Chains:
 
 
 def _put(texts: pa.Array, where: Int64s, values: pa.Array) -> pa.Array:
-    """The texts, with those at `where` replaced."""
+    """A copy of `texts` with the entries at `where` replaced by `values`."""
     index = np.arange(len(texts))
     index[where] = len(texts) + np.arange(len(where))
     return pa.concat_arrays([texts, values]).take(pa.array(index))
@@ -1336,7 +1625,16 @@ def _put(texts: pa.Array, where: Int64s, values: pa.Array) -> pa.Array:
 def _with_checkpoints(
     new: Chains, old: Chains, touched: Int64s, vectors: Floats, deleted: Bools
 ) -> Chains:
-    """`new` with the checkpoints of the touched chains replaced."""
+    """`new` with the checkpoints of some chains replaced.
+
+    Args:
+        new: the chains after folding and merging.
+        old: the chains before.
+        touched: the vectors that were folded.
+        vectors: their new checkpoints; zeroed here where deleted, so that equal states have equal
+            bytes.
+        deleted: their tombstones.
+    """
     vectors[deleted] = 0.0
     tombstones, has_checkpoint = old.deleted.copy(), old.has_checkpoint.copy()
     tombstones[touched] = deleted
@@ -1356,8 +1654,19 @@ def _with_folded_ids(
     rows: Int64s,
     remember_ns: int | None,
 ) -> tuple[Chains, FoldedIds]:
-    """`new` with what the folded rows add to its bookkeeping, and the ids it forgets. `last` is the
-    last folded row of each touched chain."""
+    """`new` with counts, times and remembered ids brought up to date.
+
+    Args:
+        new: the chains after folding and merging.
+        old: the chains before.
+        touched: the vectors that were folded.
+        last: the last folded row of each of them.
+        rows: all folded rows.
+        remember_ns: the age (event time) beyond which ids are forgotten; None: never.
+
+    Returns:
+        The chains, and the ids that were forgotten.
+    """
     folded_ns = old.folded_ns.copy()
     folded_ns[touched] = np.maximum(folded_ns[touched], old.effective_ns[last])
     fresh = _ids_of_rows(old, rows)
@@ -1384,7 +1693,8 @@ def _with_folded_ids(
 
 
 def _ids_of_rows(chains: Chains, rows: Int64s) -> FoldedIds:
-    """The ids these pending rows stand for."""
+    """The ids that some pending rows stand for, with vectors and times; texts are shared, not
+    copied."""
     index, vec, time_ns = chains.index, chains.vec, chains.time_ns
     if len(rows) < len(vec):
         index, vec, time_ns = index[rows], vec[rows], time_ns[rows]

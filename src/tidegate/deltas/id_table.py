@@ -27,8 +27,11 @@ _MULTIPLY = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 """The multiplier of MurmurHash3's finaliser, which spreads every bit to the low ones."""
 _HALF = np.uint64(32)
+"""Bits of half a slot."""
 _LOW = np.uint64(0xFFFFFFFF)
+"""Masks the row number in a slot."""
 _HIGH = np.uint64(0xFFFFFFFF00000000)
+"""Masks the part of the hash in a slot."""
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 """Marks an empty slot. Never a valid entry: the low 32 bits would be row 2**32 - 1, and Arrow's
 text columns end at 2**31 rows."""
@@ -41,17 +44,22 @@ class Pairs(NamedTuple):
     """(vector, text) pairs as the kernels take them; all arrays are read-only."""
 
     vec: Int64s
+    """The vector of each pair."""
     ends: Int32s
     """Text r is bytes [ends[r], ends[r + 1])."""
     text: NDArray[np.uint8]
+    """The bytes of all texts (UTF-8)."""
     null: NDArray[np.bool_]
     """Empty if no text is null."""
 
 
 @lean_kernel
 def _hash(vec: int, text: NDArray[np.uint8], first: int, last: int) -> np.uint64:
-    """Eight bytes at a time; the last step spreads every bit to the low half (which slot) and to
-    the high half (kept in the slot)."""
+    """Hash a vector number and the bytes [first, last) of `text`, eight bytes at a time.
+
+    The last step spreads every bit to the low half (which slot) and to the high half (kept in the
+    slot).
+    """
     h = (np.uint64(vec) + np.uint64(last - first)) * _MIX
     h ^= h >> _HALF
     k = first
@@ -93,6 +101,7 @@ def _same(a: Pairs, r: Any, b: Pairs, s: Any) -> bool:
 
 @lean_kernel
 def _hash_all(pairs: Pairs, out: Uint64s) -> None:
+    """Hash every pair into `out`."""
     for r in range(len(out)):
         out[r] = _hash(pairs.vec[r], pairs.text, pairs.ends[r], pairs.ends[r + 1])
 
@@ -127,7 +136,15 @@ def _insert(pairs: Pairs, hashes: Uint64s, slots: Uint64s, out: Int32s) -> None:
 
 @lean_kernel
 def _find_pairs(pairs: Pairs, slots: Uint64s, wanted: Pairs, hashes: Uint64s, out: Int32s) -> None:
-    """The numbers of other pairs, -1 for those that have none."""
+    """Look up pairs.
+
+    Args:
+        pairs: the pairs that have numbers.
+        slots: the hash table over them.
+        wanted: the pairs to look up.
+        hashes: their hashes.
+        out: written: the number of each, -1 for one that has none or whose text is null.
+    """
     mask = np.uint64(len(slots) - 1)
     for r in range(len(out)):
         out[r] = -1
@@ -145,21 +162,27 @@ def _find_pairs(pairs: Pairs, slots: Uint64s, wanted: Pairs, hashes: Uint64s, ou
 
 
 class IdTable:
-    """The pairs that have numbers. Numbers are below `size`."""
+    """Numbers for (vector, delta id) pairs. Equal pairs have equal numbers, all below `size`.
 
-    def __init__(self, vec: Int64s, ids: pa.Array, parents: pa.Array) -> None:
-        """Number these ids and parents.
+    Args:
+        vec: the vector of each row, for its id and its parent alike.
+        ids: delta ids.
+        parents: ids of parents, null where a row has none.
 
-        `numbers` are those of the ids and `parent_numbers` those of the parents: -1 where the text
-        is null; `parent_numbers` is empty if nobody has a parent.
+    Attributes: `numbers` has one entry per id and `parent_numbers` one per parent, -1 where the
+    text is null; `parent_numbers` is empty if no row has a parent.
 
+    Example:
         >>> ids, parents = pa.array(["a", "b", "a"]), pa.array([None, "a", None])
         >>> table = IdTable(np.array([0, 0, 1]), ids, parents)
         >>> table.numbers.tolist(), table.parent_numbers.tolist()
         ([0, 1, 2], [-1, 0, -1])
         >>> table.find(np.array([0, 1]), pa.array(["b", "b"])).tolist()
         [1, -1]
-        """
+    """
+
+    def __init__(self, vec: Int64s, ids: pa.Array, parents: pa.Array) -> None:
+        """Hash all ids and parents into a table that is at most half full."""
         texts = ids
         if parents.null_count < len(parents):
             texts, vec = pa.concat_arrays([ids, parents]), np.concatenate([vec, vec])
@@ -181,6 +204,7 @@ class IdTable:
 
 
 def _hashes(pairs: Pairs, size: int) -> Uint64s:
+    """The hashes of all `size` pairs, read-only."""
     out = np.empty(size, np.uint64)
     with np.errstate(over="ignore"):  # a hash wraps around; only seen without the JIT
         _hash_all(pairs, out)

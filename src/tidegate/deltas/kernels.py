@@ -96,32 +96,52 @@ class DeltaVerdict(IntEnum):
     OPEN = 0
     """Usable, and not decided yet."""
     ACCEPTED = 1
+    """It joined its chain."""
     DUPLICATE = 2
+    """Its id is pending, waiting, or folded and remembered."""
     LATE = 3
+    """It belongs before the seal of its chain."""
     WAITING = 4
     """Its parent has not come yet."""
     ORPHAN = 5
+    """It waited for its parent beyond the limit."""
     CROWDED = 6
+    """Its parent is missing, and as many deltas as allowed wait already."""
     NO_ID = 7
+    """The id of the delta or of the vector is null."""
     UNKNOWN_OPERATION = 8
+    """The column `op` names no operation."""
     OWN_PARENT = 9
+    """It names itself as its parent."""
     NO_TIME = 10
+    """Its time is null."""
     BAD_NUMBER = 11
+    """Its factor or amount is missing or not finite."""
     ZERO_FACTOR = 12
+    """A scale by 0, which would be an assignment in disguise."""
     WRONG_LENGTH = 13
+    """A value for every dimension is needed, and there are fewer or more."""
     LENGTHS_DIFFER = 14
+    """Indices, values and factors are not of one length."""
     OUT_OF_RANGE = 15
+    """An index is negative or beyond the last dimension."""
     DUPLICATE_INDEX = 16
+    """An index occurs twice."""
     NOT_FINITE = 17
+    """A value or factor is NaN or infinite (or null)."""
 
     def sentence(self, *, where: int = 0, dims: int = 0, parent: str = "", limit: int = 0) -> str:
         """Why the delta was not admitted, in words.
 
-        `where` is the offending index or length, `dims` the length of the vector, `parent` the id
-        the delta waited for and `limit` the number of deltas that may wait.
+        Args:
+            where: the offending index, length or position.
+            dims: the length of the vector.
+            parent: the id the delta waited for.
+            limit: how many deltas of a vector may wait.
 
-        >>> DeltaVerdict.OUT_OF_RANGE.sentence(where=9, dims=2)
-        'index 9 out of range for 2 dims'
+        Example:
+            >>> DeltaVerdict.OUT_OF_RANGE.sentence(where=9, dims=2)
+            'index 9 out of range for 2 dims'
         """
         return _SENTENCES[self].format(where=where, dims=dims, parent=parent, limit=limit)
 
@@ -146,6 +166,8 @@ _SENTENCES = {
     DeltaVerdict.DUPLICATE_INDEX: "duplicate index {where}",
     DeltaVerdict.NOT_FINITE: "NaN or infinity at position {where}",
 }
+"""The sentence of each verdict. Users see these as the reason of a refused row; the reference page
+lists them."""
 
 
 class DeltaArrays(NamedTuple):
@@ -157,24 +179,43 @@ class DeltaArrays(NamedTuple):
     op: Int8s
     """`KernelOp` of each row."""
     factor: Floats
+    """For SCALE and AFFINE; NaN where missing."""
     amount: Floats
+    """For OFFSET and AFFINE; NaN where missing."""
     index_start: Int64s
+    """Offsets into `indices`, one more than rows."""
     indices: Int32s
+    """Named dimensions; -1 for a null item."""
     value_start: Int64s
+    """Offsets into `values`, one more than rows."""
     values: Floats
+    """Values to set or add; NaN for a null item."""
     factor_start: Int64s
+    """Offsets into `factors`, one more than rows."""
     factors: Floats
+    """Factors of named dimensions, for AFFINE; NaN for a null item."""
 
 
 @kernel
 def check_rows(
     deltas: DeltaArrays, first: int, last: int, dims: int, verdict: Int8s, where: Int64s
 ) -> None:
-    """Look at rows [first, last): fill `verdict` (OPEN: usable) and `where`, the offending index,
-    length or position. Rows that have a verdict already keep it."""
+    """Decide which rows can be applied to vectors of length `dims`.
+
+    Args:
+        deltas: the rows.
+        first: the first row to look at.
+        last: one behind the last; threads share the arrays and take separate ranges.
+        dims: the length of the vectors.
+        verdict: read and written: rows that already have a verdict keep it, others get one (OPEN:
+            usable).
+        where: written with the offending index, length or position.
+    """
     index_start, indices = deltas.index_start, deltas.indices
     value_start, values = deltas.value_start, deltas.values
     factor_start, factors = deltas.factor_start, deltas.factors
+    # The last row that named each dimension: finds an index that occurs twice without clearing a
+    # table for every row.
     seen = np.full(dims, -1, np.int64)
     for r in range(first, last):
         if verdict[r] != DeltaVerdict.OPEN:
@@ -196,6 +237,7 @@ def check_rows(
         elif code in (KernelOp.SPARSE, KernelOp.ADD, KernelOp.AFFINE):
             affine = code == KernelOp.AFFINE
             named = index_start[r + 1] - index_start[r]
+            # An affine row needs one factor per index as well; the others have none.
             if named != wide or (affine and factor_start[r + 1] - factor_start[r] != wide):
                 verdict[r] = DeltaVerdict.LENGTHS_DIFFER
                 where[r] = named
@@ -234,7 +276,16 @@ def check_rows(
 def apply_rows(
     deltas: DeltaArrays, rows: Int64s, slot: Int64s, out: Floats, deleted: Bools
 ) -> None:
-    """Apply these rows, in this order, each to the vector `out[slot]` with tombstone `deleted`."""
+    """Apply rows to vectors, in place and in the order given.
+
+    Args:
+        deltas: all rows; those applied must have passed `check_rows` for this number of dimensions.
+        rows: the rows to apply.
+        slot: the row of `out` each is applied to.
+        out: a matrix, one vector per row.
+        deleted: the tombstone of each vector. DELETE sets it, CREATE clears it, and under it every
+            other operation is skipped.
+    """
     index_start, indices = deltas.index_start, deltas.indices
     value_start, values = deltas.value_start, deltas.values
     factor_start, factors = deltas.factor_start, deltas.factors
@@ -288,6 +339,8 @@ def apply_rows(
                     x[i] = factors[a] * x[i] + values[v]
                 a += 1
                 v += 1
+            # A run that mixed sets and adds is the identity on the rest: then only the named
+            # dimensions are touched.
             if f != 1.0 or c != 0.0:
                 for i in range(dims):
                     if named[i] != k:
@@ -296,11 +349,18 @@ def apply_rows(
 
 @kernel
 def in_memory_order(rows: Int64s, slot: Int64s, total: int) -> tuple[Int64s, Int64s]:
-    """Reorder rows (of `total`) so that memory is read forwards, without changing what applying
-    them does: rows of one slot, which must be neighbours, keep their order.
+    """Reorder rows so that memory is read forwards, without changing what applying them does.
 
-    Reading rows one after the other and vectors here and there is several times as fast as the
-    other way round: a vector is one place, a row is many.
+    Reading rows in order and vectors here and there is several times as fast as the other way
+    round: a vector is one place in memory, a row is many.
+
+    Args:
+        rows: rows to apply; those of one slot must be neighbours, and keep their order.
+        slot: the slot of each.
+        total: how many rows the source has; every entry of `rows` is below it.
+
+    Returns:
+        `rows` and `slot`, rearranged alike.
     """
     # A row that must wait for one that lies behind it comes directly after that one.
     head = np.full(total, -1, np.int32)
@@ -328,7 +388,7 @@ def in_memory_order(rows: Int64s, slot: Int64s, total: int) -> tuple[Int64s, Int
 
 @kernel
 def finite_rows(vectors: Floats) -> Bools:
-    """Per vector: is every value of it finite?"""
+    """Per vector: whether every value is finite. Stops at the first that is not."""
     good = np.ones(vectors.shape[0], np.bool_)
     for s in range(vectors.shape[0]):
         for i in range(vectors.shape[1]):
@@ -340,7 +400,11 @@ def finite_rows(vectors: Floats) -> Bools:
 
 @kernel
 def _scaled(f: float, a: float) -> tuple[float, bool]:
-    """f*a, and whether it kept its meaning: a factor that under- or overflows did not."""
+    """f*a, and whether the product kept its meaning.
+
+    It has not where it under- or overflowed: a factor of 0 would turn a scale into an assignment.
+    An `a` of 0 stays an assignment whatever `f` is.
+    """
     product = f * a
     size = abs(product)
     return product, a == 0.0 or (np.isfinite(size) and size >= SMALLEST_NORMAL)
@@ -350,10 +414,23 @@ def _scaled(f: float, a: float) -> tuple[float, bool]:
 def merge_runs(
     deltas: DeltaArrays, rows: Int64s, run_start: Int64s, run_stop: Int64s, dims: int, room: int
 ) -> tuple[DeltaArrays, Bools]:
-    """Fold the deltas rows[run_start[k]:run_stop[k]] of each run k into one, without a base.
+    """Fold each run of deltas into one delta, without a vector to apply them to.
 
-    Returns one delta per run, and whether it may be used: a run whose pairs leave the range of
-    normal floats must be kept as it is. `room` bounds the overrides of all runs together.
+    Keeps one pair (a, b) per named dimension and one for the rest, see the head of the module, and
+    writes the result in the plainest operation that means the same (a run of adds stays an add).
+
+    Args:
+        deltas: all rows; those merged must have passed `check_rows`.
+        rows: row numbers in chain order.
+        run_start: where in `rows` each run begins.
+        run_stop: one behind its end; at least one row per run.
+        dims: the length of the vectors.
+        room: how many entries to reserve for the named dimensions of all runs together. Too small a
+            number writes beyond the arrays.
+
+    Returns:
+        One delta per run, and whether it may be used: a run whose factors leave the range of normal
+        floats, or whose sums are not finite, must be kept unmerged.
     """
     index_start, indices = deltas.index_start, deltas.indices
     value_start, values = deltas.value_start, deltas.values
@@ -374,6 +451,7 @@ def merge_runs(
     b = np.zeros(dims, np.float64)
     touched = np.zeros(dims, np.bool_)
     order = np.empty(dims, np.int64)
+    # The last affine delta that named each dimension: its own pair replaces the common one there.
     stamp = np.full(dims, -1, np.int64)
     for k in range(runs):
         rest_a = 1.0
@@ -393,6 +471,7 @@ def merge_runs(
                     touched[order[j]] = False
                 count = 0
                 continue
+            # Behind a tombstone nothing but a create counts.
             if deleted and code != KernelOp.CREATE:
                 continue
             if code in (KernelOp.CREATE, KernelOp.DENSE):

@@ -77,24 +77,35 @@ FEW_ROWS = 2000
 beyond, as many slices would cost more than taking the other rows by index."""
 
 COUNTERS = ("accepted", "duplicates", "late", "refused", "compactions", "merged", "bytes_saved")
+"""Counters per lane, in the state and in `metrics`: rows accepted, refused as duplicates, late, and
+refused for another reason; compactions of a vector, deltas they merged, and bytes they saved
+(measured, uncompressed)."""
 
 
 # -- the rows of a call ---------------------------------------------------------------------------
 
 
 class InputRows(NamedTuple):
-    """The rows of a collection, not copied, with time and lane beside them. Rows that waited for a
-    parent come first."""
+    """The rows of a call with time and lane beside them, not copied. Rows that waited for a parent
+    come first."""
 
     rows: pa.RecordBatch
+    """A batch that contains the rows, with the columns TIME and LANE; it may contain others."""
     order: Int64s | None
-    """Indices into `rows` of the rows that are meant, in their order; None: all of them."""
+    """Indices into `rows` of the rows of this call, in order of arrival; None: all of them."""
     lane: Int32s
-    """The lane of each row that is meant."""
+    """The lane of each row of this call."""
 
     @classmethod
     def of(cls, collection: Collection, waited: Table) -> InputRows:
-        """These rows, behind those that waited."""
+        """Join a collection with the rows that waited.
+
+        Args:
+            collection: the new rows. If they are lazy, they are not copied: `order` then names
+                them.
+            waited: the state table `waiting`, or None. If it has rows, everything is copied into
+                one batch.
+        """
         if waited is not None and waited.num_rows:
             beside = {TIME: collection.time_ns, LANE: collection.lane}
             rows = concat([waited, with_columns(collection.rows, beside)])
@@ -108,12 +119,20 @@ class InputRows(NamedTuple):
         return cls(with_columns(rows, {TIME: time_ns, LANE: lane}), order, collection.lane)
 
     def index_of(self, which: Int64s) -> Int64s:
-        """Indices into `rows` of these of the rows that are meant."""
+        """Turn positions among the rows of this call into indices into `rows`."""
         return which if self.order is None else self.order[which]
 
     def vectors(self, keys: tuple[str, ...], ids: pa.Array) -> tuple[VectorNames, Int64s]:
-        """The distinct vectors, and the vector of each row of `rows` (-1: a row that is not meant).
-        `ids` are the vector ids of `rows`, dictionary-encoded."""
+        """Find the distinct vectors of a call.
+
+        Args:
+            keys: columns to carry along; the value of the first row of a vector is taken.
+            ids: the vector id of every row of `rows`, dictionary-encoded.
+
+        Returns:
+            The vectors, by first appearance of the id, then by lane; and the vector of each row of
+            `rows`, -1 for rows that are not part of this call.
+        """
         rows, order, lane = self
         code = ids.indices.to_numpy().astype(np.int64)
         if order is not None:
@@ -143,12 +162,17 @@ class InputRows(NamedTuple):
         return named, every
 
     def own_rows(self, index: Int64s) -> pa.RecordBatch:
-        """Rows as they came, without the columns the stage put beside them."""
+        """Copy rows without the columns TIME and LANE that the stage added."""
         own = [name for name in self.rows.schema.names if name not in (TIME, LANE)]
         return take(self.rows.select(own), index)
 
     def dropped(self, index: Int64s, reasons: list[str]) -> Dropped:
-        """These rows as refused, each with its reason."""
+        """Make a `Dropped` outcome.
+
+        Args:
+            index: the refused rows, as indices into `rows`.
+            reasons: why, one sentence per row.
+        """
         time_ns, lane = self.rows.column(TIME).to_numpy(), self.rows.column(LANE).to_numpy()
         reason = pa.array(reasons, pa.string())
         return Dropped(self.own_rows(index), time_ns[index], lane[index], reason)
@@ -158,13 +182,16 @@ class VectorNames(NamedTuple):
     """Which vectors a call is about: their ids, lanes and key columns."""
 
     ids: pa.Array
+    """Vector ids."""
     lane: Int32s
+    """The lane of each."""
     keys: pa.RecordBatch
+    """The key columns, one row per vector."""
 
 
 @kernel
 def _by_appearance(code: Int64s, codes: int) -> Int64s:
-    """Renumber codes in the order in which they first appear."""
+    """Renumber codes (each below `codes`) in the order in which they first appear."""
     number = np.full(codes, -1, np.int64)
     out = np.empty(len(code), np.int64)
     count = 0
@@ -181,7 +208,11 @@ def _by_appearance(code: Int64s, codes: int) -> Int64s:
 
 @kernel
 def _group_by_vector(vec: Int64s, vectors: int) -> tuple[Int64s, Int64s]:
-    """Row numbers by vector, stable, and the vector of each."""
+    """Group rows by vector with a stable counting sort.
+
+    Returns:
+        Row numbers by vector, and the vector of each.
+    """
     next_slot = np.zeros(vectors + 1, np.int64)
     for v in vec:
         next_slot[v + 1] += 1
@@ -198,7 +229,7 @@ def _group_by_vector(vec: Int64s, vectors: int) -> tuple[Int64s, Int64s]:
 
 @kernel
 def _last_decision(vec: Int64s, decided_by: Int64s, rows: Int64s, vectors: int) -> Int64s:
-    """Per vector the latest decision about these rows; -1 if none is of it."""
+    """Per vector the latest entry of `decided_by` among some rows; -1 if none is of that vector."""
     out = np.full(vectors, -1, np.int64)
     for r in rows:
         out[vec[r]] = max(out[vec[r]], decided_by[r])
@@ -209,18 +240,24 @@ class Delivery(NamedTuple):
     """Vectors that leave, with what their compaction did."""
 
     order: Int64s
-    """What puts deliveries of one call in order."""
+    """The candidate that caused each delivery: sorts the deliveries of one call."""
     vectors: pa.RecordBatch
+    """Rows as they leave the stage."""
     reports: pa.RecordBatch
+    """Rows of the side table `compactions`, one per vector."""
     time_ns: Int64s
+    """The event time of each vector: that of its newest delta."""
     lane: Int32s
+    """The lane of each vector."""
 
 
 class TakenOut(NamedTuple):
     """Where in the state tables the vectors of a working set came from."""
 
     table: pa.RecordBatch
+    """The state table `chains` as it was."""
     pending: Table
+    """The state table `pending` as it was, or None."""
     at: Int64s
     """The row of each vector in `table`; -1: it is new."""
     pending_rows: Int64s
@@ -230,7 +267,19 @@ class TakenOut(NamedTuple):
 
 
 class WorkingSet:
-    """Some vectors of a stage: their chains, and when each is next compacted and delivered."""
+    """The vectors of one call, taken out of the state: their chains, and when each is next due.
+
+    Life cycle: built from the state, changed by `admit` or `deliver`, written back with `put_back`.
+    Until then the state tables are unchanged.
+
+    Args:
+        compactor: thresholds and strategy.
+        dims: the length of every vector.
+        state: the state of the stage; only read here.
+        named: the vectors. Those the state does not know start empty.
+        forget_ids: leave out the ids they have folded: for the end of a stream, when no duplicate
+            can come.
+    """
 
     def __init__(
         self,
@@ -241,10 +290,7 @@ class WorkingSet:
         *,
         forget_ids: bool = False,
     ) -> None:
-        """Take these vectors out of the state; ones it does not know start empty.
-
-        `forget_ids` leaves out the ids they have folded: for the end, when no duplicate can come.
-        """
+        """Take the vectors out of the state tables."""
         self.compactor = compactor
         self.keys = named.keys
         table, pending = state.tables["chains"], state.tables["pending"]
@@ -282,7 +328,16 @@ class WorkingSet:
         keys: tuple[str, ...],
         forget_ids: bool = False,
     ) -> WorkingSet:
-        """All vectors of these lanes, by lane and id."""
+        """All vectors of some lanes, by lane and id.
+
+        Args:
+            compactor: as for the class.
+            dims: as for the class.
+            state: as for the class.
+            lanes: lane numbers.
+            keys: the key columns to carry along.
+            forget_ids: as for the class.
+        """
         table = state.tables["chains"]
         if table is None or not table.num_rows:
             nothing = pa.RecordBatch.from_arrays([], names=[])
@@ -299,11 +354,14 @@ class WorkingSet:
         return cls(compactor, dims, state, named, forget_ids=forget_ids)
 
     def put_back(self, state: State, admission: DeltaAdmission | None = None) -> None:
-        """Write the vectors into the state. Ones that hold nothing are not kept.
+        """Write the vectors into the state. Vectors that hold nothing are not kept.
 
-        With the admission that was worked off, vectors to which nothing happened but that deltas
-        joined behind the ones they had stay where they are in the tables, and only those deltas are
-        appended. The others are cut out and written anew.
+        Args:
+            state: the state; tables, counters and deadlines of the touched lanes are replaced.
+            admission: what was worked off by `admit`, if anything. With it, a vector that was not
+                compacted and whose new deltas all come behind its old ones stays where it is in the
+                tables, and only the new deltas are appended. Without it every vector is rewritten,
+                which for a few deltas on many long chains costs many times as much.
         """
         chains, taken, own = self.chains, self.taken, np.arange(len(self.chains.ids))
         if not len(own):
@@ -349,7 +407,13 @@ class WorkingSet:
             arrays["due_ns"][lanes] = due[lanes]
 
     def _with_undelivered(self, table: pa.RecordBatch, rows: Int64s, own: Int64s) -> pa.RecordBatch:
-        """The table of chains with the new wall times of vectors that stay in it."""
+        """A copy of the table of chains with new wall times of undelivered deltas.
+
+        Args:
+            table: the state table `chains`.
+            rows: rows of it that stay.
+            own: the vectors of this set in those rows.
+        """
         if not len(rows):
             return table
         undelivered = table.column(UNDELIVERED).to_numpy().copy()
@@ -358,7 +422,8 @@ class WorkingSet:
         return table.set_column(at, table.schema.field(at), pa.array(undelivered))
 
     def _chain_rows(self, own: Int64s) -> pa.RecordBatch:
-        """Rows of the table `chains` for these vectors."""
+        """Rows of the state table `chains` for the vectors `own`: checkpoint, keys, thresholds,
+        lane."""
         chains = self.chains if len(own) == len(self.chains.ids) else self.chains.take(own)
         beside: dict[str, Any] = self._key_columns(own)
         beside |= {
@@ -371,7 +436,20 @@ class WorkingSet:
     # -- work -------------------------------------------------------------------------------------
 
     def admit(self, admission: DeltaAdmission, wall_ns: int) -> list[Outcome]:
-        """Admit everything on offer, compacting wherever a chain has become long enough."""
+        """Admit all candidates, compacting wherever a chain has become long enough.
+
+        Works in rounds, see the head of the module. Vectors that are finished early are set aside
+        when fewer than half still have candidates, so that one long chain does not make every round
+        as expensive as the first.
+
+        Args:
+            admission: the candidates.
+            wall_ns: the time of the call, from which undelivered deltas count.
+
+        Returns:
+            Vectors that leave and the reports of their compactions, in the order of the deltas that
+            caused them.
+        """
         made: list[Delivery] = []
         done: list[tuple[Int64s, Chains]] = []
         chains = self.chains
@@ -405,7 +483,19 @@ class WorkingSet:
     def _compact(
         self, chains: Chains, active: Int64s, full: Int64s, cause: Int64s, admission: DeltaAdmission
     ) -> tuple[Chains, list[Delivery]]:
-        """Compact the chains `full` (of `chains`, which are the vectors `active`)."""
+        """Compact full chains.
+
+        Args:
+            chains: the chains of this round.
+            active: the vectors of this set they are.
+            full: positions among `chains` that reached their threshold.
+            cause: per chain the candidate that was decided last, which dates the delivery.
+            admission: told where ids are now.
+
+        Returns:
+            The chains after, and what leaves. A chain that the strategy could not shorten is not
+            delivered.
+        """
         self.compacted[active[full]] = True
         compactor = self.compactor
         part = chains.take(full) if len(full) < len(chains.ids) else chains
@@ -432,9 +522,15 @@ class WorkingSet:
         return after, made
 
     def deliver(self, which: Bools, wall_ns: int | None) -> list[Outcome]:
-        """Hand on these vectors, compacted if the strategy finds something to do.
+        """Hand on vectors that have undelivered deltas, compacted if the strategy finds something
+        to do.
+        Args:
+            which: a mask of vectors; those without undelivered deltas are skipped.
+            wall_ns: the time by the clock; None at the end of the stream: nothing is compacted
+                then.
 
-        Without a wall time (the end of the stream) they are handed on as they are.
+        Returns:
+            First the vectors that were not compacted, then those that were with their reports.
         """
         which = which & (self.undelivered_ns < MAX_NS)
         if not which.any():
@@ -462,7 +558,15 @@ class WorkingSet:
     def _delivery(
         self, before: Chains, after: Chains, which: Int64s, own: Int64s, order: Int64s
     ) -> Delivery:
-        """What leaves for the chains `which`, which are the vectors `own` of this set."""
+        """What leaves for compacted chains; adds to the counters.
+
+        Args:
+            before: the chains before the compaction.
+            after: the chains after it.
+            which: the compacted ones among them.
+            own: the vectors of this set they are.
+            order: sort keys for `_deliveries`.
+        """
         vectors, newest, lane = self._vectors(after, which, own)
         bytes_before, bytes_after = before.measured(which), after.measured(which)
         report = {
@@ -483,6 +587,11 @@ class WorkingSet:
     def _vectors(
         self, chains: Chains, which: Int64s, own: Int64s
     ) -> tuple[pa.RecordBatch, Int64s, Int32s]:
+        """Compose vectors as output rows, and mark them as delivered.
+
+        Returns:
+            The rows (a deleted vector is null), the event time and the lane of each.
+        """
         composed = chains.compose(which)
         self.undelivered_ns[own] = MAX_NS
         last = chains.start[1:][which] - 1
@@ -510,6 +619,7 @@ class WorkingSet:
         return pa.RecordBatch.from_pydict(columns), chains.newest_ns[which], lane
 
     def _key_columns(self, own: Int64s) -> dict[str, pa.Array]:
+        """The key columns of the vectors `own`."""
         chosen = pa.array(own)
         return {name: self.keys.column(name).take(chosen) for name in self.keys.schema.names}
 
@@ -517,7 +627,17 @@ class WorkingSet:
 def _take_out(
     dims: int, table: pa.RecordBatch, pending: Table, named: VectorNames
 ) -> tuple[Chains, TakenOut]:
-    """The chains of the named vectors (in that order, new ones empty), and where they came from."""
+    """Build the chains of some vectors from the state tables.
+
+    Args:
+        dims: the length of every vector.
+        table: the state table `chains`.
+        pending: the state table `pending`, or None.
+        named: the vectors; the result is in this order, and those not in the table are empty.
+
+    Returns:
+        The chains, and where they came from, for `put_back`.
+    """
     ids, lane = named.ids, named.lane
     at = find_vectors(table.column("vector_id"), table.column(LANE).to_numpy(), ids, lane)
     found = np.flatnonzero(at >= 0)
@@ -547,7 +667,7 @@ def _take_out(
 
 
 def _without(table: pa.RecordBatch, rows: Int64s) -> list[pa.RecordBatch]:
-    """The table without these rows, in parts."""
+    """The table without some rows, as a list of batches (see `FEW_ROWS`)."""
     if not len(rows):
         return [table]
     if len(rows) == table.num_rows:
@@ -562,7 +682,7 @@ def _without(table: pa.RecordBatch, rows: Int64s) -> list[pa.RecordBatch]:
 
 
 def _without_folded_ids(table: pa.RecordBatch) -> pa.RecordBatch:
-    """The table of chains as if nothing they folded could come again."""
+    """The table of chains with the columns of folded ids set to null."""
     for name in ("covered", "covered_ns"):
         at = table.schema.get_field_index(name)
         column = table.schema.field(at)
@@ -573,7 +693,17 @@ def _without_folded_ids(table: pa.RecordBatch) -> pa.RecordBatch:
 def _require_columns(
     table: str, rows: pa.RecordBatch, schema: pa.Schema, nullable: Container[str]
 ) -> None:
-    """A StateError unless a state table has these columns in these types, filled but for some."""
+    """Check the columns of a state table that came from a snapshot.
+
+    Args:
+        table: its name, for the message.
+        rows: the table.
+        schema: the columns it must have, in these types; it may have others.
+        nullable: columns that may hold nulls.
+
+    Raises:
+        StateError: a column is missing, of another type, or has nulls.
+    """
     for wanted in schema:
         index = rows.schema.get_field_index(wanted.name)
         if index < 0:
@@ -586,7 +716,8 @@ def _require_columns(
 
 
 def _deliveries(made: list[Delivery]) -> list[Outcome]:
-    """What leaves, in the order of the deltas that caused it."""
+    """Join deliveries into one collection and one side table, in the order of the deltas that
+    caused them."""
     if not made:
         return []
     order = np.argsort(np.concatenate([part.order for part in made]), kind="stable")
@@ -599,7 +730,8 @@ def _deliveries(made: list[Delivery]) -> list[Outcome]:
 
 
 def _side_by_side(work: list[Callable[[], Any]], rows: int) -> list[Any]:
-    """Do several things at once, if there are enough rows to make that worth while."""
+    """Call functions, in threads if there are at least `MANY` rows; below, threads cost more than
+    they save."""
     return [do() for do in work] if rows < MANY else each(lambda do: do(), work)
 
 
@@ -655,7 +787,9 @@ class Compact(Operator):
     """Columns that are carried through to the vectors (the value of the first delta of a vector in
     a collection). A single name is one column."""
     compactor: Compactor = field(init=False, repr=False, compare=False)
+    """The thresholds and the strategy, parsed."""
     limits: ParentLimits = field(init=False, repr=False, compare=False)
+    """`parent_wait` and `max_waiting`, parsed."""
 
     name: ClassVar[str] = "compact"
 
@@ -684,9 +818,14 @@ class Compact(Operator):
         return Layout(counters | due, ("chains", "pending", "waiting"))
 
     def invariants(self, state: State) -> None:
-        """Raise a StateError unless a restored state is one that the kernels can run on: tables of
-        the right columns, vectors of the right length and named once, and pending deltas that can
-        be applied and belong to a vector."""
+        """Check a restored state before a kernel sees it.
+
+        Tables must have the right columns, vectors the right length and one row each, and pending
+        deltas must be usable and belong to a vector: kernels use indices without checking them.
+
+        Raises:
+            StateError: one of these does not hold.
+        """
         chains, pending, waiting = (state.tables[n] for n in ("chains", "pending", "waiting"))
         require_int64(state, "chains", NEXT, UNDELIVERED)
         if chains is not None and chains.num_rows:
@@ -853,14 +992,21 @@ class Compact(Operator):
     # -- rows that do not get into a chain --------------------------------------------------------
 
     def _deltas(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Input rows in the schema of deltas, with their times."""
+        """Input rows in the schema `DELTAS`; the time is the event time, or that of `time_column`.
+
+        Raises:
+            ContractError: a column has a type that cannot be read.
+        """
         if self.time_column is None:
             return normalise(rows, rows.column(TIME).to_numpy())
         own_time = rows.column(self.time_column).cast(pa.int64())
         return normalise(with_columns(rows, {"time_ns": own_time}))
 
     def _refused(self, state: State, given: InputRows, admission: DeltaAdmission) -> list[Outcome]:
-        """Count what became of the rows, and hand on those that were not admitted."""
+        """Count what became of the candidates, and make outcomes of those that were not admitted.
+
+        Duplicates leave as dropped rows but are counted apart: after a replay they are expected.
+        """
         verdict, lane, counters = admission.verdict, given.lane, state.arrays
         for name, code in (
             ("accepted", DeltaVerdict.ACCEPTED),
@@ -884,7 +1030,13 @@ class Compact(Operator):
         return out
 
     def _orphans(self, state: State, waited: pa.RecordBatch, now_ns: Int64s) -> list[Outcome]:
-        """Refuse rows that have waited for their parent too long, as time stands per lane."""
+        """Refuse waiting rows whose parent did not come in time.
+
+        Args:
+            state: the state; the rows are removed from its table `waiting`.
+            waited: that table.
+            now_ns: event time per lane; UNSET: nothing expires there, MAX_NS: everything does.
+        """
         lane = waited.column(LANE).to_numpy()
         limit, wait = now_ns[lane], self.limits.wait_ns
         time_ns = self._deltas(waited).column("time_ns").to_numpy()

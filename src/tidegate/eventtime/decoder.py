@@ -119,7 +119,11 @@ class Decoder:
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse, at plan time, a time column that is missing or of a type that can never be read.
 
-        Raises `ConfigError` with the columns there are, or the types that would read this one.
+        Args:
+            schema: the schema of the input.
+
+        Raises:
+            ConfigError: with the columns there are, or the types that would read this one.
         """
         for time in self.times:
             kind: pa.DataType | None = pa.struct(list(schema))
@@ -136,7 +140,17 @@ class Decoder:
     def decode(
         self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
     ) -> tuple[Collection, StreamError | None]:
-        """The rows that have a time, as a collection, and those that have none, with the reason."""
+        """Give every row its time.
+
+        Args:
+            rows: the input. A time column that it lacks is read as null.
+            lane: the lane of each row; None: lane 0.
+            wall_ns: the processing time; the time of all rows if no column is declared.
+
+        Returns:
+            The rows that have a time, as a collection, and those that have none with the reason, or
+            None if there are none.
+        """
         lanes = np.zeros(rows.num_rows, np.int32) if lane is None else lane
         if not self.times:
             return Collection(rows, np.full(rows.num_rows, wall_ns, np.int64), lanes, wall_ns), None

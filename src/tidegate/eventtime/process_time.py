@@ -98,9 +98,20 @@ class ProcessTimeWatermark(Operator):
 
     @property
     def _every(self) -> int:
+        """The interval in nanoseconds."""
         return parse_duration(self.interval)
 
     def _tick(self, state: State, lanes: NDArray[Any], now: NDArray[Any]) -> list[Outcome]:
+        """Move the watermark of lanes to the last window end at or before `now`; never back.
+
+        Args:
+            state: the state of the stage.
+            lanes: the lanes.
+            now: the time of each, in ns.
+
+        Returns:
+            One watermark outcome for the lanes that moved, or nothing.
+        """
         shift = parse_duration(self.offset, minimum=None)
         # The end itself belongs to the next window, so time stands one nanosecond before it.
         target = (now - shift) // self._every * self._every + shift - 1

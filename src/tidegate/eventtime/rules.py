@@ -2,7 +2,7 @@
 
 A lane (one key) has one or more sources, each in a slot of its own. Per slot the state keeps the
 newest time, the wall time of the last row and whether the source is idle; per lane the watermark
-and the run of suspects. ArrivingRows are decided in order of arrival:
+and the run of suspects. Rows are decided in order of arrival:
 
     1. no free slot for the source                      -> NO_SLOT, an error
     2. time <= watermark                                -> LATE
@@ -13,10 +13,11 @@ and the run of suspects. ArrivingRows are decided in order of arrival:
          a row that is not ahead, or one that disagrees           -> those before it SKEWED
     5. otherwise                                        -> ACCEPTED, moves the newest time
 
-The watermark a lane may stand at (`settled_watermark`) is the newest time of its slowest source that is not
-idle, less the tolerance. When all are idle nothing is waited for and it is the newest time of all.
-It never moves back. With a tolerance of 0 and a watermark per row it stands one nanosecond lower
-(`tie`), so that a row with the same time as the newest is on time (rule 15 of the specification).
+The watermark a lane may stand at (`settled_watermark`) is the newest time of its slowest source
+that is not idle, less the tolerance. When all are idle nothing is waited for and it is the newest
+time of all. It never moves back. With a tolerance of 0 and a watermark per row it stands one
+nanosecond lower (`tie`), so that a row with the same time as the newest is on time (rule 15 of the
+specification).
 
 Kernels run without bounds checks: `EventtimeWatermark.invariants` checks what they assume.
 """
@@ -47,18 +48,26 @@ class RowVerdict(IntEnum):
     """What becomes of a row. ACCEPTED is 0, as `core.sort` expects."""
 
     ACCEPTED = 0
+    """On time: it leaves as data, now or when the watermark has passed it."""
     LATE = 1
+    """At or below the watermark of its lane."""
     SKEWED = 2
+    """Too far ahead: an error."""
     NO_SLOT = 3
+    """Its lane has as many sources as allowed, and this is another one: an error."""
     SUSPECT = 4
+    """Too far ahead of its source, and not confirmed or rejected yet."""
 
 
 class Skew(IntEnum):
     """What a row must not be too far ahead of."""
 
     OFF = 0
+    """Every row is believed."""
     ROWS = 1
+    """The newest row of its source."""
     CLOCK = 2
+    """The wall clock of the call."""
 
 
 # numba reads module constants faster than enum members; the enums stay the one definition.
@@ -71,13 +80,17 @@ class Rules(NamedTuple):
     """The settings of a stage as numbers. Spans in nanoseconds."""
 
     tolerance: int
+    """How far the watermark stands behind the newest time."""
     tie: int
     """1 if the watermark stands 1 ns below the time that decides it, else 0."""
     per_tuple: bool
     """Whether the watermark moves with every row; if not, the caller moves it per collection."""
     skew_mode: int
+    """A `Skew`."""
     skew: int
+    """How far ahead a row may be; inclusive. Not read if the mode is OFF."""
     confirm: int
+    """How many agreeing suspects in a row are believed; at least 1."""
     timeout: int
     """Wall time after which a silent source is idle; -1: never."""
 
@@ -87,20 +100,28 @@ class Lanes(NamedTuple):
     the slot as second."""
 
     watermark: Any
+    """The watermark of the lane; UNSET before the first row."""
     newest: Any
+    """The newest time of the slot; UNSET before its first row."""
     source: Any
+    """The source that holds the slot."""
     wall: Any
     """Wall time of the last row of the slot; UNSET marks a free slot."""
     idle: Any
+    """1 if the source is not waited for."""
     suspect_time: Any
+    """The time of the last suspect."""
     suspect_count: Any
+    """How many suspects there are in a row."""
 
 
 class ArrivingRows(NamedTuple):
     """The rows of a call, in order of arrival."""
 
     lane: Any
+    """The lane of each row."""
     time_ns: Any
+    """Its event time."""
     source: Any
     """A number per source, stable between processes. Not read by `admit_single_source`."""
 
@@ -109,6 +130,7 @@ class Decisions(NamedTuple):
     """Room for what is decided, one entry per row."""
 
     verdict: Any
+    """A `RowVerdict`. Must start as ACCEPTED (0): the fast kernel writes only what differs."""
     against: Any
     """LATE: the watermark. SKEWED: the time the row was ahead of. Otherwise not written."""
     decided_at: Any
@@ -137,7 +159,13 @@ def beyond(time: int, other: int) -> int:
 
 @kernel
 def settled_watermark(lane: Any, rules: Rules, lanes: Lanes) -> Any:
-    """The watermark this lane may stand at."""
+    """The watermark a lane may stand at, never below the one it has.
+
+    Args:
+        lane: the lane.
+        rules: tolerance and tie.
+        lanes: the state; not changed.
+    """
     slowest, top, active = UNSET, UNSET, 0
     for slot in range(lanes.newest.shape[1]):
         if lanes.wall[lane, slot] == UNSET:
@@ -158,14 +186,17 @@ def settled_watermark(lane: Any, rules: Rules, lanes: Lanes) -> Any:
 
 @kernel
 def settle_all(which: Any, rules: Rules, lanes: Lanes) -> None:
-    """Move the watermark of these lanes as far as it may go."""
+    """Move the watermark of the lanes `which` as far as it may go."""
     for lane in which:
         lanes.watermark[lane] = settled_watermark(lane, rules, lanes)
 
 
 @kernel
 def slot_of(lane: Any, source: Any, lanes: Lanes) -> int:
-    """The slot of a source, or the first free one for a new source; -1 if there is none."""
+    """The slot of a source in a lane, or the first free one for a new source; -1 if all are taken.
+
+    Slots are filled from the front and never freed alone, so the first free slot ends the search.
+    """
     for slot in range(lanes.source.shape[1]):
         if lanes.wall[lane, slot] == UNSET or lanes.source[lane, slot] == source:
             return slot
@@ -174,7 +205,15 @@ def slot_of(lane: Any, source: Any, lanes: Lanes) -> int:
 
 @kernel
 def find_idle(lane: Any, slot: Any, wall_ns: int, timeout: int, lanes: Lanes) -> None:
-    """Mark the sources beside `slot` that have been silent for longer than the timeout."""
+    """Mark the other sources of a lane that have been silent for longer than the timeout.
+
+    Args:
+        lane: the lane.
+        slot: the slot that a row has just come for; it is not looked at.
+        wall_ns: the wall time of the call.
+        timeout: wall time in ns, exclusive: silent for exactly this long is not idle.
+        lanes: the state; `idle` is written.
+    """
     for other in range(lanes.wall.shape[1]):
         seen = lanes.wall[lane, other]
         if other != slot and seen != UNSET and wall_ns - seen > timeout:
@@ -192,7 +231,8 @@ def is_ahead(time: int, newest: int, skew: int) -> bool:
 
 @kernel
 def agrees(lane: Any, time: int, skew: int, lanes: Lanes) -> bool:
-    """Whether a row that is ahead lies near the last suspect of its lane."""
+    """Whether a row that is ahead lies within `skew` of the last suspect of its lane, in either
+    direction."""
     if lanes.suspect_count[lane] == 0:
         return False
     last = lanes.suspect_time[lane]
@@ -213,6 +253,8 @@ def reject_suspects(lane: Any, by: int, lanes: Lanes, out: Decisions) -> None:
 
 @kernel
 def add_suspect(lane: Any, row: int, time: int, lanes: Lanes, out: Decisions) -> None:
+    """Make `row` the last suspect of its lane: linked to the one before it, counted, and its time
+    kept."""
     out.verdict[row] = _SUSPECT
     out.previous[row] = out.last_suspect[lane]
     out.last_suspect[lane] = row
@@ -222,7 +264,11 @@ def add_suspect(lane: Any, row: int, time: int, lanes: Lanes, out: Decisions) ->
 
 @kernel
 def link_suspects(waiting: int, rows: ArrivingRows, out: Decisions) -> None:
-    """The first `waiting` rows are the suspects of earlier calls."""
+    """Restore the linked lists of suspects after a call boundary.
+
+    The first `waiting` rows are the suspects of earlier calls; their count and last time are in the
+    state already.
+    """
     for row in range(waiting):
         lane = rows.lane[row]
         out.verdict[row] = _SUSPECT
@@ -237,15 +283,23 @@ def link_suspects(waiting: int, rows: ArrivingRows, out: Decisions) -> None:
 def admit_rows(
     rows: ArrivingRows, waiting: int, wall_ns: int, rules: Rules, lanes: Lanes, out: Decisions
 ) -> None:
-    """Decide every row in order of arrival; the first `waiting` are suspects of earlier calls.
+    """Decide every row in order of arrival.
 
-    If the watermark moves with every row, it stands after each row where `settled_watermark` puts it, so that
-    it makes no difference where a collection ends.
+    If the watermark moves with every row, it stands after each row where `settled_watermark` puts
+    it, so that it makes no difference where a collection ends.
 
     A row that is refused as skewed, or still suspect, leaves its source as it was: it neither moves
     time nor keeps a source with a broken clock from being found idle, which would hold up all
     others. A source whose rows are all late is behind, not silent: its time counts, or it would
     hold the watermark of the others for ever.
+
+    Args:
+        rows: the rows; the first `waiting` are suspects of earlier calls.
+        waiting: how many of them there are.
+        wall_ns: the wall time of the call.
+        rules: the settings.
+        lanes: the state; written.
+        out: written.
     """
     link_suspects(waiting, rows, out)
     for row in range(waiting, rows.lane.shape[0]):
@@ -319,8 +373,13 @@ def admit_rows(
 def admit_single_source(
     rows: ArrivingRows, waiting: int, rules: Rules, lanes: Lanes, out: Decisions
 ) -> bool:
-    """`admit_rows` where every lane has one source that is never idle and the wall clock plays no part:
-    the usual case, with few questions per row. Whether every row was accepted."""
+    """`admit_rows` where every lane has one source that is never idle and no clock plays a part.
+
+    The usual case, with few questions per row. Arguments as for `admit_rows`.
+
+    Returns:
+        Whether every row was accepted; then `out` need not be read.
+    """
     link_suspects(waiting, rows, out)
     watermark, newest = lanes.watermark, lanes.newest
     below, by_rows = rules.tolerance + rules.tie, rules.skew_mode == _SKEW_ROWS

@@ -7,7 +7,7 @@ A watermark W is inclusive: after it no row with time <= W leaves this stage as 
 
 How a collection goes through (`process`):
 
-    suspects of earlier calls + new rows ──► rules.admit ──► a verdict per row
+    suspects of earlier calls + new rows ──► rules.admit_rows ──► a verdict per row
         accepted  joined with the rows held; those the watermark has passed leave, sorted by
                   (time, arrival); the others are held, in the table `held`
         late      leave as `Late`, each with the watermark it was judged against
@@ -98,7 +98,7 @@ class EventtimeWatermark(Operator):
             watermark of its own, and the key's is the lowest of those not idle. Default None: one
             source per key.
         max_sources: How many sources a key may have (default 16; state is reserved for all of
-            them). ArrivingRows of further ones leave as errors.
+            them). Rows of further ones leave as errors.
         idle_timeout: A source unseen for longer than this (wall time) is not waited for; when all
             are idle, everything held is released. Default None: sources are waited for without
             limit.
@@ -159,6 +159,8 @@ class EventtimeWatermark(Operator):
         put("max_sources", checks.int_in("max_sources", self.max_sources, 1))
 
     def layout(self) -> Layout:
+        """The state: watermark and suspects per lane; time, wall time and idleness per slot of a
+        source; counters. Tables: `held`, rows the watermark has not passed, and `suspects`."""
         slots = 1 if self.source is None else self.max_sources
         count = Column(np.int64, merge="sum")
         return Layout(
@@ -206,6 +208,8 @@ class EventtimeWatermark(Operator):
 
     @property
     def _rules(self) -> Rules:
+        """The settings as the numbers the kernels take."""
+
         def span(value: Any, otherwise: int) -> int:
             return otherwise if value is None else int(value)
 
@@ -226,6 +230,16 @@ class EventtimeWatermark(Operator):
     # -- rows -------------------------------------------------------------------------------------
 
     def process(self, state: State, collection: Collection) -> list[Outcome]:
+        """Decide every row, hand on what the watermark has passed, and hold the rest.
+
+        Args:
+            state: the state of the stage.
+            collection: rows in order of arrival, with their times; `wall_ns` is used for idle
+                sources and for `skew_against="clock"` only.
+
+        Returns:
+            Data, watermark, late rows, errors, in this order unless `late_in_order` is set.
+        """
         collection, waiting = self._with_suspects(state, collection)
         before = state["watermark"].copy()
         lanes = present(collection.lane, state.lanes)
@@ -255,7 +269,18 @@ class EventtimeWatermark(Operator):
     def _decide(
         self, state: State, collection: Collection, waiting: int, lanes: Int64s
     ) -> Decisions | None:
-        """The verdict on every row; None if all are accepted."""
+        """Give every row a verdict, by the fast kernel where no source and no clock plays a part.
+
+        Args:
+            state: its arrays are changed by the kernel.
+            collection: the suspects of earlier calls, then the new rows.
+            waiting: how many of the rows are such suspects.
+            lanes: the lanes that occur.
+
+        Returns:
+            The decisions; None if all rows are accepted, which is the usual case and saves reading
+            them.
+        """
         n, rules = len(collection), self._rules
         by_rows = rules.skew_mode == Skew.ROWS
         out = Decisions(
@@ -279,7 +304,12 @@ class EventtimeWatermark(Operator):
         return out if waiting or out.verdict.any() else None
 
     def _sources(self, collection: Collection) -> Int64s:
-        """A number per source: integers are their own, names a digest of the text."""
+        """A number per row for its source: an integer column as it is, other columns by a digest of
+        the text.
+
+        Null is -1 in an integer column; without a source column, or where this collection lacks it,
+        all rows have source 0.
+        """
         rows = collection.rows
         if self.source is None or rows.schema.get_field_index(self.source) < 0:
             return np.zeros(rows.num_rows, np.int64)
@@ -294,6 +324,7 @@ class EventtimeWatermark(Operator):
     # -- rows that are refused --------------------------------------------------------------------
 
     def _late(self, state: State, collection: Collection, decided: Decisions) -> _LateRows | None:
+        """The late rows, counted; None if there are none or if they are to be dropped."""
         which = np.flatnonzero(decided.verdict == RowVerdict.LATE)
         if len(which) == 0:
             return None
@@ -310,6 +341,7 @@ class EventtimeWatermark(Operator):
     def _errors(
         self, state: State, collection: Collection, decided: Decisions
     ) -> StreamError | None:
+        """Rows refused as skewed or for want of a slot, counted; None if there are none."""
         verdict = decided.verdict
         which = np.flatnonzero((verdict == RowVerdict.SKEWED) | (verdict == RowVerdict.NO_SLOT))
         if len(which) == 0:
@@ -325,6 +357,14 @@ class EventtimeWatermark(Operator):
     def _error_rows(
         self, collection: Collection, which: Int64s, skewed: NDArray[np.bool_], ahead: Int64s
     ) -> StreamError:
+        """Make errors of rows.
+
+        Args:
+            collection: the rows of the call.
+            which: the refused ones.
+            skewed: true for rows that are too far ahead, false for rows of one source too many.
+            ahead: how far ahead (ns) each skewed row is.
+        """
         limit = format_duration(self._rules.skew)
         reason = [
             f"{distance} ns ahead, more than max_future_skew ({limit})"
@@ -340,6 +380,7 @@ class EventtimeWatermark(Operator):
         )
 
     def _keep_suspects(self, state: State, collection: Collection, decided: Decisions) -> None:
+        """Replace the table `suspects` by the rows that are still suspect."""
         which = np.flatnonzero(decided.verdict == RowVerdict.SUSPECT)
         if len(which):
             columns = {
@@ -356,7 +397,18 @@ class EventtimeWatermark(Operator):
     def _leaving(
         self, state: State, collection: Collection | None, verdict: NDArray[np.int8]
     ) -> _LeavingData | None:
-        """The accepted rows that leave now; the others are held."""
+        """Split accepted rows, held and new, into those that leave now and those that are held.
+
+        Args:
+            state: its table `held` is replaced.
+            collection: the new rows; None: only those held are looked at (a source went idle).
+            verdict: one entry per new row; only accepted ones take part.
+
+        Returns:
+            The rows at or before the watermark, sorted by (lane, time, arrival); None if there are
+            none. With a tolerance of 0 the rows at the newest time leave as well, although the
+            watermark stands 1 ns below them.
+        """
         if not self.hold:
             return None if collection is None else _as_they_came(collection, verdict)
         held = state.tables["held"]
@@ -390,8 +442,15 @@ class EventtimeWatermark(Operator):
         lanes: Int64s,
         before: Int64s,
     ) -> list[Outcome]:
-        """Data, late rows and the watermarks of `lanes` in the order in which they leave. `before`
-        are the watermarks that were handed on last."""
+        """Put data, late rows and watermarks in the order in which they leave.
+
+        Args:
+            state: holds the watermarks as they are now.
+            data: rows that leave, or None.
+            late: late rows, or None.
+            lanes: the lanes whose watermark may have moved.
+            before: per lane the watermark that was handed on last.
+        """
         out: list[Outcome] = []
         if late is not None and self.late_in_order:
             before = before.copy()
@@ -495,14 +554,18 @@ class _LeavingData(NamedTuple):
     decided it: usually itself; negative for rows of earlier collections."""
 
     rows: Collection
+    """The rows, in the order in which they leave."""
     arrival: Int64s
+    """The deciding row of each."""
 
 
 class _LateRows(NamedTuple):
     """Late rows, and their positions in the collection."""
 
     rows: Late
+    """The late rows in order of arrival."""
     arrival: Int64s
+    """Their positions in the collection."""
 
 
 def _between(
@@ -561,7 +624,7 @@ def _between(
 
 
 def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _LeavingData | None:
-    """The accepted rows in order of arrival."""
+    """The accepted rows in order of arrival, for `hold=False`; None if there are none."""
     if not verdict.any():
         return _LeavingData(collection, np.arange(len(collection)))
     kept = verdict == RowVerdict.ACCEPTED
@@ -573,7 +636,16 @@ def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _Leaving
 def _held_and_new(
     held: pa.RecordBatch | None, collection: Collection | None
 ) -> tuple[Int32s, Int64s, pa.RecordBatch]:
-    """Lanes, times and payload of the rows held and, behind them, of the new ones."""
+    """Join the rows held with new ones behind them.
+
+    Args:
+        held: a state table with the columns LANE and TIME, or None.
+        collection: the new rows, or None.
+
+    Returns:
+        Lanes, times, and the rows without those two columns. Nothing is copied if only one of the
+        two has rows.
+    """
     if held is None or held.num_rows == 0:
         if collection is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64), pa.record_batch({})
@@ -610,15 +682,21 @@ def _cut_out(state: State, name: str, lanes: Int32s | None) -> pa.RecordBatch | 
 
 
 def _lanes(state: State) -> Lanes:
+    """The state arrays as the kernels take them: views, so that kernels write to the state."""
     return Lanes(*(state[name] for name in Lanes._fields))
 
 
 def _all_accepted(collection: Collection) -> NDArray[np.int8]:
+    """The verdict ACCEPTED for every row."""
     return np.zeros(len(collection), np.int8)
 
 
 def _span_between(later: Int64s, earlier: Int64s) -> Int64s:
-    """later - earlier where later >= earlier, at most the largest span (292 years)."""
+    """later - earlier in ns, for later >= earlier, at most MAX_NS.
+
+    Two times may be 584 years apart, a span of 64 bits only 292: where the difference wraps around
+    it is cut off there.
+    """
     with np.errstate(over="ignore"):
         distance = later - earlier
     return np.where(distance < 0, MAX_NS, distance)

@@ -34,12 +34,14 @@ from tidegate.errors import ConfigError
 __all__ = ["BUILT_IN", "EventtimeTypes", "Parsed", "Parser", "TimeOptions"]
 
 NULL = "eventtime value is null"
+"""The reason of a row whose value is null."""
 _SAFE_DIGITS = 18
 """This many digits always fit into int64; longer ones are read in two parts or one by one."""
 _LEAF = 64
-"""Rows below which a piece that Arrow cannot cast is read by the slow path instead of being halved
-again: halving costs about as much as reading so many."""
+"""Rows below which a piece that Arrow cannot cast is read value by value instead of being halved
+again: halving costs about as much as reading this many values."""
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Nanoseconds per unit, by the name Arrow gives the unit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,9 @@ class Parsed:
     """Times in nanoseconds, and for each row that has none the reason (null where it parsed)."""
 
     time_ns: Int64s
+    """Nanoseconds since 1970 (UTC); meaningless where there is a reason."""
     reason: pa.Array
+    """A text column: why the row has no time; null where it has one."""
 
     @property
     def ok(self) -> NDArray[np.bool_]:
@@ -73,7 +77,9 @@ class _Type(NamedTuple):
     """A type: how it reads a column, and which column types it can read at all."""
 
     parse: Callable[[pa.Array, TimeOptions], Parsed]
+    """Reads a column; never raises for a value."""
     reads: Callable[[pa.DataType], bool]
+    """Whether columns of an Arrow type can be read at all; used at plan time."""
     what: str
     """The columns it reads, in words."""
 
@@ -108,9 +114,15 @@ gps_seconds, iso8601, ...
     def register(self, name: str, parser: Parser, *, replace: bool = False) -> None:
         """Add a type of your own.
 
-        `parser` gets a whole Arrow column, see `Parser` for what it may return. A value it raises
-        on becomes an error row; whatever else it returns is a ConfigError. `replace=True` replaces
-        a type of the same name, which is refused otherwise.
+        Args:
+            name: the name used in declarations.
+            parser: gets a whole Arrow column; see `Parser` for what it may return. Where it raises,
+                the column is halved until the rows that raise are alone: those become error rows.
+            replace: True replaces a type of the same name, also a built-in one.
+
+        Raises:
+            ConfigError: the name is empty or taken, or the parser is not callable. Later, when a
+                column is parsed: the parser returned something else than one time per row.
         """
         if not name or not isinstance(name, str):
             raise ConfigError("eventtime.type", name, "must be a non-empty name")
@@ -124,7 +136,11 @@ gps_seconds, iso8601, ...
         self._types[name] = _Type(read, lambda kind: True, "any column")
 
     def resolve(self, name: str) -> Callable[[pa.Array, TimeOptions], Parsed]:
-        """The parser of a type; an unknown name is a ConfigError that lists the known ones."""
+        """The parser of a type.
+
+        Raises:
+            ConfigError: the name is not registered; the message lists those that are.
+        """
         try:
             return self._types[name].parse
         except KeyError:
@@ -141,7 +157,19 @@ gps_seconds, iso8601, ...
         return sorted(self._types)
 
     def parse(self, name: str, column: pa.Array, options: TimeOptions = TimeOptions()) -> Parsed:  # noqa: B008  (immutable)
-        """Read a column with the parser of this name."""
+        """Read a column.
+
+        Args:
+            name: the type.
+            column: an Arrow array.
+            options: zone and format of the declaration.
+
+        Returns:
+            A time or a reason for every row.
+
+        Raises:
+            ConfigError: the name is not registered, or `date_time` has no format.
+        """
         return self.resolve(name)(column, options)
 
     def check_column(self, name: str, kind: pa.DataType, column: str) -> None:
@@ -149,6 +177,11 @@ gps_seconds, iso8601, ...
 
         `kind` is the Arrow type of the column, `column` its name. Null columns and dictionaries are
         taken for what they may hold. Raises `ConfigError` with the types that would do.
+
+        Args:
+            name: the event-time type.
+            kind: the Arrow type of the column.
+            column: its name, for the message.
 
         >>> EventtimeTypes().check_column("iso8601", pa.int64(), "stamp")
         Traceback (most recent call last):
@@ -177,7 +210,14 @@ text; for int64 use one of unixtimestamp_ms, unixtimestamp_ns, unixtimestamp_s, 
 
 
 def _read_with(name: str, parser: Parser, column: pa.Array, options: TimeOptions) -> Parsed:
-    """Run a user's parser. Where it raises, halves are tried, down to the rows that raise."""
+    """Run a user's parser and check what it returns.
+
+    Where it raises, both halves of the column are tried, down to the rows that raise: with few bad
+    values that is a few dozen calls, not one per row.
+
+    Raises:
+        ConfigError: it returned something else than one time per row.
+    """
     try:
         result = parser(column)
     except ConfigError:
@@ -220,6 +260,7 @@ def _read_with(name: str, parser: Parser, column: pa.Array, options: TimeOptions
 
 
 def _join_parsed(parts: list[Parsed]) -> Parsed:
+    """Parts of a column as one."""
     return Parsed(
         np.concatenate([part.time_ns for part in parts]),
         pa.concat_arrays([part.reason for part in parts]),
@@ -230,7 +271,13 @@ def _join_parsed(parts: list[Parsed]) -> Parsed:
 
 
 class Reasons:
-    """Why rows have no time. The first reason of a row counts; most columns have none at all."""
+    """Collects why rows have no time. The first reason of a row counts.
+
+    A dictionary rather than a column, because most columns have no reason at all.
+
+    Args:
+        column: the column to be read; its nulls have a reason from the start.
+    """
 
     def __init__(self, column: pa.Array) -> None:
         self.rows = len(column)
@@ -239,13 +286,16 @@ class Reasons:
             self.add(column.is_null().to_numpy(zero_copy_only=False), NULL)
 
     def add(self, rows: NDArray[np.bool_], text: str) -> None:
+        """Give the rows of a mask this reason, unless they have one."""
         for row in np.flatnonzero(rows).tolist():
             self.texts.setdefault(row, text)
 
     def add_rest(self, text: str) -> None:
+        """Give every row without a reason this one."""
         self.add(np.ones(self.rows, np.bool_), text)
 
     def parsed(self, time_ns: Int64s) -> Parsed:
+        """The result: these times with the reasons collected."""
         if not self.texts:
             return Parsed(time_ns, pa.nulls(self.rows, pa.string()))
         reasons = [self.texts.get(row) for row in range(self.rows)]
@@ -253,10 +303,12 @@ class Reasons:
 
 
 def _without_dictionary(column: pa.Array) -> pa.Array:
+    """The column with a dictionary encoding, if it has one, undone."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is text of any layout."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
@@ -274,8 +326,14 @@ def _by_halves(
     fast: Callable[[pa.Array], Parsed | None],
     slow: Callable[[pa.Array], Parsed],
 ) -> Parsed:
-    """Read with `fast`, which gives None if any value is not in its form; then by halves, and small
-    pieces with `slow`. A few bad values among many cost little."""
+    """Read a column by a fast way that fails as a whole, and a slow one for the rows it fails on.
+
+    Args:
+        column: the column.
+        fast: returns None if any value is not in its form; then both halves are tried.
+        slow: reads any piece; used for pieces of at most `_LEAF` rows. So a few bad values among
+            many cost little.
+    """
     parsed = fast(column)
     if parsed is not None:
         return parsed
@@ -288,8 +346,17 @@ def _by_halves(
 
 
 def _local(time_ns: Int64s, which: NDArray[np.bool_] | None, zone: str | None) -> Int64s:
-    """Times of day in `zone` as UTC; all of them or those of `which`. In the hour that comes twice
-    in autumn, the first one; in the hour that is left out in spring, the moment of the change."""
+    """Turn local times of day into UTC.
+
+    Args:
+        time_ns: times of day, counted as if they were UTC.
+        which: the ones to convert; None: all.
+        zone: the IANA zone; None or UTC: nothing to do.
+
+    Returns:
+        Times in UTC. In the hour that comes twice in autumn the first one is taken; in the hour
+        left out in spring, the moment of the change.
+    """
     if zone is None or zone.upper() == "UTC" or len(time_ns) == 0:
         return time_ns
     moments = pa.array(time_ns).cast(pa.timestamp("ns"))
@@ -304,7 +371,19 @@ def _local(time_ns: Int64s, which: NDArray[np.bool_] | None, zone: str | None) -
 def unix_timestamp(
     column: pa.Array, options: TimeOptions, *, name: str, unit: str, factor: int
 ) -> Parsed:
-    """Integers, or text of digits, counted in `unit` since 1970."""
+    """Read integers, or text of digits, counted since 1970.
+
+    Args:
+        column: integers of any width, or text.
+        options: not used.
+        name: the type, for reasons.
+        unit: its unit in words, for reasons.
+        factor: nanoseconds per unit.
+
+    Returns:
+        Times. Negative counts and ones that do not fit into 64-bit nanoseconds have a reason
+        instead.
+    """
     column = _without_dictionary(column)
     kind = column.type
     reasons = Reasons(column)
@@ -333,6 +412,11 @@ def unix_timestamp(
 
 
 def _integers_of_text(column: pa.Array, reasons: Reasons) -> Int64s:
+    """Read text of digits, with an optional sign, as int64.
+
+    Up to 18 digits are cast by Arrow, 19 in two parts, and what remains (leading zeros, long signed
+    numbers) one by one. Rows that are no integer, or too large, get a reason.
+    """
     digits = pc.fill_null(pc.match_substring_regex(column, r"^[+-]?[0-9]+$"), False)
     length = pc.fill_null(pc.binary_length(column), 0)
     short = pc.and_(digits, pc.less_equal(length, _SAFE_DIGITS))
@@ -399,6 +483,12 @@ def unix_float(column: pa.Array, options: TimeOptions) -> Parsed:
 
 
 def _decimals(column: pa.Array) -> Parsed | None:
+    """Read text or decimals of seconds exactly, through a decimal with nine digits; None if Arrow
+    cannot cast all.
+
+    The unscaled 128-bit value is nanoseconds; its high word must be the sign of the low one, or it
+    does not fit into 64 bits.
+    """
     try:
         exact = column.cast(_NANO)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -414,6 +504,8 @@ def _decimals(column: pa.Array) -> Parsed | None:
 
 
 def _decimals_one_by_one(column: pa.Array) -> Parsed:
+    """Read text or decimals of seconds with Python decimals: slow, but with a reason for each bad
+    row."""
     reasons = Reasons(column)
     out = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.to_pylist()):
@@ -438,7 +530,10 @@ def _decimals_one_by_one(column: pa.Array) -> Parsed:
 
 
 def timestamp(column: pa.Array, options: TimeOptions) -> Parsed:
-    """An Arrow or Spark timestamp or date column. One without a zone is UTC or local to `zone`."""
+    """Read an Arrow or Spark timestamp or date column.
+
+    A timestamp without a zone is UTC, or local to `options.zone`; a date is its midnight.
+    """
     column = _without_dictionary(column)
     reasons = Reasons(column)
     if pa.types.is_date(column.type):
@@ -469,8 +564,17 @@ def dates(column: pa.Array, options: TimeOptions) -> Parsed:
 
 
 def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
-    """Text in the `format` of the declaration, as `datetime.strptime` reads it. Formats without
-    fractions and zones are read by Arrow; others value by value, which is slow."""
+    """Read text in the `format` of the declaration, as `datetime.strptime` does.
+
+    Formats without fractions and zones are read by Arrow; others value by value, which is slow.
+
+    Args:
+        column: a text column.
+        options: `format` is required; `zone` is that of values without one.
+
+    Raises:
+        ConfigError: there is no format.
+    """
     if options.format is None:
         raise ConfigError(
             "eventtime.format", None, 'is required for `date_time`, e.g. "%d.%m.%Y %H:%M:%S"'
@@ -508,6 +612,7 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""The zero of nanoseconds."""
 
 
 # -- ISO 8601 -------------------------------------------------------------------------------------
@@ -518,7 +623,10 @@ _ISO = (
     r"(?:[.,](?P<fraction>[0-9]{1,9}))?)?)?"
     r"(?P<zone>[Zz]|[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})?)?$"
 )
+"""A date, optionally a time of day (from hours alone down to nine digits of a second), optionally a
+zone."""
 _HAS_ZONE = r"([Zz]|[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})$"
+"""A zone at the end of a value."""
 _LAST = divmod(MAX_NS, 10**9)
 _FIRST = divmod(MIN_NS, 10**9)
 """The ends of 64-bit nanoseconds as whole seconds and the nanoseconds above them."""
@@ -542,6 +650,10 @@ def iso8601(column: pa.Array, options: TimeOptions) -> Parsed:
 
 
 def _iso_by_arrow(column: pa.Array, zone: str | None) -> Parsed | None:
+    """Read ISO 8601 with Arrow's cast; None if any value is not in the form of the first one.
+
+    Arrow needs to be told whether values have a zone; the first value that is not null decides.
+    """
     first = next((value.as_py() for value in column if value.is_valid), None)
     if first is None:
         return Reasons(column).parsed(np.zeros(len(column), np.int64))
@@ -558,6 +670,10 @@ def _iso_by_arrow(column: pa.Array, zone: str | None) -> Parsed | None:
 
 
 def _iso_by_expression(column: pa.Array, zone: str | None) -> Parsed:
+    """Read ISO 8601 with a regular expression and calendar arithmetic; every bad row gets its
+    reason.
+    Days of a month are checked by the distance to the next month, so that leap years need no rule
+    of their own."""
     rows = len(column)
     reason = np.full(rows, None, object)
     reason[column.is_null().to_numpy(zero_copy_only=False)] = NULL
@@ -606,6 +722,7 @@ def _zone_of(parts: pa.StructArray) -> tuple[NDArray[Any], NDArray[np.bool_]]:
 
 
 def _unix(unit: str, word: str) -> tuple[str, _Type]:
+    """A line of the table for a count since 1970."""
     name = f"unixtimestamp_{unit}"
     parse = partial(unix_timestamp, name=name, unit=word, factor=_UNIT_NS[unit])
     return name, _Type(parse, lambda k: bool(pa.types.is_integer(k)) or _is_text(k), _WHOLE)

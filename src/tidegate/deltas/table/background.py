@@ -45,7 +45,7 @@ class MemoryBudget(Protocol):
     """What a compaction asks for memory: `tidegate.windows.MemoryTracker` is one."""
 
     def wait(self, size: int, component: str, timeout_s: float, /) -> Any:
-        """Wait until so many bytes fit, at most that long."""
+        """Wait until `size` bytes fit, at most `timeout_s` seconds."""
 
     def allocate(self, size: int, component: str, /) -> tuple[Any, Any]:
         """A verdict, an enum with a member TOO_LARGE for what can never fit, and a context manager

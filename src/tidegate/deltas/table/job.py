@@ -45,17 +45,23 @@ class BucketResult:
     """What compacting one bucket wrote, and what that replaces."""
 
     bucket: int
+    """The number of the bucket."""
     read_version: int
     """The version of the table it was made from."""
     removed: tuple[str, ...] = ()
     """Paths of the files it replaces."""
     added: tuple[DataFile, ...] = ()
+    """The files it wrote."""
     vectors: int = 0
     """Vectors that were compacted."""
     deltas_before: int = 0
+    """Pending deltas of those vectors before."""
     deltas_after: int = 0
+    """Pending deltas after."""
     bytes_before: int = 0
+    """Bytes on disk before, compressed, without refused rows."""
     bytes_after: int = 0
+    """The same after."""
     errors: tuple[str, ...] = ()
     """Vectors that were left as they are, and why."""
     lost: bool = False
@@ -100,10 +106,19 @@ def compact_bucket(
     everything: bool = False,
     step: Step = no_step,
 ) -> BucketResult | None:
-    """Write the compacted files of a bucket, or None if no vector in it needs it.
+    """Write the compacted files of a bucket. They become part of the table with `commit_buckets`.
 
-    A vector needs it when its chain has reached `delta_threshold` (with `everything`: whenever the
-    strategy would change it). The rows of the others are carried over as they are.
+    Args:
+        path: the folder of the table.
+        bucket: the number of the bucket.
+        version: the version to work on.
+        compactor: which chains to compact, and how.
+        everything: compact whatever the strategy would change; False: only chains that have reached
+            `delta_threshold`. Rows of other vectors are carried over unchanged.
+        step: called before every change on disk, for tests.
+
+    Returns:
+        What was written; None if no vector needs it.
     """
     table = DeltaTable(path, step)
     try:
@@ -148,6 +163,17 @@ def _write_bucket(
     changed: NDArray[np.bool_],
     step: Step,
 ) -> list[DataFile]:
+    """Write the new files of a bucket; none of them is part of the table yet.
+
+    Args:
+        table: the table.
+        bucket: the number of the bucket.
+        loaded: the bucket as it was read.
+        compacted: its chains after the compaction.
+        changed: vectors that the compaction changed. The others are written as they were stored,
+            and what was appended to them stays an appended row.
+        step: called before every file.
+    """
     stored, admission, vec = loaded.stored, loaded.admission, loaded.vec
     known = (
         stored.has_checkpoint | (stored.sealed_ns != np.iinfo(np.int64).min) | (stored.pending > 0)
@@ -184,7 +210,14 @@ def _by_id(chains: Chains) -> Chains:
 def commit_buckets(
     table: DeltaTable, results: Iterable[BucketResult], step: Step = no_step
 ) -> JobReport:
-    """Bring the results in as one version, those whose input is still there, and clean up."""
+    """Bring the results of a run in as one version, and remove the files they replace.
+
+    Args:
+        table: the table.
+        results: what `compact_bucket` gave. A result whose input files are no longer part of the
+            table is discarded and reported as a conflict.
+        step: called before every change on disk, for tests.
+    """
     results = list(results)
     errors = tuple(text for result in results for text in result.errors)
     conflicts = [result for result in results if result.lost]
@@ -225,6 +258,7 @@ def commit_buckets(
 
 
 def _conflict_sentence(result: BucketResult) -> str:
+    """The sentence of the report about a bucket that another job compacted first."""
     conflict = VersionConflict(
         f"bucket {result.bucket}: another job replaced its files after version "
         f"{result.read_version}; this run discarded its work for it, and nothing is lost"

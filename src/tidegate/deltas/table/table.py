@@ -51,8 +51,10 @@ from tidegate.errors import StateError
 __all__ = ["Bucket", "DeltaTable", "refused_rows", "vector_schema"]
 
 REFUSED = DELTAS.append(pa.field("reason", pa.string()))
+"""The schema of refused deltas: a delta and why it was not let in."""
 BATCHES_KEPT = 1000
-"""Batch ids remembered to recognise an append that comes again."""
+"""Batch ids remembered to recognise an append that comes again. Fewer, and a replay that reaches
+far back is appended twice; more, and every version file grows by their length."""
 
 
 def vector_schema(dims: int) -> pa.Schema:
@@ -73,16 +75,25 @@ class Bucket:
     """A bucket in memory: chains with everything admitted, and what became of the appended rows."""
 
     chains: Chains
+    """The chains with all appended deltas admitted."""
     stored: Chains
     """The same vectors as the last compaction left them, without what was appended since."""
     admission: DeltaAdmission
+    """What became of each appended row."""
     vec: Int64s
     """The vector of each appended row."""
     files: tuple[DataFile, ...]
+    """The files it was read from."""
 
 
 def refused_rows(rows: pa.RecordBatch, which: Int64s, reasons: list[str]) -> pa.RecordBatch:
-    """These rows, each with the reason why it was not let in."""
+    """Rows of the schema `REFUSED`.
+
+    Args:
+        rows: a batch of deltas.
+        which: the refused ones.
+        reasons: why, one sentence each.
+    """
     columns = rows.take(pa.array(which)).columns
     return pa.RecordBatch.from_arrays([*columns, pa.array(reasons, pa.string())], schema=REFUSED)
 
@@ -159,8 +170,20 @@ class DeltaTable:
         deltas: pa.RecordBatch | pa.Table | Iterable[VectorDelta],
         batch: str | None = None,
     ) -> pa.RecordBatch:
-        """Store deltas in arrival order. Gives those that can never be used, with the reason; they
-        are stored beside the others. A `batch` id that was appended before changes nothing."""
+        """Store deltas in arrival order.
+
+        Args:
+            deltas: rows (columns as in `DELTAS`, missing ones are null) or delta objects.
+            batch: an id for this append. One that was appended before, among the last 1000, changes
+                nothing: so an append can be repeated after a crash. None: always appended.
+
+        Returns:
+            The deltas that can never be used, each with its reason; they are stored beside the
+            others.
+
+        Raises:
+            ContractError: a column has a type that cannot be read.
+        """
         rows = self._rows(deltas)
         if rows.num_rows == 0 or (batch is not None and batch in self.log.latest().batches):
             return pa.RecordBatch.from_pylist([], schema=REFUSED)
@@ -209,7 +232,18 @@ class DeltaTable:
     # -- reading ----------------------------------------------------------------------------------
 
     def vector(self, vector_id: str, at_ns: int | None = None) -> NDArray[np.float64] | None:
-        """One vector, now or as of a time; None if there is none, or it is deleted."""
+        """Read one vector.
+
+        Args:
+            vector_id: its id.
+            at_ns: event time, nanoseconds since the epoch; None: now.
+
+        Returns:
+            The vector; None if there is none, or it is deleted.
+
+        Raises:
+            ConfigError: that time lies before a checkpoint or inside merged deltas.
+        """
         number = int(bucket_of_id(pa.array([vector_id]), self.buckets)[0])
         chains = self.load(number, vector_id=vector_id).chains
         if not len(chains):
@@ -218,7 +252,14 @@ class DeltaTable:
         return composed.vectors[0] if composed.exists[0] else None
 
     def vectors(self, at_ns: int | None = None) -> Iterator[pa.RecordBatch]:
-        """All vectors, a bucket at a time (schema `vector_schema`)."""
+        """Read all vectors, a bucket at a time, so that one bucket must fit into memory.
+
+        Args:
+            at_ns: as for `vector`.
+
+        Returns:
+            Batches of the schema `vector_schema`, tombstones included.
+        """
         for number in range(self.buckets):
             chains = self.load(number).chains
             if len(chains):
@@ -275,7 +316,19 @@ class DeltaTable:
     def load(
         self, bucket: int, version: Version | None = None, vector_id: str | None = None
     ) -> Bucket:
-        """The chains of a bucket (or of one vector in it), with the appended deltas admitted."""
+        """Read a bucket and admit what was appended to it. Nothing is written.
+
+        Args:
+            bucket: its number.
+            version: the version to read; None: the newest, starting over if it is replaced
+                meanwhile.
+            vector_id: read this vector only; None: all.
+
+        Raises:
+            FileNotFoundError: files of the given `version` are gone.
+            VersionConflict: without a version: the bucket was replaced at every one of
+                `READ_ATTEMPTS`.
+        """
         for _ in range(READ_ATTEMPTS):
             files = (version or self.log.latest()).of_bucket(bucket)
             try:
@@ -287,6 +340,7 @@ class DeltaTable:
         raise VersionConflict(f"{self.root}: bucket {bucket} is replaced faster than it is read")
 
     def _load(self, files: tuple[DataFile, ...], vector_id: str | None) -> Bucket:
+        """Read the files of a bucket into chains and admit the appended deltas."""
         only = None if vector_id is None else [("vector_id", "=", vector_id)]
         heads = self._read(files, "checkpoints", checkpoint_schema(self.dims), only)
         pending = self._read(files, "pending", DELTAS, only)
@@ -315,6 +369,7 @@ class DeltaTable:
         schema: pa.Schema,
         only: list[tuple[str, str, str]] | None = None,
     ) -> pa.RecordBatch:
+        """Read the files of one kind as one batch; empty if there are none."""
         parts = [read_data_file(self.root, f, schema, only) for f in files if f.kind == kind]
         found = concat(parts)
         return found if found is not None else pa.RecordBatch.from_pylist([], schema=schema)
@@ -329,6 +384,8 @@ class DeltaTable:
 
 
 def _handed_on(chains: Chains, composed: Composed) -> pa.RecordBatch:
+    """Composed vectors as rows of `vector_schema`; ones that never existed are left out, deleted
+    ones are zeros."""
     there: Int64s = np.flatnonzero(composed.exists | composed.deleted)
     chosen = pa.array(there)
     vectors = np.where(composed.exists[there][:, None], composed.vectors[there], 0.0)

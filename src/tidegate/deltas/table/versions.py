@@ -84,9 +84,11 @@ class DataFile:
     path: str
     """Relative to the folder of the table."""
     bucket: int
+    """The bucket its vectors belong to."""
     kind: str
     """`deltas`, `checkpoints`, `pending` or `refused`; in a table of vectors, `vectors`."""
     rows: int
+    """How many rows it has."""
     bytes: int
     """On disk, compressed."""
 
@@ -96,8 +98,11 @@ class Version:
     """What the table consists of."""
 
     number: int
+    """Counts up from 0 without a gap."""
     settings: dict[str, Any]
+    """What `create` was given."""
     files: tuple[DataFile, ...] = ()
+    """All files of the table."""
     batches: tuple[str, ...] = ()
     """Batch ids that were appended: appending one again changes nothing."""
 
@@ -112,7 +117,12 @@ class Version:
 
 
 class VersionLog:
-    """The versions of one table."""
+    """The versions of one table: which files it consists of, now and before.
+
+    Args:
+        root: the folder of the table.
+        step: called before every change on disk, for tests.
+    """
 
     def __init__(self, root: str | Path, step: Step = no_step) -> None:
         self.root = Path(root)
@@ -124,7 +134,14 @@ class VersionLog:
         return bool(self._numbers())
 
     def create(self, settings: dict[str, Any]) -> Version:
-        """The first version of a new table; a ConfigError if there is one."""
+        """Write the first version of a new table.
+
+        Args:
+            settings: kept in every version; plain values that JSON can hold.
+
+        Raises:
+            ConfigError: the folder holds a table already.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.root / "data").mkdir(exist_ok=True)
         first = Version(0, settings)
@@ -135,7 +152,12 @@ class VersionLog:
         return first
 
     def latest(self) -> Version:
-        """The newest version, or a StateError."""
+        """Read the newest version. Starts over if a writer removes the file between listing and
+        reading.
+
+        Raises:
+            StateError: there is no table, its log is corrupt, or a newer Tidegate wrote it.
+        """
         for _ in range(READ_ATTEMPTS):
             numbers = self._numbers()
             if not numbers:
@@ -147,8 +169,14 @@ class VersionLog:
         raise StateError(f"{self.root}: the log cannot be read")
 
     def commit(self, new: Version) -> Version:
-        """Make `new` (numbered after the one it was made from) the newest, or raise
-        VersionConflict."""
+        """Make `new` the newest version, and remove version files beyond `VERSIONS_KEPT`.
+
+        Args:
+            new: numbered one above the version it was made from (`following`).
+
+        Raises:
+            VersionConflict: another writer has made this number; nothing has changed.
+        """
         self._link(new)
         for number in self._numbers()[:-VERSIONS_KEPT]:
             (self.folder / f"{number:08d}.json").unlink(missing_ok=True)
@@ -159,11 +187,18 @@ class VersionLog:
         return replace(base, number=base.number + 1, **changes)
 
     def _numbers(self) -> list[int]:
+        """The numbers of all version files, ascending."""
         if not self.folder.is_dir():
             return []
         return sorted(int(f.stem) for f in self.folder.glob("[0-9]*.json"))
 
     def _read(self, number: int) -> Version:
+        """Read one version file.
+
+        Raises:
+            FileNotFoundError: it was removed meanwhile.
+            StateError: it is corrupt or of a newer format.
+        """
         path = self.folder / f"{number:08d}.json"
         try:
             said = json.loads(path.read_text())
@@ -176,6 +211,11 @@ class VersionLog:
         return Version(**said)
 
     def _link(self, version: Version) -> None:
+        """Put a version in place: write a draft, flush it to disk, then link it to its name.
+
+        The link fails if the name exists, which a rename would not: that is what makes commits
+        atomic.
+        """
         text = json.dumps({"format": FORMAT, **asdict(version)}, separators=(",", ":"))
         draft = self.folder / f".draft-{uuid.uuid4().hex}"
         self.step("draft")
@@ -201,8 +241,16 @@ class VersionLog:
 def write_data_file(
     root: Path, kind: str, bucket: int, rows: pa.RecordBatch | pa.Table
 ) -> DataFile:
-    """Write rows to a new file: lossless, zstd. It is no part of the table until a version names
-    it."""
+    """Write rows to a new Parquet file: lossless, zstd. It is no part of the table until a version
+    names it.
+
+    Args:
+        root: the folder of the table.
+        kind: `deltas`, `checkpoints`, `pending`, `refused` or `vectors`; the first part of its
+            name.
+        bucket: the bucket of the rows.
+        rows: what to write.
+    """
     name = f"data/{kind}-{bucket:04d}-{uuid.uuid4().hex}.parquet"
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     (root / "data").mkdir(parents=True, exist_ok=True)
@@ -225,15 +273,34 @@ def write_data_file(
 def read_data_file(
     root: Path, file: DataFile, schema: pa.Schema, filters: Any = None
 ) -> pa.RecordBatch:
-    """The rows of a file as one batch. FileNotFoundError if a newer version has replaced it."""
+    """Read a file as one batch.
+
+    Args:
+        root: the folder of the table.
+        file: the file.
+        schema: what the columns are cast to.
+        filters: as for `pyarrow.parquet.read_table`; None: all rows.
+
+    Raises:
+        FileNotFoundError: a newer version has replaced it; start over from the newest.
+    """
     table = pq.read_table(root / file.path, filters=filters, partitioning=None).cast(schema)
     batches = table.combine_chunks().to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def remove_unnamed_files(root: Path, named: set[str], older_than_s: float) -> list[str]:
-    """Remove files that no version names and nobody has touched since that time (seconds since the
-    epoch). Returns their names."""
+    """Remove data files that no version names.
+
+    Args:
+        root: the folder of the table.
+        named: paths to keep, relative to `root`.
+        older_than_s: only files last changed before this (seconds since the epoch): younger ones
+            may be of a writer that has not committed yet.
+
+    Returns:
+        The paths that were removed.
+    """
     gone = []
     for path in sorted((root / "data").glob("*.parquet")):
         name = f"data/{path.name}"
