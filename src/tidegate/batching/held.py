@@ -91,7 +91,7 @@ def kernel_call(
     """Return a `KernelCall` with exactly the types the kernel is compiled for.
 
     Numba compiles anew for every combination of types, also for writable instead of read-only
-    arrays, which takes seconds. So every call is made here. Settings are those of
+    arrays, which is slow. So every call is made here. Settings are those of
     `RateAwareBatcher` and `Batch`; the columns are empty for a call without rows.
 
     Args:
@@ -306,7 +306,7 @@ class OutputBuffers:
     """Memory for what one call decides; grows when the kernel asks for more.
 
     Rows can leave only once, so buffers for rows never run out. The number of batches is not known
-    beforehand: one batch per four rows is a guess that is rarely exceeded.
+    beforehand: one batch per four rows is a guess; where it is too low, the buffers grow.
 
     Args:
         state: The state of the batcher; the kernel works on its memory.

@@ -330,7 +330,7 @@ def _reason_texts(numbers: Int64s, repeats: Int64s) -> pa.Array:
     """Return reasons as text, each as often as `repeats` says.
 
     Written run by run straight into Arrow's buffers: neighbours mostly have the same reason, and a
-    Python string per row would cost more than the rest of the batch.
+    Python string per row would have to be made and read again.
     """
     edges = np.flatnonzero(np.diff(numbers, prepend=-1))
     counts = np.add.reduceat(repeats, edges) if len(edges) else edges

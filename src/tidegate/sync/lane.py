@@ -388,7 +388,7 @@ def note_drop(out: Any, row: Any, reason: Any, topic: Any, index: Any, amount: A
 def first_set(out: Any, n: Any, flat: Any) -> None:
     """Write the first set as plain numbers: members, times, then how it was decided.
 
-    Python unpacks them with one call, which is several times faster than reading record fields.
+    Python unpacks them with one call instead of one per record field.
     """
     for j in range(n):
         flat[j] = out.members[0, j]
