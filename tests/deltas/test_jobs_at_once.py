@@ -96,6 +96,7 @@ def test_jobs_at_once_lose_nothing_and_never_miss_a_file(tmp_path: Path, jobs: i
             process.communicate()
 
 
+@pytest.mark.long
 def test_jobs_killed_at_random_leave_the_table_whole(tmp_path: Path) -> None:
     rng = random.Random(7)
     table = DeltaTable.create(tmp_path / "t", 2, buckets=4)

@@ -133,3 +133,15 @@ def test_the_schema_is_what_is_declared(tmp_path: Path) -> None:
     path = write(tmp_path, recording())
     for clock in mcap.CLOCKS:
         assert all(b.schema == mcap.schema(clock) for b in mcap.read(path, clock=clock))
+
+
+def test_one_open_file_is_read_for_one_topic_after_the_other(tmp_path: Path) -> None:
+    """The tables of wanted channels were kept between calls: the second topic got the first's."""
+    path = tmp_path / "two.mcap"
+    with mcap.McapWriter(path) as log:
+        for topic in ("/a", "/b"):
+            log.message(log.channel(topic), 1, b"x")
+    with reader.McapFile(path) as file:
+        for topic in ("/a", "/b", "/a"):
+            found = [t for b in file.batches(reader.Selection(topics=(topic,))) for t in b["topic"]]
+            assert [value.as_py() for value in found] == [topic]

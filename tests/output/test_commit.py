@@ -30,7 +30,7 @@ metrics = st.dictionaries(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1),
         rows=counts,
         watermark_ns=st.none() | st.integers(-(2**63), 2**63 - 1),
         shards=st.dictionaries(st.integers(0, 2**31), metrics, max_size=3),
-        files=st.lists(st.text(max_size=10), max_size=3),
+        files=st.lists(st.from_regex(r"[a-z]{1,5}/[a-z0-9_-]{1,8}", fullmatch=True), max_size=3),
     )
 )
 def test_a_record_is_read_back_as_it_was_written(commit: Commit) -> None:

@@ -101,8 +101,9 @@ def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> A
 
 @pytest.mark.parametrize(
     ("format", "cut"),
-    [("parquet", one_file), ("parquet", per_topic), ("parquet", hundred_slices),
-     ("csv", per_topic), ("json", hundred_slices)],
+    [("parquet", one_file), ("parquet", per_topic), ("csv", per_topic),
+     pytest.param("parquet", hundred_slices, marks=pytest.mark.long),
+     pytest.param("json", hundred_slices, marks=pytest.mark.long)],
 )  # fmt: skip
 def test_no_cut_into_files_changes_a_backfill(
     spark: SparkSession,

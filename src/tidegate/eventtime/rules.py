@@ -31,10 +31,10 @@ from tidegate.core.numba import kernel
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 
 __all__ = [
+    "ArrivalVerdict",
     "ArrivingRows",
     "Decisions",
     "Lanes",
-    "RowVerdict",
     "Rules",
     "Skew",
     "admit_rows",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-class RowVerdict(IntEnum):
+class ArrivalVerdict(IntEnum):
     """What becomes of a row. ACCEPTED is 0, as `core.sort` expects."""
 
     ACCEPTED = 0
@@ -71,8 +71,12 @@ class Skew(IntEnum):
 
 
 # numba reads module constants faster than enum members; the enums stay the one definition.
-_ACCEPTED, _LATE, _SKEWED = int(RowVerdict.ACCEPTED), int(RowVerdict.LATE), int(RowVerdict.SKEWED)
-_NO_SLOT, _SUSPECT = int(RowVerdict.NO_SLOT), int(RowVerdict.SUSPECT)
+_ACCEPTED, _LATE, _SKEWED = (
+    int(ArrivalVerdict.ACCEPTED),
+    int(ArrivalVerdict.LATE),
+    int(ArrivalVerdict.SKEWED),
+)
+_NO_SLOT, _SUSPECT = int(ArrivalVerdict.NO_SLOT), int(ArrivalVerdict.SUSPECT)
 _SKEW_ROWS, _SKEW_CLOCK = int(Skew.ROWS), int(Skew.CLOCK)
 
 
@@ -130,7 +134,7 @@ class Decisions(NamedTuple):
     """Room for what is decided, one entry per row."""
 
     verdict: Any
-    """A `RowVerdict`. Must start as ACCEPTED (0): the fast kernel writes only what differs."""
+    """A `ArrivalVerdict`. Must start as ACCEPTED (0): the fast kernel writes only what differs."""
     against: Any
     """LATE: the watermark. SKEWED: the time the row was ahead of. Otherwise not written."""
     decided_at: Any

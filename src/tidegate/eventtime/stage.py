@@ -51,10 +51,10 @@ from tidegate.core.sort import arrange
 from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration, format_duration
 from tidegate.eventtime.rules import (
+    ArrivalVerdict,
     ArrivingRows,
     Decisions,
     Lanes,
-    RowVerdict,
     Rules,
     Skew,
     admit_rows,
@@ -325,7 +325,7 @@ class EventtimeWatermark(Operator):
 
     def _late(self, state: State, collection: Collection, decided: Decisions) -> _LateRows | None:
         """The late rows, counted; None if there are none or if they are to be dropped."""
-        which = np.flatnonzero(decided.verdict == RowVerdict.LATE)
+        which = np.flatnonzero(decided.verdict == ArrivalVerdict.LATE)
         if len(which) == 0:
             return None
         lane, time_ns = collection.lane[which], collection.time_ns[which]
@@ -343,12 +343,14 @@ class EventtimeWatermark(Operator):
     ) -> StreamError | None:
         """Rows refused as skewed or for want of a slot, counted; None if there are none."""
         verdict = decided.verdict
-        which = np.flatnonzero((verdict == RowVerdict.SKEWED) | (verdict == RowVerdict.NO_SLOT))
+        which = np.flatnonzero(
+            (verdict == ArrivalVerdict.SKEWED) | (verdict == ArrivalVerdict.NO_SLOT)
+        )
         if len(which) == 0:
             return None
         # In order of decision: then it makes no difference where a collection ends.
         which = which[np.lexsort((which, decided.decided_at[which]))]
-        lane, skewed = collection.lane[which], verdict[which] == RowVerdict.SKEWED
+        lane, skewed = collection.lane[which], verdict[which] == ArrivalVerdict.SKEWED
         np.add.at(state["skewed_count"], lane[skewed], 1)
         np.add.at(state["no_slot_count"], lane[~skewed], 1)
         ahead = _span_between(collection.time_ns[which], decided.against[which])
@@ -381,7 +383,7 @@ class EventtimeWatermark(Operator):
 
     def _keep_suspects(self, state: State, collection: Collection, decided: Decisions) -> None:
         """Replace the table `suspects` by the rows that are still suspect."""
-        which = np.flatnonzero(decided.verdict == RowVerdict.SUSPECT)
+        which = np.flatnonzero(decided.verdict == ArrivalVerdict.SUSPECT)
         if len(which):
             columns = {
                 LANE: collection.lane[which],
@@ -627,7 +629,7 @@ def _as_they_came(collection: Collection, verdict: NDArray[np.int8]) -> _Leaving
     """The accepted rows in order of arrival, for `hold=False`; None if there are none."""
     if not verdict.any():
         return _LeavingData(collection, np.arange(len(collection)))
-    kept = verdict == RowVerdict.ACCEPTED
+    kept = verdict == ArrivalVerdict.ACCEPTED
     if not kept.any():
         return None
     return _LeavingData(some_rows(collection, kept), np.flatnonzero(kept))

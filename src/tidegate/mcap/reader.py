@@ -179,10 +179,12 @@ def read(
 
 @dataclass
 class _Lookup:
-    """Tables from channel ids to names. Rebuilt when `Channels.version` has changed."""
+    """Tables from channel ids to names. Rebuilt when channels were added or topics changed."""
 
     version: int = -1
     """`Channels.version` that the tables were built from."""
+    topics: object = None
+    """`Selection.topics` that `wanted` was built from."""
     place: np.ndarray = field(default_factory=lambda: np.zeros(65536, np.int32))
     """By channel id (16 bits, so 65,536 entries): the index into `names`; 0 for an unknown channel.
     """
@@ -273,8 +275,7 @@ class McapFile:
         """Read the messages of some pieces, one batch per piece with at least one selected message.
 
         Args:
-            selection: Which messages to read. Use the same topics in all calls: the table of wanted
-                channels is kept until a new channel appears, so other topics may be ignored.
+            selection: Which messages to read.
             pieces: Pieces of this file, read in the given order; by default
                 `self.pieces(selection)`.
             faults: Whether to yield a row for each fault of the file itself, at the end. A reader
@@ -404,7 +405,8 @@ class McapFile:
             self._learn(self._skipped)
             self._skipped = []
         lookup, channels = self._lookup, self.channels
-        if lookup.version == channels.version and lookup.names is not None:
+        built = (lookup.version, lookup.topics) == (channels.version, selection.topics)
+        if built and lookup.names is not None:
             return lookup
         topics: list[str | None] = [None]
         schemas: list[str | None] = [None]
@@ -422,6 +424,7 @@ class McapFile:
         texts = (topics, schemas, encodings)
         first, second, third = (pa.array(names, pa.string()) for names in texts)
         lookup.names, lookup.version = (first, second, third), channels.version
+        lookup.topics = selection.topics
         return lookup
 
     def _unusable(self, kept: np.ndarray, lookup: _Lookup) -> pa.Array:
