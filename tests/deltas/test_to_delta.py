@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 
 from tidegate.deltas.table.table import vector_schema
 from tidegate.deltas.table.to_delta import DeltaLakeVectors
-from tidegate.errors import ConfigError, StateError
+from tidegate.errors import ConfigError
+from tidegate.output.commit import Commit, StateError
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -108,8 +108,8 @@ def test_the_output_of_a_run_is_taken_in_once(tmp_path: Path) -> None:
         file = out / f"data/batch={batch:08d}/0.parquet"
         file.parent.mkdir(parents=True)
         pq.write_table(pa.Table.from_batches([new]), file)
-        said = {"query": "q", "batch": batch, "files": [str(file.relative_to(out))]}
-        (out / f"_commits/{batch:08d}.json").write_text(json.dumps(said))
+        said = Commit(batch, "q", {"data": new.num_rows}, files=[str(file.relative_to(out))])
+        (out / f"_commits/{batch:08d}.json").write_text(said.to_json())
 
     store = DeltaLakeVectors(tmp_path / "lake", 2)
     commit(0, rows(("a", [1.0, 1.0], 1)))

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file, count, written
 from spark.recordings import stream_of
+from tidegate.batching import Batch
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import Frames, frames
 from tidegate.spark.query import start
@@ -47,7 +48,8 @@ def test_a_clock_that_steps_back_is_followed_after_a_stall(
         )
         # The stage alone, in order of arrival: behind event time these rows would be late.
         decoder = Decoder((TimeColumn("stamp", "unixtimestamp_ns"),))
-        return replace(stream, decoder=decoder).batch("100 ms")
+        stage = Batch("100 ms", topic="topic", keys=("vehicle",))
+        return replace(stream, decoder=decoder).then(stage)
 
     def reasons() -> list[Any]:
         rows = written(out, opened()).get("batch", {}).get(("a",), [])

@@ -129,7 +129,7 @@ def test_a_spoiled_page(
             self.pages = _Spoiled(self.pages, how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["tidegate.spark.frames"], "ShardProcessor", Spoiler)
+        patch.setattr(sys.modules["tidegate.spark.dataflow"], "ShardProcessor", Spoiler)
         run = started()
     run.refused(run.frames(), message)
 
