@@ -359,6 +359,7 @@ def inspect_recording(
 @app.command()
 def init(
     path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
+    *,
     to: Annotated[Path, typer.Option(help="File to write.")] = Path("pipeline.yaml"),
     out: Annotated[str, typer.Option(help="Folder for the tables of the pipeline.")] = "out",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

@@ -206,6 +206,7 @@ class TimeSynchronizer(_Synchronizer):
         fs: the inputs, in the order of the callback's arguments.
         queue_size: stamps that may be incomplete at once.
         sync_arrival_time: take the time of arrival for all messages.
+        **settings: further settings of `tidegate.ExactTime`.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.mcap.payload import ros
-from tidegate.mcap.payload.ros_walk import REASONS, gather, walk_payloads
+from tidegate.mcap.payload.ros_walk import REASONS, FoundFields, gather, walk_payloads
 from tidegate.mcap.payload.values import Path, cast_column, column, follow
 from tidegate.mcap.records import Schema
 from tidegate.mcap.stamps import payload_bytes
@@ -118,7 +118,8 @@ class RosCodec:
         count = len(payloads)
         at, size = np.zeros((count, len(fast)), np.int64), np.zeros((count, len(fast)), np.int64)
         how, where = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        walk_payloads(data, offsets, program.array, program.depth, self.cdr, at, size, how, where)
+        found = FoundFields(at, size, how, where)
+        walk_payloads(data, offsets, program.array, program.depth, self.cdr, found)
         swap = np.zeros(count, bool)
         if self.cdr and len(data):
             # The second byte of CDR is 0 for big endian. The minimum only keeps the index of an

@@ -7,14 +7,14 @@ with the next payload.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tidegate.core.numba import kernel
 
-__all__ = ["REASONS", "gather", "walk_payloads"]
+__all__ = ["REASONS", "FoundFields", "gather", "walk_payloads"]
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -27,17 +27,22 @@ REASONS = {
 """Why a payload was refused, by the value in `how`; 0 is a good one."""
 
 
+class FoundFields(NamedTuple):
+    """What `walk_payloads` fills in."""
+
+    at: Ints
+    """Per row and slot: the offset of the field in the data."""
+    size: Ints
+    """Per row and slot: the bytes of the field, without the zero that ends a CDR string."""
+    how: Ints
+    """Per row: 0, or a key of `REASONS`."""
+    where: Ints
+    """Per row: the step at which the payload ended (reason 1), or the bytes left (reason 3)."""
+
+
 @kernel
 def walk_payloads(
-    data: Bytes,
-    offsets: Ints,
-    program: Ints,
-    depth: int,
-    cdr: bool,
-    at: Ints,
-    size: Ints,
-    how: Ints,
-    where: Ints,
+    data: Bytes, offsets: Ints, program: Ints, depth: int, cdr: bool, found: Any
 ) -> None:
     """Run `program` over every payload.
 
@@ -50,13 +55,9 @@ def walk_payloads(
         program: Steps, as `WalkProgram.array`.
         depth: `WalkProgram.depth`.
         cdr: True for ROS 2 (4 bytes before the message give the byte order, values are aligned).
-        at: Filled per row and slot with the offset of the field in `data`.
-        size: Filled per row and slot with the bytes of the field, without the zero that ends a CDR
-            string.
-        how: Filled per row with 0, or a key of `REASONS`.
-        where: Filled per row with the step at which the payload ended (reason 1), or the bytes left
-            over (reason 3).
+        found: `FoundFields`, filled.
     """
+    at, size, how, where = found
     left = np.zeros(depth + 1, np.int64)
     for row in range(len(offsets) - 1):
         base = offsets[row]
