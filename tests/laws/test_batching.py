@@ -181,6 +181,7 @@ def test_operator_conserves_and_keeps_keys_apart(seed: int) -> None:
 
 
 @few
+@example(seed=109)
 @given(seed=seeds)
 def test_operator_agrees_with_the_batcher_in_process(seed: int) -> None:
     items = messages(random.Random(seed))
@@ -198,9 +199,13 @@ def test_operator_agrees_with_the_batcher_in_process(seed: int) -> None:
     ]
     assert summaries == [(b.id, b.start_ns, b.end_ns, b.reason, len(b.messages)) for b in batches]
     for row, batch in zip(out[0, "batch"], batches, strict=True):
-        assert {part["stream"]: part["skew_ns"] for part in row["streams"]} == {
-            name: report.skew_ns for name, report in batch.streams.items()
-        }
+        told = {part["stream"]: part["skew_ns"] for part in row["streams"]}
+        # From the fifth batch on the stage tells gated names that never occurred; the batcher in
+        # process learns of a stream by its first message.
+        absent = set(told) - set(batch.streams)
+        assert all(told.pop(name) is None for name in absent)
+        assert absent <= set(gated)
+        assert told == {name: report.skew_ns for name, report in batch.streams.items()}
 
 
 @few

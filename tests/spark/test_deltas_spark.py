@@ -3,6 +3,7 @@ stored table that may be killed anywhere."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,9 @@ def test_the_stage_in_batch_and_streaming(spark: SparkSession, tmp_path: Path) -
     source = tmp_path / "deltas"
     source.mkdir()
     for n in range(4):
+        # A stream takes files by the millisecond they were modified: ties would leave no order.
         pq.write_table(rows.slice(n * 100, 100), source / f"{n}.parquet")
+        os.utime(source / f"{n}.parquet", (1_000_000 + n, 1_000_000 + n))
     df = spark.read.parquet(str(source))
 
     def pipeline(frame: Any) -> Any:
