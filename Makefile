@@ -26,7 +26,7 @@ test: $(STAMP) ## the tests to run before every commit (under eight minutes on t
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long' $(ARGS)
 
 test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, more random examples
-	TIDEGATE_EXAMPLES=3 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'long or laws' $(ARGS)
+	TIDEGATE_EXAMPLES=2 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'long or laws' $(ARGS)
 
 test-all: test test-long ## both
 

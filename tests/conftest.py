@@ -13,11 +13,13 @@ FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    scaled = set()  # the items of a parametrised test share one function
     for item in items:
         if LAWS in item.path.parents:
             item.add_marker(pytest.mark.laws)
         function = getattr(item, "function", None)
         own = getattr(function, "_hypothesis_internal_use_settings", None)
-        if own is not None and FACTOR != 1:
+        if own is not None and FACTOR != 1 and function not in scaled:
+            scaled.add(function)
             many = max(1, round(own.max_examples * FACTOR))
             function._hypothesis_internal_use_settings = settings(own, max_examples=many)
