@@ -206,3 +206,16 @@ def test_a_clock_that_jumps_ahead_does_not_fill_the_grid() -> None:
         table(rows), topic="topic", time="stamp", grid="30 Hz", topics={"a": align.latest()}
     )
     assert out.num_rows < 60
+
+
+@pytest.mark.parametrize("wrong", [{"reference": "reff"}, {"topics": {"aa": "latest"}}])
+def test_a_misspelt_topic_is_told(wrong: dict[str, Any]) -> None:
+    """No rows, or rows without a value, must not come without a word."""
+    given: dict[str, Any] = {"reference": "ref", "topics": {"a": "latest"}}
+    with pytest.warns(UserWarning, match=r"topic '(reff|aa)' was never seen; seen: a, ref"):
+        align.rows(
+            table([("ref", 1, 0.0), ("a", 1, 0.0)]),
+            topic="topic",
+            time="stamp",
+            **{**given, **wrong},
+        )

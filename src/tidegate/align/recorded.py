@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from tidegate.align.methods import Method
 from tidegate.align.stage import Align
-from tidegate.core.arrow import factorize
+from tidegate.core.arrow import as_text, factorize
 from tidegate.core.checks import names
+from tidegate.core.flow import never_seen
 from tidegate.core.lazy_rows import LazyRows
 from tidegate.core.outcomes import Outcome
 from tidegate.core.sort import order_rows
@@ -30,7 +31,7 @@ __all__ = ["Aligned", "align_recording", "rows"]
 
 
 class Aligned(NamedTuple):
-    """What became of a recording."""
+    """What became of a recording. One whose `never_seen` is not empty is probably misspelt."""
 
     data: pa.Table
     """One row per point: key, `time_ns`, the reference, and a struct per topic."""
@@ -40,6 +41,8 @@ class Aligned(NamedTuple):
     """Rows that could not be used, with `error_column`, `error_value` and `error_reason`."""
     offsets: pa.Table
     """Per key and topic: how many values, how many missing, and how far from their rows."""
+    never_seen: list[str]
+    """A sentence for every topic that the settings name and the recording does not have."""
 
 
 def rows(
@@ -103,6 +106,8 @@ def rows(
             f"{first['error_column']} is {first['error_value']!r}, {first['error_reason']}",
             stacklevel=2,
         )
+    for sentence in made.never_seen:
+        warnings.warn(sentence, stacklevel=2)
     return made.data
 
 
@@ -146,6 +151,10 @@ def align_recording(stage: Align, recording: Any, *, time: str, type: str | None
         _outcome_table(out, "dropped", batch.schema),
         _outcome_table(out, "error", batch.schema),
         _outcome_table(out, "offsets", stage.side_schemas(batch.schema)["offsets"]),
+        never_seen(
+            stage.expected_names(),
+            {stage.topic: set(as_text(batch.column(stage.topic)).unique().to_pylist()) - {None}},
+        ),
     )
 
 

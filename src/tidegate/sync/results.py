@@ -168,7 +168,9 @@ more), or, if it is the clock that is wrong, offsets={"lidar": 500000000}
                     "leave it out"
                 )
             case "stuck":
-                return f"the clock of {self.topic} stands still, {by} behind: leave the topic out"
+                return (
+                    f"the clock of {self.topic} does not advance, {by} behind: leave the topic out"
+                )
             case "bursting":
                 return f"{self.topic} comes in bursts, up to {by} late: {helps}"
             case "lagging":
