@@ -126,12 +126,10 @@ def vendored() -> list[Component]:
 
 def jars() -> list[Component]:
     """The jars that a Kafka source fetches, pinned by checksum."""
-    try:
-        from tidegate.spark.environment.kafka import FALLBACK
-    except ImportError:
-        from tidegate.spark.sources.connector import FALLBACK  # type: ignore[no-redef]
+    from tidegate.spark.environment.kafka import PINNED
+
     made = []
-    for jar in FALLBACK:
+    for jar in PINNED:
         group, artifact, version = jar.coordinates.split(":")
         purl = f"pkg:maven/{group}/{artifact}@{version}"
         made.append(Component(artifact, version, "Apache-2.0", purl, jar.sha256))

@@ -16,8 +16,8 @@ ROOT = Path(tidegate.__file__).parent
 ALLOWED = {
     "__future__", "abc", "base64", "bisect", "collections", "contextlib", "ctypes", "dataclasses",
     "datetime", "decimal", "enum",
-    "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re",
-    "struct", "threading", "types", "typing", "zlib",
+    "fractions", "functools", "hashlib", "heapq", "hmac", "itertools", "json", "math", "operator",
+    "re", "struct", "threading", "types", "typing", "zlib",
     "numba", "numpy", "pyarrow", "tidegate",
 }  # fmt: skip
 FORBIDDEN_INSIDE = ("tidegate.spark", "tidegate.pipeline", "tidegate.report", "tidegate.cli",

@@ -115,3 +115,35 @@ def test_an_error_about_a_field_does_not_show_what_it_resolved_to(
 def test_numbers_stay_numbers() -> None:
     assert show_text(5) == 5
     assert show_text(None) is None
+
+
+STREAM = {"s": {"columns": ["t"]}}
+
+
+def with_state_key(value: object, **options: object) -> PipelineDefinition:
+    return PipelineDefinition.of(
+        {"streams": STREAM, "options": {"mode": "streaming", "stateKey": value, **options}}
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["hunter2-hunter2-hunter2", "x${env:STATE_KEY}", "${vault:hunter2-x}", 7, ["hunter2"]]
+)
+def test_a_state_key_is_a_reference_and_never_shown(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"options\.stateKey.*reference") as told:
+        with_state_key(value)
+    assert "hunter2" not in str(told.value)
+    both = {"state_key": "hunter2-hunter2", "stateKey": "${env:STATE_KEY}"}
+    with pytest.raises(ConfigError, match="also given") as told:
+        PipelineDefinition.of({"streams": STREAM, "options": {"mode": "streaming", **both}})
+    assert "hunter2" not in str(told.value)
+
+
+def test_what_is_shown_of_a_state_key_is_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATE_KEY", "hunter2-hunter2-hunter2")
+    made = with_state_key("${env:STATE_KEY}")
+    for text in (json.dumps(explain_json(plan(made))), record_text(made), repr(made)):
+        assert "${env:STATE_KEY}" in text
+        assert "hunter2" not in text
+    with pytest.raises(ConfigError, match="needs mode: streaming"):
+        with_state_key("${env:STATE_KEY}", mode="batch")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from pathlib import Path
 
 import pyspark
@@ -57,26 +56,26 @@ def test_a_repository_must_have_an_address(
         fetch([Jar("org.a:one:1.0", "0" * 64)])
 
 
-def test_the_connector_of_this_spark_comes_first(repository: Path) -> None:
-    own = f"{connector.CONNECTOR}:{pyspark.__version__}"
-    publish(repository, own)
-    publish(repository, f"{connector.TOKENS}:{pyspark.__version__}")
-    assert connector_settings() == {"spark.jars.packages": own}
-
-
-def test_else_the_one_that_was_tested_and_it_says_so(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_only_jars_with_a_known_checksum_are_taken(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(repository, f"{connector.CONNECTOR}:{pyspark.__version__}")  # but no token provider
-    jars = tuple(publish(repository, jar.coordinates) for jar in connector.FALLBACK[1:])
-    monkeypatch.setattr(connector, "FALLBACK", jars)
-    with caplog.at_level(logging.WARNING):
-        found = connector_settings()["spark.jars"].split(",")
+    """The repository has the connector of this very Spark: it is not asked for it."""
+    publish(repository, f"{connector.CONNECTOR}:{pyspark.__version__}")
+    publish(repository, f"{connector.TOKENS}:{pyspark.__version__}")
+    jars = tuple(publish(repository, jar.coordinates) for jar in connector.PINNED)
+    monkeypatch.setattr(connector, "PINNED", jars)
+    settings = connector_settings()
+    assert set(settings) == {"spark.jars"}
+    found = settings["spark.jars"].split(",")
     assert [Path(file).name for file in found] == [jar.file for jar in jars]
-    assert f"the connector of Spark {pyspark.__version__} is not to be had" in caplog.text
-    caplog.clear()
-    assert connector_settings()["spark.jars"].split(",") == found
-    assert not caplog.text
+    assert connector_settings() == settings
+
+
+def test_a_repository_that_hands_out_something_else_is_refused(repository: Path) -> None:
+    for jar in connector.PINNED:
+        publish(repository, jar.coordinates, b"evil")
+    with pytest.raises(ConfigError, match="not the file that was tested"):
+        connector_settings()
 
 
 def test_none_to_be_had_is_one_sentence(repository: Path) -> None:
@@ -87,8 +86,29 @@ def test_none_to_be_had_is_one_sentence(repository: Path) -> None:
 def test_a_connector_that_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "a.jar,b.jar")
     assert connector_settings() == {"spark.jars": "a.jar,b.jar"}
-    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "org.a:one:1.0")
-    assert connector_settings() == {"spark.jars.packages": "org.a:one:1.0"}
+    jar = publish(repository, "org.a:one:1.0")
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", f"a.jar, org.a:one:1.0@{jar.sha256.upper()}")
+    first, second = connector_settings()["spark.jars"].split(",")
+    assert (first, Path(second).read_bytes()) == ("a.jar", b"jar")
+
+
+@pytest.mark.parametrize("named", ["org.a:one:1.0", "org.a:one:1.0@", "org.a:one:1.0@123", "one"])
+def test_a_connector_without_a_checksum_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    publish(repository, "org.a:one:1.0")
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", named)
+    with pytest.raises(ConfigError, match=r"TIDEGATE_KAFKA_PACKAGE.*@SHA256"):
+        connector_settings()
+
+
+def test_a_connector_with_another_checksum_is_refused(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(repository, "org.a:one:1.0")
+    monkeypatch.setenv("TIDEGATE_KAFKA_PACKAGE", "org.a:one:1.0@" + "0" * 64)
+    with pytest.raises(ConfigError, match="not the file that was tested"):
+        connector_settings()
 
 
 def test_a_jar_that_was_changed_in_the_cache_is_fetched_again(repository: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
@@ -148,3 +149,37 @@ def test_a_path_cannot_hide_among_the_options(spark: SparkSession, tmp_path: Pat
     write(tmp_path / "in", "parquet")
     with pytest.raises(ConfigError, match=r"is source\.path, not an option"):
         opened(spark, f"{{options: {{Path: {tmp_path / 'in'}}}}}")
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_link_that_is_added_while_a_stream_runs_ends_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    root, outside = tmp_path / "root é", tmp_path / "outside"
+    root.mkdir()
+    write(root / "in", format)
+    write(outside, format)
+    monkeypatch.setenv("TIDEGATE_ROOTS", str(root))
+    source = f"{{format: {format}, path: '{root / 'in'}'}}"
+    made = opened(spark, source, "streaming")
+    start(made, str(root / "out")).awaitTermination()
+    rows = spark.read.parquet(str(root / "out" / "data")).count()
+    (root / "in" / "sub").symlink_to(outside)
+    (root / "in" / f"b.{format}").symlink_to(outside / f"a.{format}")
+    again = opened_unchecked(spark, source, monkeypatch)
+    query = start(again, str(root / "out"))
+    with pytest.raises(StreamingQueryException, match=r"leads out of .*TIDEGATE_ROOTS"):
+        query.awaitTermination()
+    assert spark.read.parquet(str(root / "out" / "data")).count() == rows
+    (root / "in" / f"b.{format}").unlink()
+    (root / "in" / "sub").unlink()
+    (outside / f"a.{format}").rename(root / "in" / f"c.{format}")
+    start(opened(spark, source, "streaming"), str(root / "out")).awaitTermination()
+    assert spark.read.parquet(str(root / "out" / "data")).count() > rows
+
+
+def opened_unchecked(spark: SparkSession, source: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stream that was opened before the links were there."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tidegate.pipeline.formats.refuse_links_out", lambda *_, **__: None)
+        return opened(spark, source, "streaming")

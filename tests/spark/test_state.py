@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from spark.recordings import Recording, ordered, stream_of
+from tidegate.core.seal import StateKey
 from tidegate.errors import StateError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.spark import Frames
@@ -159,6 +160,36 @@ def test_another_plan_is_refused_and_the_right_one_goes_on(
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     expected = in_process(run.frames(), run.recording.slices[:2], end=False)
     assert_same(written(run.out, run.frames()), expected)
+
+
+STATE_KEY = "a state key that is long enough"
+
+
+def test_a_sealed_state_opens_with_its_key_only(started: Callable[..., Started]) -> None:
+    def key(secret: str | None) -> StateKey | None:
+        return None if secret is None else StateKey(secret)
+
+    run = started(lambda frames: replace(frames, state_key=key(STATE_KEY)))
+    run.refused(run.frames(), "state page 0 is sealed: give the state key")
+    run.refused(
+        replace(run.frames(), state_key=key("another key that is long enough")),
+        "state page 0 was changed, or is sealed with another key",
+    )
+    for file in run.out.rglob("*"):
+        assert not file.is_file() or STATE_KEY.encode() not in file.read_bytes()
+    same = replace(run.frames(), state_key=key(STATE_KEY))
+    assert STATE_KEY not in repr(same)
+    run_now(same, run.out)
+    expected = in_process(run.frames(), run.recording.slices[:2], end=False)
+    assert_same(written(run.out, run.frames()), expected)
+
+
+def test_a_state_without_a_seal_is_refused_where_a_key_is_set(
+    started: Callable[..., Started],
+) -> None:
+    run = started()
+    sealed = replace(run.frames(), state_key=StateKey(STATE_KEY))
+    run.refused(sealed, "state page 0 is not sealed, and a state key is set")
 
 
 def run_by_hand(pipeline: Frames, out: Path) -> None:

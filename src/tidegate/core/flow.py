@@ -44,6 +44,7 @@ from tidegate.core.outcomes import (
     Outcome,
     StreamError,
 )
+from tidegate.core.seal import StateKey, check_tags, open_pages, tag_of
 from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration
 from tidegate.errors import ConfigError, StateError
@@ -133,6 +134,9 @@ class Flow:
             those rows.
         timed: True if collections come with their times, through `accept`, as on Spark. Default
             False.
+        state_key: Seals pages and snapshots, so that only the holder of the key can write one that
+            `restore` and `load` accept; at least 16 bytes. Default None: a snapshot somebody
+            changed is checked, but cannot be told from a real one. See `tidegate.core.seal`.
 
     Raises:
         ConfigError: a bad setting, and where a stage needs time and nothing gives it.
@@ -158,6 +162,7 @@ class Flow:
         forget: Duration | None = None,
         new_columns: Literal["deliver", "refuse"] = "deliver",
         timed: bool = False,
+        state_key: StateKey | str | bytes | None = None,
     ) -> None:
         self.chain = Chain(tuple(stages))
         self.keys = check_names("key", key)
@@ -167,6 +172,14 @@ class Flow:
         self.new_columns = one_of("new_columns", new_columns, ("deliver", "refuse"))
         has_time = timed or (decoder is not None and decoder.reads_time)
         check_time(self.chain.stages, has_time, _ADD_DECODER)
+        if state_key is not None and not isinstance(state_key, StateKey):
+            state_key = StateKey(state_key)
+        self._state_key = state_key
+        self.scope = ""
+        """What sealed pages belong to: on Spark the shard, so that those of two cannot be
+        exchanged."""
+        self._tags: list[str] = []
+        """The tags of the sealed pages behind page 0, as last written or loaded."""
         self.states = self.chain.open()
         self.lanes = State(_LANES)
         self._lane_of: dict[Any, int] = {}
@@ -418,19 +431,34 @@ class Flow:
         identities = [identity for identity, _ in self._expected()]
         cut = [state.pages(edges) for state in (self.lanes, *self.states)]
         out = {}
-        for page, parts in enumerate(zip(*cut, strict=True)):
+        if not changed:
+            self._tags = []
+        # Page 0 comes last: it lists the tags of the others.
+        for page, parts in reversed(list(enumerate(zip(*cut, strict=True)))):
             if changed and page > 0 and not touched[edges[page] : edges[page + 1]].any():
                 continue
             stages = list(zip(identities, parts, strict=True))
-            out[page] = snapshot.encode(stages, self._extra(page))
-        return out
+            out[page] = self._sealed(page, snapshot.encode(stages, self._extra(page)))
+        return dict(sorted(out.items()))
+
+    def _sealed(self, page: int, blob: bytes) -> bytes:
+        """Return a page as it is stored, and remember its tag for page 0."""
+        if self._state_key is None:
+            return blob
+        blob = self._state_key.seal(blob, self.scope)
+        if page > 0:
+            self._tags += [""] * (page - len(self._tags))
+            self._tags[page - 1] = tag_of(blob)
+        return blob
 
     def load(self, pages: Mapping[int, bytes]) -> None:
         """Take up the state in these pages, or raise a StateError and change nothing.
 
-        Pages may come from anybody: sizes, lanes, keys and counters are checked here, the values of
-        each stage by its `invariants`.
+        Pages may come from anybody: with a state key its seals are checked first. Sizes, lanes,
+        keys and counters are checked here, the values of each stage by its `invariants`.
         """
+        opened = open_pages(self._state_key, self.scope, pages)
+        tags: list[str] = []
         expected = self._expected()
         parts: list[dict[int, State]] = [{} for _ in expected]
         kept = _Kept(dict(self.counters), self.chain.open_counts(), (), {})
@@ -438,7 +466,7 @@ class Flow:
             if page != place:
                 raise StateError(f"state page {place} is missing; there are {sorted(pages)}")
             what = f"state page {page}"
-            states, extra = snapshot.decode(pages[page], expected, what)
+            states, extra = snapshot.decode(opened[page], expected, what)
             if extra.get("page") != page:
                 raise StateError(f"{what} calls itself page {extra.get('page')}")
             for state in states:
@@ -446,6 +474,8 @@ class Flow:
                 if state.lanes > PAGE_LANES or state.lanes != states[0].lanes:
                     raise StateError(f"{what} is corrupt: it has {state.lanes} lanes")
             if page == 0:
+                if self._state_key is not None:
+                    tags = check_tags(extra.get("tags"), pages)
                 kept = self._read_extra(extra)
             for number, state in enumerate(states):
                 parts[number][page * PAGE_LANES] = state
@@ -457,6 +487,7 @@ class Flow:
             check_state(stage, state)
         self.lanes, self.states, self._lane_of = lanes, states, lane_of
         self.counters, self.counts, self._columns, seen = kept
+        self._tags = tags
         self._seen = {name: set(seen.get(name, ())) for name in self._expected_names}
         taken = set(lane_of.values())
         self._free = [n for n in range(max(taken, default=-1), -1, -1) if n not in taken]
@@ -465,13 +496,14 @@ class Flow:
         """What a page says beside the states. Counters and names are in page 0."""
         if page > 0:
             return {"page": page}
-        return {
+        extra = {
             "page": 0,
             "counters": self.counters,
             "counts": self.counts,
             "columns": list(self._columns),
             "seen": self.seen_names(),
         }
+        return extra if self._state_key is None else {**extra, "tags": self._tags}
 
     def _read_extra(self, extra: dict[str, Any]) -> _Kept:
         broken = StateError("state page 0 is corrupt: its counters are not those of this flow")
@@ -515,7 +547,7 @@ class Flow:
         return lane_of
 
     def snapshot(self) -> bytes:
-        """The whole state as one blob."""
+        """The whole state as one blob; its pages are sealed if there is a state key."""
         pages = self.pages()
         return snapshot.pack({"pages": sorted(pages)}, [pages[page] for page in sorted(pages)])
 

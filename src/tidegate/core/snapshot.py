@@ -65,7 +65,9 @@ def pack(header: dict[str, Any], buffers: Sequence[bytes | memoryview]) -> bytes
     return _HEAD.pack(_MAGIC, FORMAT, zlib.crc32(body), len(text)) + body
 
 
-def unpack(blob: bytes, what: str = "snapshot") -> tuple[dict[str, Any], list[memoryview]]:
+def unpack(
+    blob: bytes | memoryview, what: str = "snapshot"
+) -> tuple[dict[str, Any], list[memoryview]]:
     """Read an envelope.
 
     Args:
@@ -131,7 +133,9 @@ def encode(stages: Sequence[tuple[dict[str, Any], State]], extra: dict[str, Any]
 
 
 def decode(
-    blob: bytes, expected: Sequence[tuple[dict[str, Any], Layout]], what: str = "snapshot"
+    blob: bytes | memoryview,
+    expected: Sequence[tuple[dict[str, Any], Layout]],
+    what: str = "snapshot",
 ) -> tuple[list[State], dict[str, Any]]:
     """Read a blob of `encode` for the chain that wants to use it.
 

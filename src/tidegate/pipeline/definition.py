@@ -34,7 +34,7 @@ from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.pipeline import document
 from tidegate.pipeline.errors import config_error
-from tidegate.pipeline.secrets import scrub
+from tidegate.pipeline.secrets import HIDDEN, is_whole_reference, scrub, shown
 
 __all__ = [
     "EventtimeDefinition",
@@ -120,7 +120,8 @@ class _Model(BaseModel):
         if isinstance(value, Mapping):
             for name, info in cls.model_fields.items():
                 if info.alias and info.alias != name and name in value and info.alias in value:
-                    raise ConfigError(name, value[name], f"is also given as {info.alias}")
+                    said = shown(name, value[name])
+                    raise ConfigError(name, said, f"is also given as {info.alias}")
         return value
 
 
@@ -274,6 +275,20 @@ class Options(_Model):
     forget: LongerSpan | None = None
     """A key without rows for this long (wall-clock time) is flushed and its state freed. Default:
     never, so the state grows with the number of keys."""
+    state_key: str | None = None
+    """Streaming: a reference to a secret of at least 16 bytes, `${env:NAME}` or `${file:path}`,
+    that seals the state in the checkpoint: a page that was changed or made without the key stops
+    the run with a StateError. The key itself is refused here and is never shown or recorded.
+    Default: the state is checked, but not sealed."""
+
+    @field_validator("state_key", mode="before")
+    @classmethod
+    def _only_a_reference(cls, value: object) -> object:
+        if value is not None and not is_whole_reference(value):
+            raise ConfigError(
+                "state_key", HIDDEN, "must be a reference, ${env:NAME} or ${file:path}, not a key"
+            )
+        return value
 
     @field_validator("trigger", mode="after")
     @classmethod
@@ -288,7 +303,7 @@ class Options(_Model):
 
     @model_validator(mode="after")
     def _streaming_only(self) -> Self:
-        for name in ("trigger", "checkpoint"):
+        for name in ("trigger", "checkpoint", "state_key"):
             if self.mode == "batch" and getattr(self, name) is not None:
                 raise ConfigError(name, getattr(self, name), "needs mode: streaming")
         return self

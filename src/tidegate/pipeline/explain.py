@@ -58,6 +58,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
             "mode": options.mode,
             "trigger": options.trigger,
             "checkpoint": show_text(options.checkpoint),
+            "state_key": options.state_key,
             "shards": options.shards,
             "forget_ns": options.forget,
             "eventtime_enabled": bool(options.eventtime.enabled),

@@ -25,6 +25,7 @@ __all__ = [
     "HIDDEN",
     "hidden",
     "is_reference",
+    "is_whole_reference",
     "names_secret",
     "resolve",
     "scrub",
@@ -40,8 +41,8 @@ _REFERENCE = re.compile(r"\$\{([a-z]+):([^}]+)\}")
 
 _SECRET_WORDS = (
     r"pass(?:w(?:or)?d|phrase)?s?(?![a-z])|pwd|passw|passphrase|secret|token|credential|cookie|"
-    r"api.?key|access.?key|private.?key|account.?key|sas.?key|shared.?key|key\.pem|keystore\.key|"
-    r"jaas|authorization|(?<![a-z])sig(?:nature)?(?![a-z])|connection.?string"
+    r"api.?key|access.?key|private.?key|account.?key|sas.?key|shared.?key|state.?key|key\.pem|"
+    r"keystore\.key|jaas|authorization|(?<![a-z])sig(?:nature)?(?![a-z])|connection.?string"
 )
 _SECRET_NAME = re.compile(_SECRET_WORDS, re.IGNORECASE)
 _SECRET_VALUE = re.compile(
@@ -70,6 +71,16 @@ def is_reference(text: object) -> bool:
     (True, False)
     """
     return isinstance(text, str) and _REFERENCE.search(text) is not None
+
+
+def is_whole_reference(text: object) -> bool:
+    """Return whether a value is one reference to a variable or a file, and nothing else.
+
+    >>> is_whole_reference("${env:STATE_KEY}"), is_whole_reference("a${env:STATE_KEY}")
+    (True, False)
+    """
+    match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+    return match is not None and match[1] in ("env", "file")
 
 
 def names_secret(name: str) -> bool:

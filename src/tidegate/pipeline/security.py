@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from urllib.parse import unquote
 
 from tidegate.errors import ConfigError
 
@@ -31,7 +32,9 @@ __all__ = [
     "ROOTS",
     "allow_formats",
     "allowed_formats",
+    "check_files_read",
     "code_allowed",
+    "current_roots",
     "expand",
     "is_local",
     "names_code",
@@ -243,7 +246,7 @@ def refuse_links_out(
     """Raise a ConfigError if one of these places is, or contains, a link that leaves the roots.
 
     Spark follows links when it lists a folder. Costs a walk over the folder, and nothing without
-    roots. A link that is put there later is not seen by this.
+    roots. Links that are put there later, while a stream runs: see `check_files_read`.
     """
     roots = _roots(env)
     if not roots:
@@ -258,6 +261,36 @@ def refuse_links_out(
             f"contains links that lead out: {named}{more}; everything must be inside "
             f"{', '.join(map(str, roots))} ({ROOTS})",
         )  # fmt: skip
+
+
+def check_files_read(files: Iterable[str], roots: Iterable[str]) -> None:
+    """Raise a ConfigError if a file that a stream has just read is outside the roots.
+
+    A link that somebody puts into the folder of a running stream is followed by Spark when it lists
+    the folder; its rows come by here before anything is made of them.
+
+    Args:
+        files: Paths or `file:` URIs, as Spark names files; the signs of a URI may be escaped.
+        roots: Resolved directories, from `current_roots`.
+
+    >>> check_files_read(["file:///data/a%20b.csv"], ["/data"])
+    >>> check_files_read(["file:///etc/passwd"], ["/data"])
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ConfigError: source: got '/etc/passwd', leads out of /data (TIDEGATE_ROOTS)
+    """
+    known = [Path(root) for root in roots]
+    for file in files:
+        match = _FILE_URI.match(file)
+        place = unquote(match["path"]) if match else file
+        if not _is_inside_roots(Path(place), known):
+            named = ", ".join(map(str, known))
+            raise ConfigError("source", place, f"leads out of {named} ({ROOTS})")
+
+
+def current_roots() -> tuple[str, ...]:
+    """Return the directories of TIDEGATE_ROOTS, resolved; empty if paths are not restricted."""
+    return tuple(str(root) for root in _roots(None))
 
 
 def _is_inside_roots(place: Path, roots: list[Path]) -> bool:

@@ -37,6 +37,7 @@ from tidegate.core.columns import (
 )
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
+from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
@@ -82,6 +83,7 @@ class Dataflow:
         wall_ns: One fixed wall time, for runs that catch up. None: Spark's processing time.
         file: The column that names the file a row was recorded in; None: Spark is asked.
         warnings: Sentences about the definition that are logged before a run.
+        state_key: Seals the pages of a stream's state; None: they are not sealed.
         flow_name: The name under which a worker keeps its flows between micro-batches.
     """
 
@@ -102,6 +104,7 @@ class Dataflow:
     wall_ns: int | None = None
     file: str | None = None
     warnings: tuple[str, ...] = ()
+    state_key: StateKey | None = None
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def inputs(self) -> Iterator[tuple[DataFrame, Decoder]]:
@@ -235,12 +238,12 @@ class Dataflow:
         """Return how workers make the flow of a shard. Raises ConfigError if a stage needs a time
         and no stage before it gives one.
         """
-        stages, keys, forget = self.stages, self.keys, self.forget
+        stages, keys, forget, state_key = self.stages, self.keys, self.forget, self.state_key
         timed = any(decoder.times for _, decoder in self.inputs())
         check_time(stages, timed, 'frames(df, time="stamp", ...).event_time("timestamp")')
 
         def make() -> Flow:
-            return Flow(stages, key=keys, forget=forget, timed=timed)
+            return Flow(stages, key=keys, forget=forget, timed=timed, state_key=state_key)
 
         return FlowRecipe(make, self.arrival_order, self._taken_names())
 

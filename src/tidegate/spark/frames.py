@@ -27,6 +27,7 @@ from tidegate.align import Align
 from tidegate.batching.stage import Batch
 from tidegate.core.checks import int_in, names
 from tidegate.core.operator import Operator
+from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
 from tidegate.deltas import Compact
 from tidegate.errors import ConfigError
@@ -64,6 +65,7 @@ def frames(
     types: EventtimeTypes | None = None,
     shards: int | None = None,
     forget: Duration | None = None,
+    state_key: str | bytes | None = None,
 ) -> Frames:
     """Start a pipeline on a DataFrame, batch or streaming. Runs no job.
 
@@ -85,6 +87,9 @@ def frames(
             partitions (a stream), eight times that (a batch). Fixed by the first run of a
             checkpoint.
         forget: A key silent for this long (wall time) is flushed and freed. None: never.
+        state_key: A secret of at least 16 bytes that seals the state of a stream: state in the
+            checkpoint that somebody else wrote is a StateError. None: it is not sealed. Give it
+            from the environment, never in full in code.
 
     Returns:
         A pipeline without stages; its methods add them.
@@ -110,8 +115,9 @@ def frames(
     if forget is not None:
         parse_duration(forget, "forget", minimum=1)
     return Frames(
-        df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget, file=file
-    )
+        df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget, file=file,
+        state_key=None if state_key is None else StateKey(state_key),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

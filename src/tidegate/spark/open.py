@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tidegate.core.seal import StateKey
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeTypes
 from tidegate.output.filesystem import filesystem
@@ -19,10 +20,10 @@ from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import SourceDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 from tidegate.pipeline.planner import named_types
+from tidegate.pipeline.secrets import resolve
 from tidegate.pipeline.user_types import known_types
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.dataflow import check_names_of
-from tidegate.spark.environment.kafka import PACKAGE_VARIABLE
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.session import session
@@ -65,7 +66,7 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
         )
         raise ConfigError(
             "spark.jars.packages", settings.get("spark.jars.packages"),
-            f"{names} cannot be fetched; {PACKAGE_VARIABLE} can name another (log: {log})",
+            f"{names} cannot be fetched (log: {log})",
         ) from error  # fmt: skip
 
 
@@ -189,8 +190,20 @@ def open_pipeline(
         warnings=()
         if made.arrival or not (streaming and recorded)
         else _warn_of_limits(definition),
+        state_key=_state_key(definition),
     )
     return made, frames
+
+
+def _state_key(definition: PipelineDefinition) -> StateKey | None:
+    """The key of `options.stateKey`, its reference resolved; None if there is none.
+
+    Raises ConfigError if the reference leads nowhere or the key is too short.
+    """
+    reference = definition.options.state_key
+    if reference is None:
+        return None
+    return StateKey(resolve(reference, "options.stateKey"), "options.stateKey")
 
 
 def _warn_of_limits(definition: PipelineDefinition) -> tuple[str, ...]:

@@ -154,6 +154,7 @@ def _check_place(new: PipelineDefinition, old: PipelineDefinition) -> None:
         )
     fields: list[tuple[str, object, object]] = [
         ("options.checkpoint", new.options.checkpoint, old.options.checkpoint),
+        ("options.stateKey", new.options.state_key, old.options.state_key),
         ("sink", new.sink and (new.sink.format, new.sink.path),
          old.sink and (old.sink.format, old.sink.path)),
         ("streams", sorted(new.streams), sorted(old.streams)),

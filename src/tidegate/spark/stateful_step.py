@@ -308,6 +308,7 @@ class RunningStep:
         if stored is not None and kept is not None and kept[0] == stored:
             return kept[1]
         flow = self.settings.recipe.make()
+        flow.scope = f"shard {shard}"  # a sealed page opens only for the shard that wrote it
         if stored is not None:
             check_shards(int(stored.partition(":")[0]), self.settings.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}

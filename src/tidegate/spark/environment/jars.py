@@ -1,8 +1,8 @@
 """Jars from a Maven repository, by coordinates and checksum, kept for the next run.
 
-Spark can resolve packages itself, with all that their descriptions name, or not at all. Where one
-of them was never published, the jars that really are needed are fetched here, one by one. A jar
-whose bytes are not those that were tested is refused.
+Spark can resolve packages itself, but takes whatever the repository hands out. Here the jars that
+really are needed are fetched one by one, and a jar whose bytes are not those that were tested is
+refused: Java runs what is in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tidegate.errors import ConfigError
 
-__all__ = ["REPOSITORY_VARIABLE", "Jar", "fetch", "here", "is_published", "repository"]
+__all__ = ["REPOSITORY_VARIABLE", "Jar", "fetch", "here", "repository"]
 
 CENTRAL = "https://repo1.maven.org/maven2"
 """The repository that is used unless `REPOSITORY_VARIABLE` names another."""
@@ -29,6 +29,11 @@ REPOSITORY_VARIABLE = "TIDEGATE_MAVEN"
 ANSWER_WITHIN_S = 20.0
 """Seconds a repository has to answer. Above, a machine without a network would wait for minutes;
 below, a slow mirror would be given up."""
+
+
+MOST_BYTES = 256 * 2**20
+"""Bytes read of a jar at most: ten times the largest one there is. A repository that sends more
+does not fill the memory; what was read has another checksum and is refused."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +63,6 @@ def repository() -> str:
     return address.rstrip("/")
 
 
-def is_published(coordinates: str) -> bool:
-    """Return whether the repository has this jar; False if it does not answer in time."""
-    request = urllib.request.Request(_address(coordinates), method="HEAD")
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S):
-            return True
-    except (OSError, HTTPException):
-        return False
-
-
 def here(jars: Iterable[Jar]) -> list[Path] | None:
     """Return the files of these jars if all of them were fetched before, else None.
 
@@ -93,13 +88,14 @@ def fetch(jars: Iterable[Jar]) -> list[Path]:
 
 
 def _fetch(jar: Jar) -> Path:
+    """Return the file of a jar, from the cache or the repository; see `fetch`."""
     kept = _kept(jar)
     if _is_whole(jar):
         return kept
     address = _address(jar.coordinates)
     try:
         with urllib.request.urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
-            content = answer.read()
+            content = answer.read(MOST_BYTES)
     except (OSError, HTTPException) as error:
         reason = f"{address} cannot be fetched: {getattr(error, 'reason', None) or error}"
         raise ConfigError("jar", jar.coordinates, reason) from error
@@ -123,6 +119,7 @@ def _kept(jar: Jar) -> Path:
 
 
 def _address(coordinates: str) -> str:
+    """Return where a Maven repository keeps a jar."""
     group, artifact, version = coordinates.split(":")
     folder = f"{group.replace('.', '/')}/{artifact}/{version}"
     return f"{repository()}/{folder}/{artifact}-{version}.jar"

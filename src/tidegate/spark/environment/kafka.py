@@ -1,32 +1,34 @@
 """Kafka from this machine: whether a broker answers, and which connector a session gets.
 
-Spark publishes its connector apart from itself. A session gets that of its own version; where that
-cannot be had, an older one that the tests run against a broker, from `FALLBACK`.
+Spark publishes its connector apart from itself. A session gets the one that the tests run against
+a broker, from `PINNED`: Java runs what is in a jar, so every jar is known by its SHA-256, and one
+that is named without a checksum is refused.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 from collections.abc import Mapping
 
-import pyspark
 from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
-from tidegate.spark.environment.jars import Jar, fetch, here, is_published, repository
+from tidegate.spark.environment.jars import Jar, fetch, here, repository
 
 __all__ = [
-    "FALLBACK",
     "PACKAGE_VARIABLE",
+    "PINNED",
     "check_broker",
     "check_connector",
     "connector_settings",
 ]
 
 PACKAGE_VARIABLE = "TIDEGATE_KAFKA_PACKAGE"
-"""Names another connector by its coordinates, or jar files with commas between them."""
+"""Names another connector: jars with commas between them, each a file (`/opt/connector.jar`) or
+coordinates with the SHA-256 of the file (`group:artifact:version@0a1b...`)."""
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 """Spark's connector, without a version."""
@@ -34,7 +36,7 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 """What the connector depends on beside Kafka's client, published by Spark too."""
 
-FALLBACK = (
+PINNED = (
     Jar(f"{CONNECTOR}:4.2.0", "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"),
     Jar(f"{TOKENS}:4.0.0", "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767"),
     Jar(
@@ -46,8 +48,12 @@ FALLBACK = (
         "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
     ),
 )
-"""The newest connector that runs on Spark 4.3, and what it needs beside Spark's own jars. Connector
-4.0.0 does not run there; a token provider of 4.2.0 was not to be had, that of 4.0.0 does."""
+"""The newest connector that runs on Spark 4.3, the only Spark this package runs on, and what it
+needs beside Spark's own jars. Connector 4.0.0 does not run there; a token provider of 4.2.0 was not
+to be had, that of 4.0.0 does."""
+
+_COORDINATES = re.compile(r"(?P<name>[^:@\s]+:[^:@\s]+:[^:@\s]+)@(?P<sha256>[0-9A-Fa-f]{64})")
+"""Coordinates of a jar, and the checksum of its file."""
 
 ANSWER_WITHIN_S = 5.0
 """A broker on the same network answers in milliseconds. Spark alone would try for minutes and end
@@ -57,31 +63,47 @@ log = logging.getLogger(__name__)
 
 
 def connector_settings() -> dict[str, str]:
-    """What `session(settings=...)` needs for Kafka.
+    """Return what `session(settings=...)` needs for Kafka: the files of the connector's jars.
 
     What was fetched before is used again without asking, so a machine needs a network only once and
     a pipeline does not change its connector between two runs.
+
+    Raises:
+        ConfigError: A jar cannot be fetched, is not the file that was tested, or is named in
+            `PACKAGE_VARIABLE` without its checksum.
     """
     named = os.environ.get(PACKAGE_VARIABLE)
     if named:
-        files = all(name.endswith(".jar") for name in named.split(","))
-        return {"spark.jars" if files else "spark.jars.packages": named}
-    kept = here(FALLBACK)
+        return {"spark.jars": ",".join(_named_jar(name.strip()) for name in named.split(","))}
+    kept = here(PINNED)
     if kept is None:
-        version = pyspark.__version__
-        if all(is_published(f"{name}:{version}") for name in (CONNECTOR, TOKENS)):
-            return {"spark.jars.packages": f"{CONNECTOR}:{version}"}
-        log.warning(
-            "Kafka: the connector of Spark %s is not to be had from %s; fetching %s, which was "
-            "tested with it", version, repository(), FALLBACK[0].coordinates,
-        )  # fmt: skip
+        log.info("Kafka: fetching the connector %s from %s", PINNED[0].coordinates, repository())
         try:
-            kept = fetch(FALLBACK)
+            kept = fetch(PINNED)
         except ConfigError as error:
             raise ConfigError(
                 "source.format", "kafka", f"{error.expected}; {PACKAGE_VARIABLE} can name jar files"
             ) from error
     return {"spark.jars": ",".join(str(file) for file in kept)}
+
+
+def _named_jar(name: str) -> str:
+    """Return the file of a jar that `PACKAGE_VARIABLE` names; coordinates are fetched.
+
+    Raises ConfigError for coordinates without a checksum: whoever controls the repository, or the
+    way to it, would choose what Java runs.
+    """
+    if name.endswith(".jar"):
+        return name
+    match = _COORDINATES.fullmatch(name)
+    if match is None:
+        raise ConfigError(
+            PACKAGE_VARIABLE, name,
+            "must be a jar file, or group:artifact:version@SHA256 with the 64 digits of its "
+            "checksum (sha256sum FILE)",
+        )  # fmt: skip
+    (file,) = fetch([Jar(match["name"], match["sha256"].lower())])
+    return str(file)
 
 
 def check_broker(

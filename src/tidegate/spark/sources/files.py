@@ -5,17 +5,25 @@ A stream cannot infer its schema: a look at the files that are there already can
 JSON lines and CSV: a line that does not fit the schema keeps its text and the name of its file.
 Spark makes nulls of what it cannot read, and says nothing. With two more columns such a row, which
 is in the error table if its time could not be read, tells what it was and where it was.
+
+With `TIDEGATE_ROOTS`, links that lead out are refused when a run starts. Spark lists the folder of
+a stream again and again and follows links that were added meanwhile, so the file of every row of a
+stream is looked at once more: one that leads out ends the run before its rows go anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidegate.errors import ConfigError
+from tidegate.pipeline.security import check_files_read, current_roots
 from tidegate.spark.options import text
 from tidegate.spark.sources.registry import Source, SourceRequest
 
@@ -50,7 +58,8 @@ class FileSource(Source):
         opened = opened.options(**options)
         if known is not None:
             opened = opened.schema(known)
-        return opened.load(request.path) if request.path is not None else opened.load()
+        rows = opened.load(request.path) if request.path is not None else opened.load()
+        return _inside_roots(rows, request)
 
 
 class LineSource(FileSource):
@@ -77,9 +86,26 @@ class LineSource(FileSource):
         fields = [field for field in known.fields if field.name != UNPARSED]
         schema = T.StructType([*fields, T.StructField(UNPARSED, T.StringType())])
         opened = (spark.readStream if request.streaming else spark.read).format(request.format)
-        rows = opened.options(**options).schema(schema).load(request.path)
+        rows = _inside_roots(opened.options(**options).schema(schema).load(request.path), request)
         file = F.when(F.col(UNPARSED).isNotNull(), F.col("_metadata.file_path"))
         return rows.withColumn(FILE, file)
+
+
+def _inside_roots(rows: DataFrame, request: SourceRequest) -> DataFrame:
+    """Return the rows of a stream; with `TIDEGATE_ROOTS`, those of a file that leads out raise a
+    ConfigError on the worker, which ends the run. Costs a column of file names per row.
+    """
+    roots = current_roots()
+    if not request.streaming or not roots or request.path is None:
+        return rows
+
+    def check(files: pa.Array) -> pa.Array:
+        check_files_read(files.unique().to_pylist(), roots)
+        return pa.repeat(True, len(files))
+
+    guard: Any = arrow_udf(check, T.BooleanType())  # type: ignore[call-overload]
+    checked = guard.asNondeterministic()
+    return rows.where(checked(F.col("_metadata.file_path")))
 
 
 def _never_too_old(request: SourceRequest) -> Mapping[str, str]:
