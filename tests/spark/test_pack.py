@@ -7,10 +7,21 @@ import pyarrow as pa
 import pytest
 
 from tidegate.core.arrow import conform
-from tidegate.core.columns import SHARD, TIME
+from tidegate.core.columns import TIME
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import pack
 from tidegate.spark.pack import Packer, Unpacker, from_blob, to_blob, to_blobs
+from tidegate.spark.shards import shard_of
+
+
+def one_key_per_shard() -> list[str]:
+    """Three keys, one in each of three shards."""
+    names = pa.array([f"key-{n}" for n in range(50)])
+    shards = shard_of([names], 50, 3).tolist()
+    return [names[shards.index(shard)].as_py() for shard in range(3)]
+
+
+KEYS = one_key_per_shard()
 
 
 def rows(first: int, count: int, size: int = 1) -> pa.RecordBatch:
@@ -19,14 +30,17 @@ def rows(first: int, count: int, size: int = 1) -> pa.RecordBatch:
         {
             "n": pa.array(numbers, pa.int64()),
             "payload": pa.array([b"x" * size] * count),
-            SHARD: pa.array([n % 3 for n in numbers], pa.int32()),
+            "key": pa.array([KEYS[n % 3] for n in numbers]),
         }
     )
 
 
 def packed(batches: list[pa.RecordBatch], labels: tuple[int, ...] = (7, 8, 9)) -> list[pa.Table]:
     decoder = Decoder((TimeColumn("n", "unixtimestamp_s"),))
-    return [pa.Table.from_batches([made]) for made in Packer(decoder, labels, 2)(batches)]
+    return [
+        pa.Table.from_batches([made])
+        for made in Packer(decoder, labels, (pa.field("key", pa.string()),), 2)(batches)
+    ]
 
 
 def test_every_row_goes_to_the_label_of_its_shard_in_order() -> None:
@@ -39,7 +53,6 @@ def test_every_row_goes_to_the_label_of_its_shard_in_order() -> None:
         assert batch.num_rows == made["rows"]
         found[made["shard"]] = batch.column("n").to_pylist()
         assert batch.column(TIME).to_pylist() == [n * 10**9 for n in found[made["shard"]]]
-        assert SHARD not in batch.schema.names
     assert found == {7: [0, 3, 6], 8: [1, 4, 7], 9: [2, 5, 8]}
 
 

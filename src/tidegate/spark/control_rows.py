@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from tidegate.core.columns import SHARD
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import ControlSignal, End, Outcome, StreamError
-from tidegate.spark.pack import PACKED, PACKED_DDL, Renamed, from_blob, plain, to_blob
+from tidegate.spark.pack import PACKED, PACKED_DDL, Renamed, from_blob, to_blob
+from tidegate.spark.shards import shard_of
 
 __all__ = ["BROKEN", "apply_control", "control_schema", "pack_control"]
 
@@ -49,8 +48,7 @@ def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
 def pack_control(
     control: DataFrame,
     names: tuple[str, ...],
-    keys: Sequence[str],
-    shard: Column,
+    keys: Sequence[pa.Field],
     labels: tuple[int, ...],
 ) -> DataFrame:
     """Return control rows as packed ones: to the shard of their key, or to every shard.
@@ -60,40 +58,41 @@ def pack_control(
     Args:
         control: Control rows; their columns are numbered (see `pack.plain`).
         names: The names of those columns.
-        keys: The key columns.
-        shard: The shard of a row by its key.
+        keys: The key columns, in the types of the data: their hash says the shard.
         labels: What each shard is called in Spark.
     """
-    of = {name: F.col(plain(place)) for place, name in enumerate(names)}
-    broken = of["name"].isNull()
-    if BROKEN in names:
-        broken = broken | of[BROKEN].isNotNull()
-    shards = F.when(broken, F.array(F.lit(0)))
-    if keys:
-        given = F.greatest(*(of[key].isNotNull() for key in keys), F.lit(False))
-        shards = shards.when(given, F.array(shard))
-    shards = shards.otherwise(F.sequence(F.lit(0), F.lit(len(labels) - 1)))
-    exploded = control.withColumn(SHARD, F.explode(shards))
-    return exploded.mapInArrow(Renamed((*names, SHARD), _Packer(labels)), PACKED_DDL)
+    return control.mapInArrow(Renamed(names, _Packer(tuple(keys), labels)), PACKED_DDL)
 
 
 @dataclass(frozen=True)
 class _Packer:
-    """mapInArrow: control rows with a shard in, one blob per row out."""
+    """mapInArrow: control rows in, one blob per row and shard out."""
 
+    keys: tuple[pa.Field, ...]
     labels: tuple[int, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = [
                 {
-                    "shard": self.labels[row[SHARD]], "kind": "control", "part": 0, "seq": place,
+                    "shard": self.labels[shard], "kind": "control", "part": 0, "seq": place,
                     "changed": 0, "file": "", "block": 0,
-                    "rows": 1, "blob": to_blob(batch.slice(place, 1).drop_columns([SHARD])),
+                    "rows": 1, "blob": to_blob(batch.slice(place, 1)),
                 }
-                for place, row in enumerate(batch.select([SHARD]).to_pylist())
+                for place in range(batch.num_rows)
+                for shard in self._shards(batch.slice(place, 1))
             ]  # fmt: skip
             yield pa.RecordBatch.from_pylist(rows, schema=PACKED)
+
+    def _shards(self, row: pa.RecordBatch) -> Iterable[int]:
+        """Return the shards one control row is for."""
+        told = row.to_pylist()[0]
+        if told["name"] is None or told.get(BROKEN) is not None:
+            return (0,)
+        if all(told[key.name] is None for key in self.keys):
+            return range(len(self.labels))
+        columns = [row.column(key.name).cast(key.type) for key in self.keys]
+        return (int(shard_of(columns, 1, len(self.labels))[0]),)
 
 
 def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:

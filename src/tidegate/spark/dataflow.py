@@ -19,7 +19,7 @@ from time import time_ns
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate.core.chain import Chain, check_time
 from tidegate.core.columns import (
@@ -29,13 +29,13 @@ from tidegate.core.columns import (
     FILE,
     LATENESS,
     REASON,
-    SHARD,
     TIME_NS,
     WATERMARK,
     check_columns,
     output_names,
 )
 from tidegate.core.flow import Flow
+from tidegate.core.hashing import compile_hashing
 from tidegate.core.operator import Operator
 from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
@@ -156,6 +156,7 @@ class Dataflow:
         recipe = self._recipe()
         recipe.make().compile()
         compile_arrival()
+        compile_hashing()
         packed = self._packed(recipe)
         if not self.df.isStreaming:
             return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_DDL)
@@ -258,7 +259,7 @@ class Dataflow:
         """Return all inputs as blobs by shard.
 
         Columns are numbered before Spark sees them and named again inside Python (see
-        `pack.plain`); the shard and, if known, the file of a row travel as two more columns.
+        `pack.plain`); the file of a row, if known, travels as one more column.
         """
         shard_labels = labels(self.shard_count, self.partition_count)
         parts = []
@@ -267,14 +268,13 @@ class Dataflow:
             numbered = df.toDF(*(plain(place) for place in range(len(names))))
             file = self._file_column(numbered, names)
             columns = [F.col(name) for name in numbered.columns]
-            extra = [self._shard(numbered, names).alias(SHARD)]
             if file is not None:
-                extra.append(file.alias(FILE))
-            packer = Packer(decoder, shard_labels, number, recipe.taken["error"])
-            inside = (*names, SHARD, FILE)[: len(columns) + len(extra)]
-            parts.append(
-                numbered.select(*columns, *extra).mapInArrow(Renamed(inside, packer), PACKED_DDL)
+                columns.append(file.alias(FILE))
+            packer = Packer(
+                decoder, shard_labels, self._key_fields(), number, recipe.taken["error"]
             )
+            inside = (*names, FILE)[: len(columns)]
+            parts.append(numbered.select(*columns).mapInArrow(Renamed(inside, packer), PACKED_DDL))
         if self.control is not None:
             parts.append(self._packed_control(shard_labels))
         return reduce(DataFrame.union, parts)
@@ -289,20 +289,11 @@ class Dataflow:
         missing = [name for name in ("name", "value", *self.keys) if name not in names]
         if missing:
             raise ConfigError("control", list(names), f"must have the columns {missing}")
-        shard = self._shard(numbered, names)
-        return pack_control(numbered, names, self.keys, shard, shard_labels)
+        return pack_control(numbered, names, self._key_fields(), shard_labels)
 
-    def _shard(self, numbered: DataFrame, names: tuple[str, ...]) -> Column:
-        """Return the shard of a row by its key, for a DataFrame with numbered columns.
-
-        Keys are cast to the type that all inputs agree on: an int and a long that are equal have
-        different hashes. Without a key all rows go to shard 0.
-        """
-        keys = [
-            F.col(plain(names.index(name))).cast(from_arrow_type(self._row_schema.field(name).type))
-            for name in self.keys
-        ]
-        return (F.pmod(F.hash(*keys), F.lit(self.shard_count)) if keys else F.lit(0)).cast("int")
+    def _key_fields(self) -> tuple[pa.Field, ...]:
+        """Return the key columns in the types that all inputs agree on."""
+        return tuple(self._row_schema.field(name) for name in self.keys)
 
     def _file_column(self, df: DataFrame, names: Sequence[str]) -> Column | None:
         """The file of a row; `names` are the columns of `df`, which may be numbered."""

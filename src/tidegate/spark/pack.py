@@ -20,10 +20,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidegate.core.arrow import coalesce, conform
-from tidegate.core.columns import SHARD, TIME
+from tidegate.core.columns import TIME
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
 from tidegate.spark.arrival import PARTS, by_origin
+from tidegate.spark.shards import shard_of
 
 __all__ = [
     "PACKED",
@@ -176,7 +177,7 @@ def from_blob(blob: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Packer:
-    """mapInArrow: rows with a shard column in, one blob per shard and batch out.
+    """mapInArrow: rows in, one blob per shard and batch out.
 
     The event time is read here, before the shuffle, where there is no state to wait for: rows whose
     time cannot be read become blobs of kind `error`.
@@ -184,12 +185,14 @@ class Packer:
     Args:
         decoder: Reads the event time. One without time columns leaves that to the step's clock.
         labels: What each shard is called in Spark; see `tidegate.spark.shards`.
+        keys: The key columns, in the types that all inputs agree on: their hash says the shard.
         input: Which of several inputs this is; keeps their parts apart.
         taken: Names that the columns of error rows must keep clear of.
     """
 
     decoder: Decoder
     labels: tuple[int, ...]
+    keys: tuple[pa.Field, ...] = ()
     input: int = 0
     taken: tuple[str, ...] = ()
 
@@ -220,33 +223,44 @@ class Packer:
     def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
         """Yield (kind, shard, rows) for rows of one origin, errors first."""
         if not self.decoder.times:  # the step stamps them, by its clock
-            yield from _by_shard("data", rows)
+            yield from self._by_shard("data", rows)
             return
         collection, errors = self.decoder.decode(rows)
         if errors is not None:
-            yield from _by_shard("error", errors.table(self.taken))
+            yield from self._by_shard("error", errors.table(self.taken))
         if len(collection):
-            yield from _by_shard("data", with_columns(collection.rows, {TIME: collection.time_ns}))
+            timed = with_columns(collection.rows, {TIME: collection.time_ns})
+            yield from self._by_shard("data", timed)
 
+    def _by_shard(
+        self, kind: str, rows: pa.RecordBatch
+    ) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield (kind, shard, rows) per shard, in order of the shards; rows of a shard keep their
+        order.
 
-def _by_shard(kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield (kind, shard, rows) per shard, in order of the shards; rows of a shard keep their
-    order.
+        A batch of one shard only, as with a single key, is passed on without a copy.
+        """
+        shard = shard_of(self._key_columns(rows), rows.num_rows, len(self.labels))
+        if len(shard) and (shard == shard[0]).all():
+            yield kind, int(shard[0]), rows
+            return
+        # A stable sort of small integers is a radix sort: linear, and rows of a shard keep their
+        # order.
+        order = np.argsort(shard, kind="stable")
+        edges = np.flatnonzero(np.diff(shard[order])) + 1
+        rows = rows.take(pa.array(order))
+        for first, last in zip([0, *edges], [*edges, len(order)], strict=True):
+            yield kind, int(shard[order[first]]), rows.slice(first, last - first)
 
-    A batch of one shard only, as with a single key, is passed on without a copy.
-    """
-    index = rows.schema.get_field_index(SHARD)
-    shard = rows.column(index).to_numpy()
-    rows = rows.remove_column(index)
-    if len(shard) and (shard == shard[0]).all():
-        yield kind, int(shard[0]), rows
-        return
-    # A stable sort of small integers is a radix sort: linear, and rows of a shard keep their order.
-    order = np.argsort(shard.astype(np.uint16), kind="stable")
-    edges = np.flatnonzero(np.diff(shard[order])) + 1
-    rows = rows.take(pa.array(order))
-    for first, last in zip([0, *edges], [*edges, len(order)], strict=True):
-        yield kind, int(shard[order[first]]), rows.slice(first, last - first)
+    def _key_columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
+        """Return the key columns in the types all inputs agree on: a number that is an integer in
+        one input and a float in another must hash alike.
+        """
+        columns = [rows.column(rows.schema.get_field_index(key.name)) for key in self.keys]
+        return [
+            column if column.type.equals(key.type) else column.cast(key.type)
+            for column, key in zip(columns, self.keys, strict=True)
+        ]
 
 
 def _partition() -> int:

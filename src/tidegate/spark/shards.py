@@ -1,4 +1,4 @@
-"""Shard labels that spread evenly over Spark's partitions.
+"""Which shard a key belongs to, and shard labels that spread evenly over Spark's partitions.
 
 Spark puts group `label` into partition murmur3(label) mod n. Labels 0, 1, 2 … fall where they fall:
 with two partitions, 0 and 1 fall into the same one and half the machine is idle. So we choose
@@ -7,7 +7,33 @@ labels whose hashes go round.
 
 from __future__ import annotations
 
-__all__ = ["labels", "partition_of"]
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.core.hashing import hash_rows
+
+__all__ = ["labels", "partition_of", "shard_of"]
+
+
+def shard_of(keys: Sequence[pa.Array], rows: int, shards: int) -> NDArray[np.uint16]:
+    """Return the shard of each row by its key.
+
+    Args:
+        keys: The key columns, in the types that all inputs agree on (see `hash_rows`). Without
+            one, all rows go to shard 0.
+        rows: How many rows there are.
+        shards: How many shards there are, at most 65,535.
+
+    Example:
+        >>> shard_of([pa.array(["car-1", "car-2", "car-1"])], 3, 4).tolist()
+        [2, 3, 2]
+    """
+    if not keys or shards == 1:
+        return np.zeros(rows, np.uint16)
+    return (hash_rows(keys) % np.uint64(shards)).astype(np.uint16)
 
 
 def labels(count: int, partitions: int) -> tuple[int, ...]:
