@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.columns import LANE, SERIAL
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.parallel import MANY, each
 from tidegate.errors import ConfigError
+from tidegate.windows.held import HeldSlots
 from tidegate.windows.kernels.aggregate_rows import scatter_floats, scatter_ints, scatter_rows
 from tidegate.windows.kernels.aggregate_runs import (
     SlotRows,
@@ -697,10 +697,10 @@ class Accumulators:
     """What has to be held."""
     size: int
     """How many slots there are."""
-    held: pa.RecordBatch | None = None
-    """The state's table of slots; None: it held none."""
+    held: HeldSlots | None = None
+    """The slots of the state; None: it held none."""
     held_at: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
-    """For each of the first slots: its row of the table the state held, or -1."""
+    """For each of the first slots: its number among those the state held, or -1."""
 
     def __post_init__(self) -> None:
         n = self.size
@@ -711,16 +711,16 @@ class Accumulators:
             key: [fold.init() for _ in range(n)] for key, fold, _ in self.plan.folds
         }
         self.batch: pa.RecordBatch | None = None
-        self.shift = 0 if self.held is None else self.held.num_rows
+        self.shift = 0 if self.held is None else len(self.held)
         if self.held is None or len(self.held_at) == 0:
             return
         slot = np.flatnonzero(self.held_at >= 0)
         row = self.held_at[slot]
         self.rows.first_row[slot] = self.rows.last_row[slot] = row
         for column, array in self._kept().items():
-            array[slot] = to_numpy(self.held.column(column))[row]
+            array[slot] = self.held.numbers[column][row]
         for key, states in self.folds.items():
-            found = self.held.column(f"fold:{key}").to_pylist()
+            found = self.held.values[f"fold:{key}"].to_pylist()
             for s, r in zip(slot.tolist(), row.tolist(), strict=True):
                 states[s] = found[r]
 
@@ -814,7 +814,7 @@ class Accumulators:
         row = (self.rows.last_row if last else self.rows.first_row)[which]
         held = None
         if self.held is not None:
-            held = self.held.column(f"{'last' if last else 'first'}:{name}")
+            held = self.held.values[f"{'last' if last else 'first'}:{name}"]
         if self.batch is None:
             assert held is not None
             return held.take(pa.array(row))
@@ -837,25 +837,21 @@ class Accumulators:
         made = aggregate.implementation.finish(self, aggregate.column, which)
         return from_storage(made, kind)
 
-    def store(self, which: Int64s, lane: Int32s, serial: Int64s) -> pa.RecordBatch:
-        """These slots as a table of the state.
+    def store(self, which: Int64s, keys: Int64s) -> HeldSlots:
+        """These slots as the state keeps them.
 
         Args:
             which: the slots.
-            lane: the lane of each.
-            serial: the number of the window of each.
+            keys: (lane, serial) of the window of each, as one number.
         """
-        columns: dict[str, Any] = {LANE: pa.array(lane), SERIAL: pa.array(serial)}
-        for column, array in self._kept().items():
-            columns[column] = pa.array(array[which])
-        for name in self.plan.first:
-            columns[f"first:{name}"] = self.payload(name, which)
+        numbers = {column: array[which] for column, array in self._kept().items()}
+        values = {f"first:{name}": self.payload(name, which) for name in self.plan.first}
         for name in self.plan.last:
-            columns[f"last:{name}"] = self.payload(name, which, last=True)
+            values[f"last:{name}"] = self.payload(name, which, last=True)
         for key, fold, _ in self.plan.folds:
             states = [self.folds[key][s] for s in which.tolist()]
-            columns[f"fold:{key}"] = pa.array(states, fold.state_type)
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            values[f"fold:{key}"] = pa.array(states, fold.state_type)
+        return HeldSlots(keys, numbers, values)
 
 
 def _empty_sums(n: int, storage: str) -> Sums:

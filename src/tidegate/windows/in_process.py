@@ -423,13 +423,19 @@ class Windows:
 
     def _measure(self) -> None:
         """Tell the tracker what is held now: rows and pending deliveries, open windows, rates."""
-        levels = self.operator.metrics(self._state)
         # What a call returned is in the caller's hands, unless they acknowledge by hand.
         mine = 0 if self._manual or self._emit is not None else self._returned
-        waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
-        self.tracker.hold("ingestion", int(levels["buffered_bytes"]) + waiting)
-        self.tracker.hold("window_metadata", int(levels["window_metadata_bytes"]))
-        self.tracker.hold("rate", int(levels.get("rate_bytes", 0)) + self.rate.nbytes)
+        waiting = 0
+        if len(self._pending) > mine:
+            waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
+        operator, state = self.operator, self._state
+        self.tracker.hold_all(
+            {
+                "ingestion": operator.buffered_bytes(state) + waiting,
+                "window_metadata": operator.metadata_bytes(state),
+                "rate": operator.rate_bytes(state) + self.rate.nbytes,
+            }
+        )
 
     # -- carrying out, delivering, logging --------------------------------------------------------
 
@@ -483,7 +489,8 @@ class Windows:
             count, self._returned = self._returned, 0
             for _ in range(count):
                 self._pending.popleft()
-            self._accepted(count)
+            if self._log is not None:
+                self._accepted(count)
 
     def _accepted(self, count: int) -> None:
         """Note accepted deliveries in the log; write a checkpoint where nothing is pending and no

@@ -262,8 +262,16 @@ class MemoryTracker:
             component: which.
             size: bytes.
         """
+        self.hold_all({component: size})
+
+    def hold_all(self, sizes: Mapping[str, int]) -> None:
+        """`hold` for several components at once.
+
+        Args:
+            sizes: bytes by component; those not named hold what they held.
+        """
         with self._freed:
-            self._used[component] = size
+            self._used.update(sizes)
             self._freed.notify_all()
 
     def over(self) -> list[str]:

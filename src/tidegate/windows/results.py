@@ -9,7 +9,7 @@ rows that are taken back before them. `outputs` turns delivered tables into `Win
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from tidegate.core.outcomes import Collection, Int64s, Outcome
 from tidegate.core.state import State
 from tidegate.errors import ConfigError
 from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, column_type, plan_slots
+from tidegate.windows.held import LANE_STRIDE, table_keys
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.any_order import Slots
 from tidegate.windows.kernels.layout import FiringReason, Step, Steps, Timing
@@ -46,11 +47,14 @@ WINDOW_COLUMNS = {
 TIMINGS = pa.array([timing.name.lower() for timing in Timing])
 """`early`, `on_time`, `late`, by the numbers of `Timing`."""
 
+_TIMINGS = [timing.name.lower() for timing in Timing]
+
+FEW_EMISSIONS = 32
+"""Up to this many emissions Python writes the text columns; Arrow's kernels cost more than that to
+call."""
+
 STATS = ("delta_count", "vectors_affected", "total_bytes", "avg_delta_size", "duration_ns")
 """The columns that `stats=True` adds."""
-
-LANE_STRIDE = np.int64(1) << 32
-"""(lane, serial) as one number is lane * this + serial: a lane never opens 2^32 windows."""
 
 
 # -- the plan for a schema ------------------------------------------------------------------------
@@ -97,6 +101,9 @@ class OutputPlan:
     names: tuple[str, ...]
     """Of the stage's triggers, by bit."""
 
+    _trigger_names: dict[int, str] = field(default_factory=dict, init=False, repr=False)
+    """Masks seen so far and their names."""
+
     def trigger_name(self, mask: int) -> str:
         """The names of the triggers in a fired mask, joined by ` & `: the stage's own, then our
         reasons.
@@ -104,9 +111,12 @@ class OutputPlan:
         Args:
             mask: bits of the stage's triggers and `FiringReason`.
         """
-        own = [name for bit, name in enumerate(self.names) if mask >> bit & 1]
-        ours = [reason.name.lower() for reason in FiringReason if mask & reason]
-        return " & ".join(own + ours)
+        found = self._trigger_names.get(mask)
+        if found is None:
+            own = [name for bit, name in enumerate(self.names) if mask >> bit & 1]
+            ours = [reason.name.lower() for reason in FiringReason if mask & reason]
+            found = self._trigger_names[mask] = " & ".join(own + ours)
+        return found
 
 
 class Wanted(NamedTuple):
@@ -122,6 +132,7 @@ class Wanted(NamedTuple):
     numbered: bool
     look_back: bool
     sized: bool
+    budgeted: bool
     names: tuple[str, ...]
 
 
@@ -188,7 +199,7 @@ def make_plan(rows: pa.Schema, wanted: Wanted) -> OutputPlan:
         stats=stats,
         aggregated=aggregated,
         buffered=buffered,
-        sized=wanted.sized or wanted.stats,
+        sized=wanted.sized or wanted.stats or (wanted.budgeted and buffered),
         slots=plan_slots(widened, carried if aggregated else (), accumulated),
         output=pa.schema(fields),
         own=named,
@@ -467,22 +478,31 @@ def window_columns(
     numbers = [emits.start, emits.end, emits.revision]
     if plan.numbered:
         numbers.insert(2, emits.serial)
-    texts = []
+    keys = []
     if plan.keys:
         first = np.searchsorted(emit, np.arange(n))  # the first row of each emission has its keys
         first = pa.array(np.minimum(first, max(0, len(emit) - 1)))
-        texts = [carried[k].take(first).cast(pa.string()).fill_null("null") for k in plan.keys]
-    texts += [pa.array(number).cast(pa.string()) for number in numbers]
-    masks, back = np.unique(emits.mask, return_inverse=True)
-    names = pa.array([plan.trigger_name(int(mask)) for mask in masks], pa.string())
+        keys = [carried[k].take(first).cast(pa.string()).fill_null("null") for k in plan.keys]
+    if n <= FEW_EMISSIONS:
+        lines = zip(*(k.to_pylist() for k in keys), *(m.tolist() for m in numbers), strict=True)
+        window_id = pa.array(["/".join(map(str, line)) for line in lines], pa.string())
+        trigger = pa.array([plan.trigger_name(mask) for mask in emits.mask.tolist()], pa.string())
+        timing = pa.array([_TIMINGS[number] for number in emits.timing.tolist()], pa.string())
+    else:
+        texts = [*keys, *(pa.array(number).cast(pa.string()) for number in numbers)]
+        window_id = pc.binary_join_element_wise(*texts, "/")
+        masks, back = np.unique(emits.mask, return_inverse=True)
+        names = pa.array([plan.trigger_name(int(mask)) for mask in masks], pa.string())
+        trigger = names.take(pa.array(back))
+        timing = TIMINGS.take(pa.array(emits.timing))
     made = {
-        "window_id": pc.binary_join_element_wise(*texts, "/"),
+        "window_id": window_id,
         "window_start_ns": pa.array(emits.start),
         "window_end_ns": pa.array(emits.end),
         "pane": pa.array(emits.pane),
         "revision": pa.array(emits.revision),
-        "trigger": names.take(pa.array(back)),
-        "timing": TIMINGS.take(pa.array(emits.timing)),
+        "trigger": trigger,
+        "timing": timing,
         "final": pa.array(emits.final),
         "retraction": pa.array(np.zeros(n, np.bool_)),
     }
@@ -577,12 +597,6 @@ def retract(plan: OutputPlan, state: State, emits: Emits, made: Emitted) -> Emit
     return Emitted(result, np.concatenate(owner), times)
 
 
-def table_keys(table: pa.RecordBatch) -> Int64s:
-    """(lane, serial) of every row of a state table as one number."""
-    lane = table.column(LANE).to_numpy().astype(np.int64)
-    return lane * LANE_STRIDE + table.column(SERIAL).to_numpy()  # type: ignore[no-any-return]
-
-
 # -- windows as objects ---------------------------------------------------------------------------
 
 
@@ -642,9 +656,12 @@ def outputs(outcomes: Iterable[Outcome]) -> list[WindowOutput]:
         if not isinstance(outcome, Collection):
             continue
         rows, names = outcome.rows, _our_columns(outcome.rows.schema.names)
-        marks = list(zip(*(rows.column(names[n]).to_pylist() for n in WINDOW_MARKS), strict=True))
-        edges = [i for i in range(len(marks)) if i == 0 or marks[i] != marks[i - 1]]
-        for first, last in zip(edges, [*edges[1:], len(marks)], strict=True):
+        edges = [0]
+        if rows.num_rows > 1:
+            columns = (rows.column(names[name]).to_pylist() for name in WINDOW_MARKS)
+            marks = list(zip(*columns, strict=True))
+            edges = [i for i in range(len(marks)) if i == 0 or marks[i] != marks[i - 1]]
+        for first, last in zip(edges, [*edges[1:], rows.num_rows], strict=True):
             part = rows.slice(first, last - first)
             whole: dict[str, Any] = part.slice(0, 1).to_pylist()[0]
             head: dict[str, Any] = {name: whole.get(found) for name, found in names.items()}

@@ -49,11 +49,28 @@ from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError, StateError
 from tidegate.windows.aggregates import Accumulators, Need, RowSlots, parse_aggregates
+from tidegate.windows.held import (
+    LANE_STRIDE,
+    ROWS_SCHEMA,
+    HeldPanes,
+    HeldSlots,
+    held_panes,
+    held_slots,
+    hold_panes,
+    hold_slots,
+    table_keys,
+)
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.aligned import ascending, assign_aligned
 from tidegate.windows.kernels.any_order import DENSE, Slots, as_steps, place_rows, split_rows
 from tidegate.windows.kernels.assign import link_panes
-from tidegate.windows.kernels.firing import close_panes, fire_all, fire_due, fire_panes
+from tidegate.windows.kernels.firing import (
+    close_panes,
+    find_expired,
+    fire_all,
+    fire_due,
+    fire_panes,
+)
 from tidegate.windows.kernels.layout import (
     KEPT,
     STACK,
@@ -89,7 +106,6 @@ from tidegate.windows.late import Accumulation, LatePolicy, SideOutput
 from tidegate.windows.look_back import RowWindows
 from tidegate.windows.memory import Level, Memory, MemoryPolicy
 from tidegate.windows.results import (
-    LANE_STRIDE,
     Emits,
     Emitted,
     OutputPlan,
@@ -100,7 +116,6 @@ from tidegate.windows.results import (
     no_slots,
     retract,
     row_bytes,
-    table_keys,
 )
 from tidegate.windows.sub_windows import SubWindows, combine_sub_windows
 from tidegate.windows.triggers import AtWatermark, Trigger, TriggerProgram
@@ -114,6 +129,13 @@ offsets of up to three texts. Without it many small rows would hold more than th
 NEW_PANES = 1 << 14
 """New panes per kernel call (2.5 MB of arrays). A collection that opens more is decided in several
 calls; fewer would cost a call each, more would no longer fit into the cache."""
+
+SMALL_CALL = 1 << 12
+"""Up to this many rows a call reserves room for `NEW_PANES_SMALL` panes only: few rows open few
+windows, and clearing room for one per row would cost more than deciding them."""
+
+NEW_PANES_SMALL = 1 << 7
+"""New panes per kernel call of a small collection (20 kB of arrays)."""
 
 GROUPED_ROWS = 1 << 19
 """Rows decided at once where groups split them: a step per row (32 bytes) must still fit into the
@@ -141,10 +163,6 @@ NOT_PLACED = (
 )
 """Rows that are dropped: the reason they leave with, and the counter they count in."""
 
-_SCHEMA = b"tidegate.rows"
-"""Metadata of the state's table of open windows: the schema of the rows that opened them."""
-
-_INT64 = pa.int64()
 _NO_INTS = as_readonly(np.zeros(0, np.int64))
 _NO_FLAGS = as_readonly(np.zeros(0, np.bool_))
 _NO_HOLDS = as_readonly(np.zeros((1, 0), np.bool_))
@@ -171,6 +189,8 @@ class WindowDecision:
     """The settings of this call."""
     n_held: int
     """Panes that the state held; those behind them are new."""
+    block: NDArray[np.int64]
+    """The columns of `KEPT` of all panes, one line each: the memory of `call.panes`."""
     partitions: dict[str, pa.Array] = field(default_factory=dict)
     """State windows: the partition columns of every pane."""
     late_trigger: bool = False
@@ -206,12 +226,10 @@ class WindowDecision:
         keep: NDArray[np.bool_] = self.alive
         return keep if self.settings.accumulate else keep & (self.call.panes.fired == 0)
 
-    def pane_of(self, table: pa.RecordBatch | None) -> Int64s:
-        """For each row of a state table: the pane (of those the state held) of its window."""
-        if table is None or table.num_rows == 0:
-            return np.zeros(0, np.int64)
-        wanted, held = table_keys(table), self.keys[: self.n_held]
-        if len(held) == len(wanted) and np.array_equal(held, wanted):
+    def pane_of(self, wanted: Int64s) -> Int64s:
+        """For each window, given by its key: its pane, of those the state held."""
+        held = self.keys[: self.n_held]
+        if len(held) == len(wanted) and (held == wanted).all():
             return np.arange(len(held))
         order = np.argsort(held, kind="stable")
         at = np.searchsorted(held, wanted, sorter=order)
@@ -310,8 +328,6 @@ class Window(Operator):
     """Plans by schema, and by the bytes of a schema: each is worked out once."""
     _settings: dict[bool, Settings] = field(init=False, repr=False, compare=False)
     """Kernel settings without the wall time, by whether rows are buffered."""
-    _open_schemas: dict[bytes, pa.Schema] = field(init=False, repr=False, compare=False)
-    """Schemas of the state's table of open windows, by the bytes of the rows' schema."""
 
     name: ClassVar[str] = "window"
     version: ClassVar[int] = 2
@@ -355,7 +371,6 @@ class Window(Operator):
         put(self, "row_windows", row_windows)
         put(self, "_plans", {})
         put(self, "_settings", {})
-        put(self, "_open_schemas", {})
 
     # -- what kind of stage this is ---------------------------------------------------------------
 
@@ -434,7 +449,8 @@ class Window(Operator):
                 deduplicate_by=self.deduplicate_by,
                 numbered=self.window.emits_once,
                 look_back=family is Family.LOOK_BACK,
-                sized=self.program.sized or self.memory is not None,
+                sized=self.program.sized,
+                budgeted=self.memory is not None,
                 names=tuple(self.program.names),
             )
             found = self._plans[rows] = make_plan(rows.remove_metadata(), wanted)
@@ -536,7 +552,7 @@ class Window(Operator):
     def _check_schema(self, held: pa.RecordBatch) -> None:
         """The schema that travels with the state must be one that this stage can take."""
         try:
-            plan = self._plan_of(held)
+            plan = self._plan_of(_schema_of(held))
         except (KeyError, TypeError, pa.ArrowException, ConfigError, OSError) as error:
             raise StateError(f"the schema stored with open windows is unusable: {error}") from error
         missing = [n for n in plan.rows.names if self.row_windows and n not in held.schema.names]
@@ -601,15 +617,14 @@ class Window(Operator):
         """
         totals = state.arrays["counters"].sum(axis=0)
         out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
-        out["open_windows"] = state.rows("open")
+        panes = held_panes(state)
+        out["open_windows"] = 0 if panes is None else len(panes)
         out["rows_held"] = state.rows("rows")
         used = self.buffered_bytes(state)
         out["buffered_bytes"] = used
-        tables = (state.tables[name] for name in ("open", "slots"))
-        out["window_metadata_bytes"] = sum(table.nbytes for table in tables if table is not None)
+        out["window_metadata_bytes"] = self.metadata_bytes(state)
         if "duration" in state.arrays:
-            rates = [state.arrays[name] for name in LaneState._fields[5:]]
-            out["rate_bytes"] = sum(array.nbytes for array in rates)
+            out["rate_bytes"] = self.rate_bytes(state)
             known = state.arrays["duration"][state.arrays["duration"] > 0]
             out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
         if self.memory is not None:
@@ -625,6 +640,25 @@ class Window(Operator):
         """
         rows = state.tables["rows"]
         return 0 if rows is None else int(rows.nbytes)
+
+    def metadata_bytes(self, state: State) -> int:
+        """Bytes of the open windows and their accumulators.
+
+        Args:
+            state: of this stage.
+        """
+        held = (held_panes(state), held_slots(state))
+        return sum(each.nbytes for each in held if each is not None)
+
+    def rate_bytes(self, state: State) -> int:
+        """Bytes in which adaptive windows keep the rate; 0 for other kinds.
+
+        Args:
+            state: of this stage.
+        """
+        if "duration" not in state.arrays:
+            return 0
+        return sum(state.arrays[name].nbytes for name in LaneState._fields[5:])
 
     # -- rows come --------------------------------------------------------------------------------
 
@@ -852,25 +886,26 @@ class Window(Operator):
                 None.
             wall: the wall time of the call; 0 where none is known.
         """
-        held = state.tables["open"]
+        held = held_panes(state)
         if held is None:
             return []
-        lane = held.column(LANE).to_numpy()
-        start, end = held.column("start").to_numpy(), held.column("end").to_numpy()
-        now = watermark[lane]
+        lane = held["lane"]
         if before is not None:
             # A sub-window matters as long as the watermark moves through windows above it.
-            order = np.flatnonzero(now > before[lane])
+            order = np.flatnonzero(watermark[lane] > before[lane])
         else:
             # Spans are half-open, but a row exactly one gap later still belongs to a session.
-            done = end - (self.window.family is not Family.SESSION)
-            late = done + self.late.lateness_ns + 1
-            expires = np.where(held.column("on_time").to_numpy() != 0, late, done)
-            order = np.flatnonzero(expires <= now)
+            open_end = self.window.family is not Family.SESSION
+            order = np.empty(len(held), np.int64)
+            ends = (held["end"], held["on_time"])
+            found = find_expired(lane, *ends, watermark, open_end, self.late.lateness_ns, order)
+            order = order[:found]
         if len(order) == 0:
             return []
-        order = order[np.lexsort((start[order], end[order], lane[order]))]
-        plan = self._plan_of(held)
+        if len(order) > 1:
+            start, end = held["start"], held["end"]
+            order = order[np.lexsort((start[order], end[order], lane[order]))]
+        plan = self._plan_of(held.written)
         decision = open_decision(state, self.kernel_settings(plan, wall))
         state.touch(lane[order])
         if before is not None:
@@ -881,21 +916,21 @@ class Window(Operator):
             decision.alive = decision.call.panes.dead == 0
             return self._apply(state, plan, decision, None, combined)
         close_panes(decision.call, decision.settings, order, watermark)
-        decision.partitions = _kept_partitions(held)
+        decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)
 
     def _hand_on(self, state: State, watermark: Watermark) -> list[Outcome]:
         """The watermark, held back while rows at or before it are still to leave."""
-        lanes = np.unique(watermark.lane)
+        lanes = watermark.lane if len(watermark.lane) == 1 else np.unique(watermark.lane)
         limit = state.arrays["watermark"].copy()
-        held = state.tables["open"]
+        held = held_panes(state)
         own_times = not self.aggregates or self.window.family >= Family.EVERYTHING
         if held is not None and own_times:
-            waiting = (held.column("fired").to_numpy() == 0) & (held.column("rows").to_numpy() > 0)
+            waiting = (held["fired"] == 0) & (held["rows"] > 0)
             if self.mode is not Accumulation.DISCARDING:  # its next pane has the old rows again
-                waiting |= held.column("on_time").to_numpy() == 0
-            lane = held.column(LANE).to_numpy()[waiting]
-            np.minimum.at(limit, lane, held.column("first").to_numpy()[waiting] - 1)
+                waiting |= held["on_time"] == 0
+            lane = held["lane"][waiting]
+            np.minimum.at(limit, lane, held["first"][waiting] - 1)
         if self.row_windows is not None:
             self.row_windows.hold_back(state, limit)
         handed = state.arrays["handed"]
@@ -911,17 +946,17 @@ class Window(Operator):
         `Fixed` window; None if none is. Deadlines at or before the stage's clock have been tried by
         then: a trigger such as `AfterTime(...) & AfterCount(...)` need not have fired at its
         deadline."""
-        held = state.tables["open"]
+        held = held_panes(state)
         intervals = self._intervals()
         fixed = isinstance(self.window, Fixed)
         if held is None or not (intervals or fixed):
             return None
-        waiting = (held.column("fired").to_numpy() == 0) & (held.column("rows").to_numpy() > 0)
-        clock = state.arrays["clock"][held.column(LANE).to_numpy()]
-        first = held.column("wall").to_numpy()
+        waiting = (held["fired"] == 0) & (held["rows"] > 0)
+        clock = state.arrays["clock"][held["lane"]]
+        first = held["wall"]
         due = [first + interval for interval in intervals]
         if fixed:
-            due.append(held.column("end").to_numpy())
+            due.append(held["end"])
         times = [at[waiting & (at > clock)] for at in due]
         return min((int(at.min()) for at in times if len(at)), default=None)
 
@@ -937,24 +972,24 @@ class Window(Operator):
             marks = state.arrays["watermark"]
             np.maximum(marks, wall - 1, out=marks)
             out += self._close(state, marks, None, wall)
-        held, intervals = state.tables["open"], self._intervals()
+        held, intervals = held_panes(state), self._intervals()
         if held is None or not intervals:
             return out
-        since = held.column("wall").to_numpy()
-        due = (held.column("fired").to_numpy() == 0) & (wall - since >= min(intervals))
-        order = np.flatnonzero(due & (held.column("rows").to_numpy() > 0))
+        since = held["wall"]
+        due = (held["fired"] == 0) & (wall - since >= min(intervals))
+        order = np.flatnonzero(due & (held["rows"] > 0))
         if len(order) == 0:
             return out
-        lane = held.column(LANE).to_numpy()[order]
-        serial = held.column("serial").to_numpy()[order]
+        lane = held["lane"][order]
+        serial = held["serial"][order]
         order = order[np.lexsort((serial, since[order], lane))]
-        plan = self._plan_of(held)
+        plan = self._plan_of(held.written)
         decision = open_decision(state, self.kernel_settings(plan, wall))
         longest = self.window.wall_deadline_ns
         programs = self.program.programs
         fire_due(decision.call, decision.settings, programs, order, _NO_HOLDS, longest)
         state.touch(lane)
-        decision.partitions = _kept_partitions(held)
+        decision.partitions = held.partitions
         return out + self._apply(state, plan, decision.trimmed(), None)
 
     def _intervals(self) -> list[int]:
@@ -999,26 +1034,26 @@ class Window(Operator):
             lanes: which lanes; None: all.
             reason: why, in the output.
         """
-        held = state.tables["open"]
+        held = held_panes(state)
         if held is None or self.combines:
             return []
-        lane = held.column(LANE).to_numpy()
+        lane = held["lane"]
         order = self._by_end(held, lanes)
-        plan = self._plan_of(held)
+        plan = self._plan_of(held.written)
         decision = open_decision(state, self.kernel_settings(plan, self._wall(state, 0)))
         fire_panes(decision.call, decision.settings, order, int(reason))
         state.touch(lane[order])
-        decision.partitions = _kept_partitions(held)
+        decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)
 
-    def _by_end(self, held: pa.RecordBatch, lanes: Int32s | None) -> Int64s:
+    def _by_end(self, held: HeldPanes, lanes: Int32s | None) -> Int64s:
         """The open panes of these lanes (or all), per lane in the order in which they close."""
-        lane = held.column(LANE).to_numpy()
-        order = np.arange(held.num_rows)
+        lane = held["lane"]
+        order = np.arange(len(held))
         if lanes is not None:
             order = np.flatnonzero(np.isin(lane, lanes))
-        serial = held.column("serial").to_numpy()[order]
-        start, end = held.column("start").to_numpy()[order], held.column("end").to_numpy()[order]
+        serial = held["serial"][order]
+        start, end = held["start"][order], held["end"][order]
         if self.window.family >= Family.EVERYTHING:
             return order[np.lexsort((serial, lane[order]))]
         return order[np.lexsort((serial, start, end, lane[order]))]
@@ -1033,12 +1068,12 @@ class Window(Operator):
         """
         if self.row_windows is not None:
             return self._flush_row_windows(state, lanes)
-        held = state.tables["open"]
+        held = held_panes(state)
         if held is None:
             return []
-        lane = held.column(LANE).to_numpy()
+        lane = held["lane"]
         order = self._by_end(held, lanes)
-        plan = self._plan_of(held)
+        plan = self._plan_of(held.written)
         decision = open_decision(state, self.kernel_settings(plan, 0))
         state.touch(lane[order])
         if self.combines:
@@ -1051,7 +1086,7 @@ class Window(Operator):
             decision.alive = decision.call.panes.dead == 0
             return self._apply(state, plan, decision, None, combined)
         fire_all(decision.call, decision.settings, order, int(reason))
-        decision.partitions = _kept_partitions(held)
+        decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)
 
     def discard(self, state: State) -> dict[str, int]:
@@ -1061,14 +1096,14 @@ class Window(Operator):
         Returns:
             `discarded_rows`: how many rows were forgotten.
         """
-        held = state.tables["open"]
+        held = held_panes(state)
         gone = 0
         if held is not None:
-            waiting = held.column("fired").to_numpy() == 0
-            counts = held.column("rows").to_numpy()[waiting]
+            waiting = held["fired"] == 0
+            counts = held["rows"][waiting]
             gone = int(counts.sum())
             column = state.arrays["counters"][:, COUNTERS.index("discarded_count")]
-            np.add.at(column, held.column(LANE).to_numpy()[waiting], counts)
+            np.add.at(column, held["lane"][waiting], counts)
         elif self.row_windows is not None:
             gone = self.row_windows.waiting(state)
         for name in state.tables:
@@ -1122,36 +1157,21 @@ class Window(Operator):
 
     def _save(self, state: State, plan: OutputPlan, decision: WindowDecision) -> None:
         """Write the panes that live on back to the state."""
-        which = np.flatnonzero(decision.alive)
-        if len(which) == 0:
-            state.tables["open"] = None
-            return
-        panes, n = decision.call.panes, len(which)
-        # One buffer for all columns: making fourteen Arrow arrays of a few numbers each costs more
-        # than deciding a thousand rows.
-        kept = np.empty((len(KEPT), n), np.int64)
-        for row, name in zip(kept, KEPT, strict=True):
-            row[:] = getattr(panes, name)[which]
-        buffer, size = pa.py_buffer(kept), 8 * n
-        arrays = [pa.array(kept[0].astype(np.int32))]
-        arrays += [
-            pa.Array.from_buffers(_INT64, n, [None, buffer.slice(at * size, size)])
-            for at in range(1, len(KEPT))
-        ]
-        for values in decision.partitions.values():
-            arrays.append(values.take(pa.array(which)))
         self._plans.setdefault(plan.written, plan)
-        schema = self._open_schemas.get(plan.written)
-        if schema is None:
-            columns = [(LANE, pa.int32()), *((name, _INT64) for name in KEPT[1:])]
-            columns += [(name, part.type) for name, part in decision.partitions.items()]
-            schema = pa.schema(columns, metadata={_SCHEMA: plan.written})
-            self._open_schemas[plan.written] = schema
-        state.tables["open"] = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if decision.alive.all():
+            kept, parts = decision.block[:, : decision.n].copy(), decision.partitions
+        else:
+            which = np.flatnonzero(decision.alive)
+            kept = decision.block[:, which]
+            parts = {name: each.take(pa.array(which)) for name, each in decision.partitions.items()}
+        hold_panes(state, HeldPanes(kept, plan.written, parts) if kept.shape[1] else None)
 
-    def _plan_of(self, held: pa.RecordBatch) -> OutputPlan:
-        """The plan of the rows that opened these windows: their schema travels with the state."""
-        written = held.schema.metadata[_SCHEMA]
+    def _plan_of(self, written: bytes) -> OutputPlan:
+        """The plan of the rows that opened windows: their schema travels with the state.
+
+        Args:
+            written: the schema as bytes.
+        """
         found = self._plans.get(written)
         if found is None:
             found = self.plan(pa.ipc.read_schema(pa.py_buffer(written)))
@@ -1183,9 +1203,10 @@ class Window(Operator):
         Returns:
             The emissions and their rows; None, None where nothing was emitted.
         """
-        held = state.tables["slots"]
-        n_held = 0 if held is None else held.num_rows
-        at, n, steps = decision.pane_of(held), decision.n, decision.call.steps
+        held = held_slots(state)
+        n_held = 0 if held is None else len(held)
+        n, steps = decision.n, decision.call.steps
+        at = _NO_INTS if held is None else decision.pane_of(held.keys)
         moves: Steps | RowSlots = steps
         if decision.row_panes is not None:
             moves = RowSlots(decision.row_panes, decision.first)
@@ -1224,11 +1245,7 @@ class Window(Operator):
             out, emit = emit_slots(plan, slots, emits, which, of[which])
             made = Emitted(out, emit, self._when(emits, emit))
         stay = np.flatnonzero(decision.keeps()[pane] & filled[:size])
-        state.tables["slots"] = None
-        if len(stay):
-            panes = decision.call.panes
-            lane = panes.lane[pane[stay]].astype(np.int32)
-            state.tables["slots"] = slots.store(stay, lane, panes.serial[pane[stay]])
+        hold_slots(state, slots.store(stay, decision.keys[pane[stay]]) if len(stay) else None)
         return emits, made
 
     def _move_rows(
@@ -1245,7 +1262,7 @@ class Window(Operator):
         of `_move_slots`; the table is `rows`.
         """
         held = state.tables["rows"]
-        owner = decision.pane_of(held)
+        owner = _NO_INTS if held is None else decision.pane_of(table_keys(held))
         steps, panes = decision.call.steps, decision.call.panes
         joining = np.flatnonzero(steps.what == Step.ROWS)
         if len(joining) and given is not None:
@@ -1298,7 +1315,7 @@ class Window(Operator):
         if not columns:
             return _NO_INTS, None
         codes = factorize(list(columns.values())).codes
-        n = state.rows("open")
+        n = 0 if (held := held_panes(state)) is None else len(held)
         return codes[n:], codes[:n]
 
     def _partition_columns(
@@ -1317,9 +1334,9 @@ class Window(Operator):
         """The partition columns of the windows held and of the rows, one behind the other."""
         if not isinstance(self.window, StateWindow):
             return {}
-        held, out = state.tables["open"], {}
+        held, out = held_panes(state), {}
         for name in self.window.partition_by:
-            parts = [] if held is None else [held.column(f"part:{name}")]
+            parts = [] if held is None else [held.partitions[f"part:{name}"]]
             out[f"part:{name}"] = pa.concat_arrays([*parts, rows.column(name)])
         return out
 
@@ -1353,7 +1370,7 @@ class Window(Operator):
         if plan.stats:
             size = plan.widened.field(len(plan.widened) - 1)
             rows = rows.append_column(size, pa.array(row_bytes(rows, self.size_column)))
-        metadata = {_SCHEMA: plan.written}
+        metadata = {ROWS_SCHEMA: plan.written}
         emits = self.row_windows.add(state, plan, collection, rows, late, metadata)
         return out + self._deliver_row_windows(state, emits, collection.wall_ns)
 
@@ -1363,7 +1380,7 @@ class Window(Operator):
         held = state.tables["rows"]
         if held is None:
             return []
-        emits = self.row_windows.advance(state, self._plan_of(held))
+        emits = self.row_windows.advance(state, self._plan_of(_schema_of(held)))
         return self._deliver_row_windows(state, emits, 0)
 
     def _flush_row_windows(self, state: State, lanes: Int32s | None) -> list[Outcome]:
@@ -1373,7 +1390,7 @@ class Window(Operator):
         held = state.tables["rows"]
         if held is None:
             return []
-        emits = self.row_windows.flush(state, self._plan_of(held), lanes)
+        emits = self.row_windows.flush(state, self._plan_of(_schema_of(held)), lanes)
         return self._deliver_row_windows(state, emits, 0)
 
     def _deliver_row_windows(
@@ -1414,16 +1431,16 @@ def open_decision(
         copies: in how many windows a row may be.
         parts: the partition of every pane the state holds, for state windows.
     """
-    held = state.tables["open"]
-    n = 0 if held is None else held.num_rows
-    room = min(rows, NEW_PANES) * copies + copies + 8 if rows else 0
-    panes = Panes(*np.empty((len(Panes._fields), n + room), np.int64))
+    held = held_panes(state)
+    n = 0 if held is None else len(held)
+    new = min(rows, NEW_PANES if rows > SMALL_CALL else NEW_PANES_SMALL)
+    room = new * copies + copies + 8 if rows else 0
+    block = np.empty((len(Panes._fields), n + room), np.int64)
+    panes = Panes(*block)
     totals = Totals(*np.zeros((len(Totals._fields), 1), np.int64))
     totals.panes[0] = n
     if held is not None and n:
-        panes.lane[:n] = held.column(LANE).to_numpy()
-        for name in KEPT[1:]:
-            getattr(panes, name)[:n] = held.column(name).to_numpy()
+        block[: len(KEPT), :n] = held.block
         panes.part[:n] = 0 if parts is None else parts
         panes.timing[:n] = 0
         panes.dead[:n] = 0
@@ -1454,7 +1471,7 @@ def open_decision(
             order = np.argsort(panes.start[:n], kind="stable")
         keys = panes.start if settings.family == Family.ALIGNED else panes.part
         link_panes(panes, order, call.head, call.table, keys, not session)
-    return WindowDecision(call, settings, n)
+    return WindowDecision(call, settings, n, block[: len(KEPT)])
 
 
 def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:
@@ -1480,7 +1497,7 @@ def _late_rows(rows: Collection, behind: Int64s) -> Late:
 
 def _by_group(
     plan: OutputPlan,
-    held: pa.RecordBatch | None,
+    held: HeldSlots | None,
     at: Int64s,
     decision: WindowDecision,
     given: Given | None,
@@ -1498,7 +1515,7 @@ def _by_group(
         return no_slots(), decision.call.steps, 1
     columns = []
     for name in plan.group_by:
-        parts = [] if held is None else [held.column(f"first:{name}")]
+        parts = [] if held is None else [held.values[f"first:{name}"]]
         parts += [] if given is None else [given.rows.column(name)]
         columns.append(pa.concat_arrays(parts) if len(parts) != 1 else parts[0])
     codes, total = factorize(columns)
@@ -1570,7 +1587,7 @@ def _forget_sent(state: State, decision: WindowDecision) -> None:
     state.tables["sent"] = sent.filter(pa.array(keep)) if keep.any() else None
 
 
-def _kept_partitions(held: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The partition columns of the open windows; none but for state windows."""
-    found = [name for name in held.schema.names if name.startswith("part:")]
-    return {name: held.column(name) for name in found}
+def _schema_of(table: pa.RecordBatch) -> bytes:
+    """The schema of the rows of a state table, as bytes."""
+    written: bytes = table.schema.metadata[ROWS_SCHEMA]
+    return written

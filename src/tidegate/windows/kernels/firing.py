@@ -107,6 +107,38 @@ def close_panes(call: Call, settings: Settings, order: Int64s, watermark: Int64s
 
 
 @lean_kernel
+def find_expired(
+    lane: Int64s, end: Int64s, on_time: Int64s, watermark: Int64s, open_end: bool, lateness: Int,
+    out: Int64s,
+) -> Int:  # fmt: skip
+    """Find the panes at which the watermark of their lane has something to do.
+
+    Args:
+        lane: of every pane.
+        end: of every pane.
+        on_time: 1 where the watermark has passed the end before.
+        watermark: of every lane.
+        open_end: a row at the end itself belongs to the next window.
+        lateness: how long after its completion a pane is kept.
+        out: filled with the panes; as long as there are panes.
+
+    Returns:
+        How many there are.
+    """
+    n = 0
+    for e in range(len(lane)):
+        done = end[e]
+        if open_end:
+            done -= 1
+        if on_time[e] != 0:
+            done += lateness + 1
+        if done <= watermark[lane[e]]:
+            out[n] = e
+            n += 1
+    return n
+
+
+@lean_kernel
 def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> None:
     """Close what is complete in one lane, by end then start; drop what is dead from its chain.
 
