@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tidegate.core import snapshot
-from tidegate.core.numba import as_readonly
+from tidegate.core.numba import as_readonly, entry_point
 from tidegate.core.state import State
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET, Duration
 from tidegate.errors import ConfigError, ContractError, StateError
@@ -194,7 +194,12 @@ class _InProcessSynchronizer:
         self._topic_count = n
         self._no_payloads = (None,) * n
         self._seen = int(self._arrays.search[0]["seen"])
-        self._push_one = self.matcher.push_one
+        self._push_one: Callable[[int, int, int], int] = self._first_push
+
+    def _first_push(self, address: int, number: int, time_ns: int) -> int:
+        """`Matcher.push_one` until the first call: then it is compiled, or read from the cache."""
+        self._push_one = entry_point(self.matcher.push_one, "int64", "int64", "int64")
+        return self._push_one(address, number, time_ns)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -262,7 +262,7 @@ def _pointer(_: Any, address: Any) -> Any:
 
 def _interpreted_pointer(address: int) -> Any:
     """`pointer` without the JIT, for tests that run the kernels as plain Python."""
-    return ctypes.c_void_p(address)
+    return ctypes.c_void_p(int(address))
 
 
 # For `numba.carray`: a pointer from an address. `push_one` gets the address of its one array

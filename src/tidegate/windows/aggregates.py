@@ -751,10 +751,12 @@ class Accumulators:
             times: their times.
         """
         self.batch = batch
+        many = batch is not None and batch.num_rows >= MANY
         work: list[Callable[[], None]] = [partial(self._add_rows, moves, as_readonly(times))]
-        work += [partial(self._add_values, moves, column) for column in self.plan.sums]
+        for piece in _apart(moves) if many else [moves]:
+            work += [partial(self._add_values, piece, column) for column in self.plan.sums]
         work += [partial(self._add_counts, moves, name) for name in self.plan.counted]
-        if isinstance(moves, RowSlots) and len(moves.slot) >= MANY:
+        if many:
             each(lambda do: do(), work)
         else:
             for do in work:
@@ -852,6 +854,21 @@ class Accumulators:
             states = [self.folds[key][s] for s in which.tolist()]
             values[f"fold:{key}"] = pa.array(states, fold.state_type)
         return HeldSlots(keys, numbers, values)
+
+
+def _apart(moves: Steps | RowSlots) -> list[Steps | RowSlots]:
+    """The moves in two parts that touch different slots, for two threads; in one where they cannot
+    be cut. Each slot adds its values in the order of the rows either way."""
+    if isinstance(moves, RowSlots) or len(moves.what) < 2:
+        return [moves]
+    middle = len(moves.what) // 2
+    left, right = (
+        Steps(*(column[part] for column in moves))
+        for part in (slice(0, middle), slice(middle, None))
+    )
+    if left.pane.max() >= right.pane.min() or (moves.what != Step.ROWS).any():
+        return [moves]
+    return [left, right]
 
 
 def _empty_sums(n: int, storage: str) -> Sums:

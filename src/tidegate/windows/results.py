@@ -27,6 +27,7 @@ from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, colum
 from tidegate.windows.held import LANE_STRIDE, table_keys
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.any_order import Slots
+from tidegate.windows.kernels.ids import join_numbers
 from tidegate.windows.kernels.layout import FiringReason, Step, Steps, Timing
 
 __all__ = ["WindowOutput", "WindowStats", "outputs"]
@@ -489,8 +490,9 @@ def window_columns(
         trigger = pa.array([plan.trigger_name(mask) for mask in emits.mask.tolist()], pa.string())
         timing = pa.array([_TIMINGS[number] for number in emits.timing.tolist()], pa.string())
     else:
-        texts = [*keys, *(pa.array(number).cast(pa.string()) for number in numbers)]
-        window_id = pc.binary_join_element_wise(*texts, "/")
+        window_id = join_numbers(numbers)
+        if keys:
+            window_id = pc.binary_join_element_wise(*keys, window_id, "/")
         masks, back = np.unique(emits.mask, return_inverse=True)
         names = pa.array([plan.trigger_name(int(mask)) for mask in masks], pa.string())
         trigger = names.take(pa.array(back))

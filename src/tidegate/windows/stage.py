@@ -814,7 +814,11 @@ class Window(Operator):
         family = settings.family
         if family == Family.ALIGNED:
             copies = -(-settings.size // settings.step)
-            decision, assign = open_decision(state, settings, n, copies), assign_aligned
+            expected = 0
+            if settings.ascending:
+                expected = int(rows.time[-1] - rows.time[first]) // settings.step + 2
+            decision = open_decision(state, settings, n, copies, expected=expected)
+            assign = assign_aligned
         elif family == Family.SESSION:
             decision, assign = open_decision(state, settings, n, 1), assign_sessions
         else:
@@ -1226,7 +1230,8 @@ class Window(Operator):
             moves = Steps(*(np.concatenate(pair) for pair in zip(moves, merges, strict=True)))
         slots = Accumulators(plan.slots, size + len(owner), held, held_at)
         rows, times = (None, _NO_INTS) if given is None else (given.rows, given.times)
-        slots.add(moves, rows, times)
+        if isinstance(moves, RowSlots) or len(moves.what):
+            slots.add(moves, rows, times)
         filled = slots.rows.n > 0
         emits: Emits | None = None
         made: Emitted | None = None
@@ -1420,7 +1425,12 @@ def kernel_lanes(state: State) -> LaneState:
 
 
 def open_decision(
-    state: State, settings: Settings, rows: int = 0, copies: int = 1, parts: Int64s | None = None
+    state: State,
+    settings: Settings,
+    rows: int = 0,
+    copies: int = 1,
+    parts: Int64s | None = None,
+    expected: int = 0,
 ) -> WindowDecision:
     """The open panes of the state as arrays, with room for what `rows` rows may open.
 
@@ -1430,10 +1440,11 @@ def open_decision(
         rows: how many rows are to be decided; 0: none, and panes are not indexed.
         copies: in how many windows a row may be.
         parts: the partition of every pane the state holds, for state windows.
+        expected: how many windows the rows open at most, where that is known; 0: it is not.
     """
     held = held_panes(state)
     n = 0 if held is None else len(held)
-    new = min(rows, NEW_PANES if rows > SMALL_CALL else NEW_PANES_SMALL)
+    new = min(rows, expected or NEW_PANES, NEW_PANES if rows > SMALL_CALL else NEW_PANES_SMALL)
     room = new * copies + copies + 8 if rows else 0
     block = np.empty((len(Panes._fields), n + room), np.int64)
     panes = Panes(*block)

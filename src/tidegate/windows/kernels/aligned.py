@@ -70,7 +70,12 @@ def ascending(times: Int64s, first: Int) -> bool:
 @lean_kernel
 def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
     """The first row of [low, high) at or after `end`, in times that ascend; `high` if there is
-    none."""
+    none. Found by steps that double, then by bisection: near rows are still in the cache."""
+    width = np.int64(64)
+    while low + width < high and times[low + width] < end:
+        low += width + 1
+        width *= 2
+    high = min(high, low + width)
     while low < high:
         middle = (low + high) // 2
         if times[middle] < end:
