@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 
@@ -241,6 +241,63 @@ def test_dates_and_times_in_a_format_of_ones_own() -> None:
     parsed = TYPES.parse("date_time", pa.array(["1970/01/01 01:00:00.000001", None, "x"]), exact)
     assert parsed.ok.tolist() == [True, False, False]
     assert parsed.time_ns[0] == 1000
+
+
+def test_a_day_that_does_not_exist_is_no_day_of_the_next_month() -> None:
+    options = TimeOptions(None, "%m/%d/%Y")
+    parsed = TYPES.parse("date_time", pa.array(["2/30/2025", "2/28/2025", "3/2/2025"]), options)
+    assert parsed.ok.tolist() == [False, True, True]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 10**9 - 1), st.sampled_from([-330, 0, 60, 765]))
+def test_fractions_and_zones_of_a_format_are_exact(seconds: int, nanos: int, east: int) -> None:
+    local = datetime.fromtimestamp(seconds, UTC) + timedelta(minutes=east)
+    zone = f"{'-' if east < 0 else '+'}{abs(east) // 60:02d}{abs(east) % 60:02d}"
+    text = f"{local:%d/%b/%Y:%H:%M:%S}.{nanos:09d} {zone}"
+    options = TimeOptions("Asia/Tokyo", "%d/%b/%Y:%H:%M:%S.%f %z")
+    parsed = TYPES.parse("date_time", pa.array([text, "x", f"{text} "]), options)
+    assert parsed.ok.tolist() == [True, False, False]
+    assert parsed.time_ns[0] == seconds * 10**9 + nanos
+
+
+@given(unit=st.sampled_from(["s", "ms", "us"]), value=st.integers(-(2**32), 2**32))
+def test_counts_of_either_sign_in_integers_text_and_floats(unit: str, value: int) -> None:
+    name = f"unixtimestamp_{unit}_float"
+    for column in (pa.array([value]), pa.array([str(value)]), pa.array([float(value)])):
+        assert TYPES.parse(name, column).time_ns.tolist() == [value * FACTORS[unit]]
+    half = TYPES.parse(name, pa.array([f"{value}.5" if value >= 0 else f"{value - 1}.5"]))
+    assert abs(int(half.time_ns[0])) == (abs(value) + (value < 0)) * FACTORS[unit] + (
+        FACTORS[unit] // 2
+    )
+
+
+def test_years_months_and_days() -> None:
+    text = ["1958", "1958-03", "1958/3/1", "195803", "19580301", "19583", "1958-13", "58", None]
+    parsed = TYPES.parse("year_month_day", pa.array(text))
+    assert parsed.ok.tolist() == [True] * 5 + [False] * 4
+    assert parsed.time_ns[0] == -4383 * 86400 * 10**9
+    assert len(set(parsed.time_ns[1:5].tolist())) == 1
+    numbers = TYPES.parse("year_month_day", pa.array([1958, 195803, 19580301, 7]))
+    assert numbers.ok.tolist() == [True, True, True, False]
+    assert numbers.time_ns[1] == parsed.time_ns[1]
+
+
+def test_a_date_and_a_time_of_day_in_two_columns_are_one_time() -> None:
+    rows = pa.record_batch({
+        "day": ["01.02.2024", "02.02.2024", None, "x"], "clock": [" 12:30", "0:05", "1:00", "1:00"],
+    })  # fmt: skip
+    time = TimeColumn(("day", "clock"), "date_time", format="%d.%m.%Y %H:%M")
+    decoder = Decoder((time,))
+    decoder.check_schema(rows.schema)
+    collection, errors = decoder.decode(rows)
+    assert collection.time_ns.tolist() == [1706790600 * 10**9, 1706832300 * 10**9]
+    assert errors is not None
+    assert errors.table().column("error_column").to_pylist() == ["day + clock"] * 2
+    with pytest.raises(ConfigError, match=r"day \+ hour"):
+        Decoder((TimeColumn(("day", "hour"), "iso8601"),)).check_schema(rows.schema)
+    parts = pa.record_batch({"y": [2024], "m": [2], "d": [1], "h": [7]})
+    time = TimeColumn(("y", "m", "d", "h"), "date_time", format="%Y %m %d %H")
+    assert Decoder((time,)).decode(parts)[0].time_ns.tolist() == [1706770800 * 10**9]
 
 
 def test_values_without_a_zone_are_utc_unless_one_is_declared() -> None:

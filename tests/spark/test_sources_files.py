@@ -63,6 +63,64 @@ def test_files(spark: SparkSession, tmp_path: Path, format: str) -> None:
     assert sorted(map(tuple, made)) == sorted((r["vehicle"], r["stamp"], r["x"]) for r in ROWS)
 
 
+def test_csv_columns_are_matched_by_header(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a b.csv").write_text("vehicle,stamp,x\nv0,1000,0.5\nv1,oops,1.5\n")
+    (folder / "b.csv").write_text("x,vehicle,stamp,more\n2.5,v0,3000,z\n")
+    (folder / "c.csv").write_text("stamp,vehicle\n2000,v0\n")
+    schema = "schema: 'vehicle string, stamp long, x double, more string'"
+    source = f"{{format: csv, path: '{folder}', {schema}, options: {{header: true}}}}"
+    made = opened(spark, source)
+    rows = made.data.select("vehicle", "stamp", "x", "more", "csv_file").collect()
+    assert [tuple(row)[:4] for row in sorted(rows, key=lambda row: row.stamp)] == [
+        ("v0", 1000, 0.5, None), ("v0", 2000, None, None), ("v0", 3000, 2.5, "z"),
+    ]  # fmt: skip
+    assert {row.csv_file.rsplit("/", 1)[1] for row in rows} == {"a%20b.csv", "b.csv", "c.csv"}
+    bad = made.errors.select("line_unparsed").collect()
+    assert [row.line_unparsed for row in bad] == ["v1,oops,1.5"]
+    with pytest.raises(ConfigError, match="which a stream cannot read"):
+        opened(spark, source, "streaming")
+
+
+def test_json_arrays_and_records_inside_a_document(spark: SparkSession, tmp_path: Path) -> None:
+    import json
+
+    (tmp_path / "a.json").write_text(json.dumps({"kind": "list", "rows": ROWS[:6]}))
+    schema = "schema: 'vehicle string, stamp long, x double'"
+    for told in (schema, "schema: null"):
+        source = f"{{format: json, path: '{tmp_path}', {told}, options: {{records: rows}}}}"
+        made = opened(spark, source).data.select("vehicle", "stamp", "x").collect()
+        assert sorted(tuple(row) for row in made) == sorted(tuple(r.values()) for r in ROWS[:6])
+    with pytest.raises(ConfigError, match="must name an array of records"):
+        opened(spark, f"{{format: json, path: '{tmp_path}', options: {{records: kind}}}}")
+
+
+def test_parquet_timestamps_in_ns_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    stamps = pa.array([r["stamp"] for r in ROWS], pa.timestamp("ns"))
+    table = pa.Table.from_pylist(ROWS).set_column(1, "stamp", stamps)
+    pq.write_table(table, tmp_path / "a.parquet")
+    made = opened(spark, f"{{format: parquet, path: '{tmp_path}'}}").data.collect()
+    assert sorted(row.stamp for row in made) == sorted(row["stamp"] for row in ROWS)
+
+
+def test_a_date_and_a_time_of_day_in_two_columns(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("day,clock,v\n01.02.2024,12:30,1\n01.02.2024,12:29,2\n")
+    text = f"""
+    streams:
+      s:
+        source: {{format: csv, path: '{tmp_path}', options: {{header: true}},
+                  schema: 'day string, clock string, v long'}}
+        eventtime: {{column: [day, clock], type: date_time, format: "%d.%m.%Y %H:%M"}}
+    options: {{eventtime: {{enabled: true, lateTolerance: 1 h}}}}
+    """
+    definition = PipelineDefinition.from_yaml(text)
+    made = open_pipeline(spark, definition, streaming=False)[1].data.collect()
+    assert [(row.v, row.time_ns) for row in made] == [
+        (2, 1706790540 * 10**9), (1, 1706790600 * 10**9),
+    ]  # fmt: skip
+
+
 BAD = {
     "json": ("b.json", '{"vehicle": "v0", "stamp": 7000, "x": 1.5}\n{"vehicle": "v0", "sta\n'),
     "csv": ("b.csv", "vehicle,stamp,x\nv0,7000,1.5\nv0,seven,1.5\n"),

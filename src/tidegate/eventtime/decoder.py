@@ -30,7 +30,9 @@ class TimeColumn:
 
     Args:
         column: The column with the time. A field of a struct is named by its path: `header.stamp`.
-            A column whose own name has the dot comes first.
+            A column whose own name has the dot comes first. Several columns (a date and a time of
+            day; year, month and day) are joined as text, with a blank between them, and read as
+            one value: a row in which one of them is null has no time.
         type: How it is read: a name of `EventtimeTypes`.
         message: In a tuple of several messages, the stream whose message has the time; else None.
         zone: The IANA zone of values without one, such as `Europe/Berlin`. Default None: UTC, never
@@ -43,17 +45,20 @@ class TimeColumn:
     Example:
         >>> TimeColumn("header.stamp", "iso8601", zone="Europe/Berlin").path
         'header.stamp'
+        >>> TimeColumn(("day", "clock"), "date_time", format="%d.%m.%Y %H:%M").path
+        'day + clock'
     """
 
-    column: str
+    column: str | tuple[str, ...]
     type: str
     message: str | None = None
     zone: str | None = None
     format: str | None = None
 
     def __post_init__(self) -> None:
-        checks.names("eventtime.column", [self.column])
-        check_columns([self.column], "eventtime.column")
+        names = checks.names("eventtime.column", self.column, empty=False)
+        check_columns(names, "eventtime.column")
+        object.__setattr__(self, "column", names[0] if len(names) == 1 else names)
         if (self.format is None) == (self.type == "date_time"):
             raise ConfigError(
                 "eventtime.format", self.format, "goes with type `date_time`, and only with it"
@@ -69,7 +74,13 @@ class TimeColumn:
     @property
     def path(self) -> str:
         """Where the time is, for messages."""
-        return self.column if self.message is None else f"{self.message}.{self.column}"
+        place = "" if self.message is None else f"{self.message}."
+        return " + ".join(f"{place}{name}" for name in self.columns)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read, one or several."""
+        return (self.column,) if isinstance(self.column, str) else self.column
 
     @property
     def options(self) -> TimeOptions:
@@ -126,15 +137,16 @@ class Decoder:
             ConfigError: with the columns there are, or the types that would read this one.
         """
         for time in self.times:
-            kind: pa.DataType | None = pa.struct(list(schema))
+            place: pa.DataType | None = pa.struct(list(schema))
             if time.message is not None:
-                kind = _type_at(kind, time.message)
-            kind = None if kind is None else _type_at(kind, time.column)
-            if kind is None:
+                place = _type_at(place, time.message)
+            kinds = [None if place is None else _type_at(place, name) for name in time.columns]
+            if None in kinds:
                 known = ", ".join(schema.names)
                 raise ConfigError(
                     "eventtime.column", time.path, f"is not among the columns: {known}"
                 )
+            kind = kinds[0] if len(kinds) == 1 else pa.string()  # several are joined as text
             self.types.check_column(time.type, kind, time.path)
 
     def decode(
@@ -171,7 +183,7 @@ class Decoder:
         """Times, and for each row the column they were read from and its value as text."""
         if self.times[0].message is None:
             time = self.times[0]
-            column = _column(rows, time.column)
+            column = _joined([_column(rows, name) for name in time.columns])
             parsed = self.types.parse(time.type, column, time.options)
             if parsed.reason.null_count == rows.num_rows:
                 nobody = pa.nulls(0, pa.string())  # no bad row: nobody reads path and value
@@ -189,7 +201,7 @@ class Decoder:
             if pa.types.is_null(message.type):
                 continue
             here = open_rows & message.is_valid().to_numpy(zero_copy_only=False)
-            column = _struct_field(message, time.column)
+            column = _joined([_struct_field(message, name) for name in time.columns])
             parsed = self.types.parse(time.type, column, time.options)
             time_ns[here] = parsed.time_ns[here]
             reason[here] = parsed.reason.to_numpy(zero_copy_only=False)[here]
@@ -214,6 +226,13 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
     return (
         _struct_field(rows.column(index), rest) if rest and index >= 0 else pa.nulls(rows.num_rows)
     )
+
+
+def _joined(columns: list[pa.Array]) -> pa.Array:
+    """One column as it is; several as text with a blank between them, null where one of them is."""
+    if len(columns) == 1:
+        return columns[0]
+    return pc.binary_join_element_wise(*(pc.utf8_trim(as_text(c), " ") for c in columns), " ")
 
 
 def _struct_field(message: pa.Array, name: str) -> pa.Array:

@@ -90,11 +90,13 @@ class EventtimeTypes:
     | type | columns | times |
     |---|---|---|
     | `unixtimestamp_s`, `_ms`, `_us`, `_ns` | integers, text of digits | since 1970, not negative |
-    | `unixtimestamp_s_float` | text, decimals (exact), floats (to about 200 ns today) | seconds |
+    | `unixtimestamp_s_float`, `_ms_float`, `_us_float` | text, integers, decimals (exact), floats \
+(seconds of today to about 200 ns) | since 1970, of either sign, with a fraction |
     | `iso8601` | text | `2026-01-01T00:00:00.123456789+01:00` and shorter forms |
     | `timestamp` | Arrow or Spark timestamps, dates | |
     | `date` | dates, text `2026-01-31` | midnight |
     | `date_time` | text in the `format` of the declaration | |
+    | `year_month_day` | integers, text: `1958`, `1958-03`, `19580301` | the first moment |
 
     >>> types = EventtimeTypes()
     >>> import pyarrow as pa, pyarrow.compute as pc
@@ -187,7 +189,8 @@ gps_seconds, iso8601, ...
         Traceback (most recent call last):
             ...
         tidegate.errors.ConfigError: column `stamp` is int64, and eventtime type `iso8601` reads \
-text; for int64 use one of unixtimestamp_ms, unixtimestamp_ns, unixtimestamp_s, unixtimestamp_us
+text; for int64 use one of unixtimestamp_ms, unixtimestamp_ms_float, unixtimestamp_ns, \
+unixtimestamp_s, unixtimestamp_s_float, unixtimestamp_us, unixtimestamp_us_float, year_month_day
         """
         self.resolve(name)
         if pa.types.is_dictionary(kind):
@@ -452,45 +455,59 @@ def _integers_of_text(column: pa.Array, reasons: Reasons) -> Int64s:
     return np.asarray(values, np.int64)
 
 
-_NANO = pa.decimal128(38, 9)
-"""Seconds with nine digits behind the point: its unscaled value is nanoseconds."""
+_FRACTION_DIGITS = {"s": 9, "ms": 6, "us": 3}
+"""Digits behind the point of a count in this unit that are whole nanoseconds."""
 
 
-def unix_float(column: pa.Array, options: TimeOptions) -> Parsed:
-    """Seconds since 1970 with a fraction; negative ones are before 1970.
+def unix_float(column: pa.Array, options: TimeOptions, *, unit: str = "s") -> Parsed:
+    """Read seconds, milliseconds or microseconds since 1970 with a fraction and a sign.
 
-    Text and decimals are exact to the nanosecond; digits beyond are refused, not rounded. A float
-    column holds 53 bits: seconds of today are exact to 238 ns, and are rounded to the nearest ns of
-    what is there.
+    Text, integers and decimals are exact to the nanosecond; digits beyond are refused, not rounded.
+    A float column holds 53 bits: seconds of today are exact to 238 ns, and are rounded to the
+    nearest ns of what is there.
+
+    Args:
+        column: text, integers, decimals or floats.
+        options: not used.
+        unit: a key of `_FRACTION_DIGITS`; default seconds.
+
+    Returns:
+        Times; negative counts are before 1970. What does not fit into 64-bit nanoseconds has a
+        reason instead.
     """
     column = _without_dictionary(column)
-    if _is_text(column.type) or pa.types.is_decimal(column.type):
-        return _by_halves(column, _decimals, _decimals_one_by_one)
-    if not pa.types.is_floating(column.type):
+    kind = column.type
+    if _is_text(kind) or pa.types.is_decimal(kind) or pa.types.is_integer(kind):
+        digits = _FRACTION_DIGITS[unit]
+        return _by_halves(
+            column, partial(_decimals, digits=digits), partial(_decimals_one_by_one, digits=digits)
+        )
+    if not pa.types.is_floating(kind):
         return _unreadable_column(column)
+    factor = _UNIT_NS[unit]
     reasons = Reasons(column)
     values = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     finite = np.isfinite(values)
     reasons.add(~finite, "not a finite number")
     values = np.where(finite, values, 0.0)
-    beyond = np.abs(values) >= MAX_NS / 10**9
+    beyond = np.abs(values) >= MAX_NS / factor
     reasons.add(beyond, "overflow")
     values = np.where(beyond, 0.0, values)
     whole = np.floor(values)
     # The fraction alone has digits to spare: its product is exact to far below a nanosecond.
-    nanos = np.rint((values - whole) * 1e9).astype(np.int64)
-    return reasons.parsed(whole.astype(np.int64) * 10**9 + nanos)
+    nanos = np.rint((values - whole) * factor).astype(np.int64)
+    return reasons.parsed(whole.astype(np.int64) * factor + nanos)
 
 
-def _decimals(column: pa.Array) -> Parsed | None:
-    """Read text or decimals of seconds exactly, through a decimal with nine digits; None if Arrow
-    cannot cast all.
+def _decimals(column: pa.Array, digits: int) -> Parsed | None:
+    """Read text, integers or decimals exactly, through a decimal with `digits` digits behind the
+    point; None if Arrow cannot cast all.
 
     The unscaled 128-bit value is nanoseconds; its high word must be the sign of the low one, or it
     does not fit into 64 bits.
     """
     try:
-        exact = column.cast(_NANO)
+        exact = column.cast(pa.decimal128(38, digits))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     reasons = Reasons(column)
@@ -503,16 +520,15 @@ def _decimals(column: pa.Array) -> Parsed | None:
     return reasons.parsed(np.where(fits & ~missing, low, 0))
 
 
-def _decimals_one_by_one(column: pa.Array) -> Parsed:
-    """Read text or decimals of seconds with Python decimals: slow, but with a reason for each bad
-    row."""
+def _decimals_one_by_one(column: pa.Array, digits: int) -> Parsed:
+    """Read the same with Python decimals: slow, but with a reason for each bad row."""
     reasons = Reasons(column)
     out = np.zeros(len(column), np.int64)
     for row, value in enumerate(column.to_pylist()):
         if value is None:
             continue
         try:
-            exact = Decimal(value) * 10**9
+            exact = Decimal(value) * 10**digits
             if not exact.is_finite():
                 reasons.texts[row] = "not a finite number"
             elif exact != exact.to_integral_value():
@@ -563,10 +579,49 @@ def dates(column: pa.Array, options: TimeOptions) -> Parsed:
     return Parsed(parsed.time_ns, pc.if_else(only, parsed.reason, "not a date: YYYY-MM-DD"))
 
 
+_YEAR_MONTH_DAY = (
+    r"^(?P<year>[0-9]{4})(?:[-/.]?(?P<month>[0-9]{1,2})(?:[-/.]?(?P<day>[0-9]{1,2}))?)?$"
+)
+"""A year, optionally a month, optionally a day; with `-`, `/`, `.` or nothing between them."""
+
+
+def year_month_day(column: pa.Array, options: TimeOptions) -> Parsed:
+    """Read a year, a month or a day, written big end first: its first moment in UTC or in `zone`.
+
+    `1958`, `1958-03`, `1958/3/1`, `195803` and `19580301` are read, as text or as an integer. Text
+    without separators needs two digits for month and day, or it could be read in two ways.
+
+    >>> from tidegate.core.time import format_time
+    >>> parsed = year_month_day(pa.array(["1958-03", "19580301", "soon"]), TimeOptions())
+    >>> format_time(int(parsed.time_ns[0])), parsed.reason[2].as_py()
+    ('1958-03-01T00:00:00.000000000Z', 'not a year, month or day: 1958, 1958-03, 1958-03-31')
+    """
+    column = _without_dictionary(column)
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    if not _is_text(column.type):
+        return _unreadable_column(column)
+    column = column.cast(pa.string())
+    # "19583" would be read as March 1958: without a separator both digits must be there.
+    loose = pc.fill_null(pc.match_substring_regex(column, "^([0-9]{5}|[0-9]{7})$"), False)
+    parts = pc.extract_regex(pc.if_else(loose, "", column), _YEAR_MONTH_DAY)
+
+    def part(name: str) -> pa.Array:
+        found = pc.fill_null(pc.struct_field(parts, name), "")
+        return pc.utf8_lpad(pc.if_else(pc.equal(found, ""), "1", found), 2, "0")
+
+    year = pc.struct_field(parts, "year")
+    parsed = iso8601(pc.binary_join_element_wise(year, part("month"), part("day"), "-"), options)
+    text = "not a year, month or day: 1958, 1958-03, 1958-03-31"
+    unread = pc.and_(parts.is_null(), column.is_valid())
+    return Parsed(parsed.time_ns, pc.if_else(unread, text, parsed.reason))
+
+
 def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
     """Read text in the `format` of the declaration, as `datetime.strptime` does.
 
-    Formats without fractions and zones are read by Arrow; others value by value, which is slow.
+    Arrow reads whole columns; `%f` (here up to nine digits) and `%z` are taken off before that.
+    Only values that Arrow does not read go through `datetime.strptime`, one by one.
 
     Args:
         column: a text column.
@@ -584,16 +639,12 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
         return _unreadable_column(column)
     reasons = Reasons(column)
     text = f"does not match the format {options.format!r}"
-    if "%f" not in options.format and "%z" not in options.format:
-        made = pc.strptime(column, format=options.format, unit="s", error_is_null=True)
-        seconds = made.cast(pa.int64()).fill_null(0).to_numpy()
-        reasons.add(made.is_null().to_numpy(zero_copy_only=False), text)
-        beyond = (seconds > MAX_NS // 10**9) | (seconds < -(MAX_NS // 10**9))
-        reasons.add(beyond, "overflow")
-        time_ns = np.where(beyond, 0, seconds) * 10**9
-        return reasons.parsed(_local(time_ns, None, options.zone))
-    out, naive = np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_)
-    for row, value in enumerate(column.to_pylist()):
+    seconds, nanos, unread = _strptime_by_arrow(column.cast(pa.string()), options.format)
+    beyond = (seconds > MAX_NS // 10**9 - 1) | (seconds < -(MAX_NS // 10**9) + 1)
+    out = np.where(beyond, 0, seconds) * 10**9 + np.where(beyond, 0, nanos)
+    naive = np.full(len(column), "%z" not in options.format)
+    for row in np.flatnonzero(unread | beyond).tolist():
+        value = column[row].as_py()
         if value is None:
             continue
         try:
@@ -611,6 +662,51 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
     return reasons.parsed(_local(out, naive, options.zone))
 
 
+def _strptime_by_arrow(column: pa.Array, format: str) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
+    """Read text by Arrow's strptime, with the fraction and the zone taken off by expressions.
+
+    Returns:
+        Seconds since 1970 in UTC (in local time for a format without `%z`), the nanoseconds above
+        them, and which rows were not read. Rows that Arrow would read as a day of the next month
+        (30 February as 2 March) count as not read.
+    """
+    nanos = np.zeros(len(column), np.int64)
+    east = np.zeros(len(column), np.int64)
+    bare = format
+    if bare.endswith("%z"):
+        bare = bare.removesuffix("%z")
+        zone = pc.extract_regex(column, _HAS_ZONE)
+        east, naive = _zone_of(zone)
+        # a row without a zone is left as it is: with a blank it never matches the shorter format
+        column = pc.if_else(pa.array(naive), "", pc.replace_substring_regex(column, _HAS_ZONE, ""))
+    if "%f" in bare:
+        found = pc.extract_regex(
+            column, r"^(?P<head>.*[0-9])[.,](?P<digits>[0-9]{1,9})(?P<tail>[^0-9].*)?$"
+        )
+        fraction = pc.fill_null(pc.struct_field(found, "digits"), "")
+        nanos = pc.utf8_rpad(fraction, 9, padding="0").cast(pa.int64()).to_numpy()
+        column = pc.binary_join_element_wise(
+            pc.struct_field(found, "head"), pc.fill_null(pc.struct_field(found, "tail"), ""), ""
+        )
+        bare = bare.replace(".%f", "").replace(",%f", "")
+    nothing = np.zeros(len(column), np.int64)
+    if "%f" in bare or "%z" in bare:  # in a place that is not handled here
+        return nothing, nothing, np.ones(len(column), np.bool_)
+    made = pc.strptime(column, format=bare, unit="s", error_is_null=True)
+    unread = made.is_null().to_numpy(zero_copy_only=False)
+    if "%d" in bare or "%e" in bare:
+        late = pc.fill_null(pc.match_substring_regex(column, "(29|30|31)"), False)
+        wrapped = pc.and_(late, pc.less_equal(pc.fill_null(pc.day(made), 31), 3))
+        unread = unread.copy()
+        for row in np.flatnonzero(wrapped.to_numpy(zero_copy_only=False)).tolist():
+            try:
+                datetime.strptime(column[row].as_py(), bare)
+            except ValueError:
+                unread[row] = True
+    seconds = made.cast(pa.int64()).fill_null(0).to_numpy()
+    return np.where(unread, 0, seconds - east), np.where(unread, 0, nanos), unread
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """The zero of nanoseconds."""
 
@@ -625,7 +721,7 @@ _ISO = (
 )
 """A date, optionally a time of day (from hours alone down to nine digits of a second), optionally a
 zone."""
-_HAS_ZONE = r"([Zz]|[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})$"
+_HAS_ZONE = r"(?P<zone>[Zz]|[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})$"
 """A zone at the end of a value."""
 _LAST = divmod(MAX_NS, 10**9)
 _FIRST = divmod(MIN_NS, 10**9)
@@ -728,6 +824,16 @@ def _unix(unit: str, word: str) -> tuple[str, _Type]:
     return name, _Type(parse, lambda k: bool(pa.types.is_integer(k)) or _is_text(k), _WHOLE)
 
 
+def _reads_numbers(kind: pa.DataType) -> bool:
+    """Whether a column type holds numbers, or text that may."""
+    return bool(
+        pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_integer(kind)
+        or _is_text(kind)
+    )
+
+
 _WHOLE = "integers and text of digits"
 
 BUILT_IN: dict[str, _Type] = dict(
@@ -736,13 +842,12 @@ BUILT_IN: dict[str, _Type] = dict(
         _unix("ms", "milliseconds"),
         _unix("us", "microseconds"),
         _unix("ns", "nanoseconds"),
-        (
-            "unixtimestamp_s_float",
-            _Type(
-                unix_float,
-                lambda k: pa.types.is_floating(k) or pa.types.is_decimal(k) or _is_text(k),
-                "floats, decimals and text",
-            ),
+        *(
+            (
+                f"unixtimestamp_{unit}_float",
+                _Type(partial(unix_float, unit=unit), _reads_numbers, "numbers and text"),
+            )
+            for unit in ("s", "ms", "us")
         ),
         ("iso8601", _Type(iso8601, _is_text, "text")),
         (
@@ -755,6 +860,12 @@ BUILT_IN: dict[str, _Type] = dict(
         ),
         ("date", _Type(dates, lambda k: pa.types.is_date(k) or _is_text(k), "dates and text")),
         ("date_time", _Type(formatted, _is_text, "text in the given format")),
+        (
+            "year_month_day",
+            _Type(
+                year_month_day, lambda k: pa.types.is_integer(k) or _is_text(k), "integers and text"
+            ),
+        ),
     ]
 )
 """The types there are: name, parser, and the column types it reads."""

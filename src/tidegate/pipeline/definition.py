@@ -75,6 +75,12 @@ def _as_name_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _time_names(value: object) -> object:
+    if isinstance(value, list | tuple) and len(value) < 2:
+        return value[0] if value else ""
+    return value
+
+
 def _scalar(value: object) -> object:
     if not isinstance(value, str | int | float | bool):
         raise ConfigError("", value, "must be text, a number, true or false")
@@ -87,6 +93,8 @@ LongerSpan = Annotated[int, BeforeValidator(_positive), _DURATION_SCHEMA]
 """A duration of at least 1 ns."""
 Names = Annotated[list[str], BeforeValidator(_as_name_list), _NAMES_SCHEMA]
 """One column, or a list of columns."""
+TimeNames = Annotated[str | list[str], BeforeValidator(_time_names), _NAMES_SCHEMA]
+"""One column, or several that are read as one value."""
 Scalar = Annotated[
     Any,
     BeforeValidator(_scalar),
@@ -128,13 +136,15 @@ class _Model(BaseModel):
 class EventtimeDefinition(_Model):
     """The column with the event time, and how its values are read."""
 
-    column: str
+    column: TimeNames
     """The column with the time of each row. `header.stamp` is the field `stamp` of the struct
-    column `header`, unless there is a column of that whole name."""
+    column `header`, unless there is a column of that whole name. A list (`[date, time]`) is joined
+    as text, with a blank between the columns, and read as one value."""
     type: str
     """How the values are read: `unixtimestamp_s`, `unixtimestamp_ms`, `unixtimestamp_us`,
-    `unixtimestamp_ns`, `unixtimestamp_s_float`, `iso8601`, `timestamp`, `date`, `date_time`, or a
-    type of your own (`tidegate run --types`)."""
+    `unixtimestamp_ns`, `unixtimestamp_s_float`, `unixtimestamp_ms_float`, `unixtimestamp_us_float`,
+    `iso8601`, `timestamp`, `date`, `date_time`, `year_month_day`, or a type of your own
+    (`tidegate run --types`)."""
     zone: str | None = None
     """The zone of times that have none, such as `Europe/Berlin`. Default: UTC, never the zone of
     the machine or the session."""

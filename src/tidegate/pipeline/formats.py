@@ -127,7 +127,7 @@ _CSV = _option_types(
 )
 
 _JSON = _option_types(
-    text="singleVariantColumn",
+    text="singleVariantColumn records",
     boolean="primitivesAsString prefersDecimal allowComments allowUnquotedFieldNames "
     "allowSingleQuotes allowNumericLeadingZeros allowBackslashEscapingAnyCharacter "
     "allowUnquotedControlChars allowNonNumericNumbers dropFieldIfAllNull",

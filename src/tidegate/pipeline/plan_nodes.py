@@ -25,7 +25,7 @@ __all__ = [
     "milliseconds",
 ]
 
-MAY_LACK_A_ZONE = ("date", "date_time", "iso8601", "timestamp")
+MAY_LACK_A_ZONE = ("date", "date_time", "iso8601", "timestamp", "year_month_day")
 """Event-time types whose values may come without a zone. They are then in the declared zone or in
 UTC, never in the zone of the machine or the session; `explain` says so."""
 
@@ -106,7 +106,7 @@ class PhysicalDecoder(Node):
             prefix = f"{time.message}.eventtime" if several else "eventtime"
             facts[f"{prefix}.column"] = time.path
             facts[f"{prefix}.type"] = time.type
-            place = time.column if time.message is None else time.message
+            place = time.columns[0] if time.message is None else time.message
             if time.type in MAY_LACK_A_ZONE:
                 facts[f"{prefix}.zone"] = f"{time.zone or 'UTC'} where a time has none"
             if self.columns is not None:

@@ -348,9 +348,9 @@ def _time_columns(
             + definition.where("streams", name),
         )
     for time in declared:
-        place = time.column if time.message is None else time.message
-        if columns is not None and place not in columns and place.split(".")[0] not in columns:
-            raise _no_column(definition, name, "eventtime.column", place, columns)
+        for place in time.columns if time.message is None else (time.message,):
+            if columns is not None and place not in columns and place.split(".")[0] not in columns:
+                raise _no_column(definition, name, "eventtime.column", place, columns)
         if time.type not in types.list():
             available = ", ".join(types.list())
             raise ConfigError(
@@ -376,7 +376,8 @@ def _time_column(
 ) -> TimeColumn:
     """Return one declaration as the decoder takes it; errors get the stream and the line."""
     try:
-        return TimeColumn(declared.column, declared.type, message, declared.zone, declared.format)
+        column = declared.column if isinstance(declared.column, str) else tuple(declared.column)
+        return TimeColumn(column, declared.type, message, declared.zone, declared.format)
     except ConfigError as error:
         raise _error_in_stream(error, definition, name) from error
 

@@ -35,7 +35,8 @@ class RunRecord:
         key: The key columns; empty if all rows share one key.
         topic: The topic column, if any.
         arrival: The arrival columns, most significant first.
-        time: The column with the event time; None for processing time or times inside messages.
+        time: The column with the event time, the first one of several; None for processing time or
+            times inside messages.
     """
 
     definition: Mapping[str, Any]
@@ -101,6 +102,7 @@ def record_text(definition: PipelineDefinition) -> str:
     (['car'], {'password': '***', 'user': '${env:U}'})
     """
     first = next(iter(definition.streams.values()))
+    time = first.eventtime.column if first.eventtime else None
     made = {
         "format": FORMAT,
         "tidegate": __version__,
@@ -109,7 +111,7 @@ def record_text(definition: PipelineDefinition) -> str:
             "key": first.key,
             "topic": first.topic,
             "arrival": first.arrival,
-            "time": first.eventtime.column if first.eventtime else None,
+            "time": time[0] if isinstance(time, list) else time,
         },
     }
     return json.dumps(made, indent=1)

@@ -309,9 +309,9 @@ class Dataflow:
         if read is None or self.more:
             return self
         times = {
-            time.message or (column if (column := time.column) in self.df.columns
-                             else column.partition(".")[0])
+            time.message or (column if column in self.df.columns else column.partition(".")[0])
             for time in self.decoder.times
+            for column in time.columns
         }  # fmt: skip
         wanted = {*read, *self.keys, *self.arrival, *times, self.file}
         kept = [name for name in self.df.columns if name in wanted]

@@ -175,7 +175,7 @@ def open_pipeline(
     frames = Frames(
         df,
         made.key,
-        first.decoder.times[0].column if first.decoder.times else None,
+        first.decoder.times[0].columns[0] if first.decoder.times else None,
         made.topic,
         made.arrival,
         types,

@@ -51,6 +51,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # event time is int64 ns; a session in another zone would shift timestamp columns when shown
     "spark.sql.session.timeZone": "UTC",
+    # pandas writes timestamps in ns: Spark refuses such a file, or reads them as integers
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # rows per hop to Python: the packer gathers them into larger blobs itself
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",

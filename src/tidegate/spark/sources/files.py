@@ -6,6 +6,15 @@ JSON lines and CSV: a line that does not fit the schema keeps its text and the n
 Spark makes nulls of what it cannot read, and says nothing. With two more columns such a row, which
 is in the error table if its time could not be read, tells what it was and where it was.
 
+CSV with a header: columns are matched by their names in the header of each file. Spark goes by
+position and takes the names of the first file it looks at, so that two files with their columns in
+another order would be mixed up without a word.
+
+    headers of all files ─► files of one header are one read ─► the columns of the schema ─► union
+
+JSON whose records are an array inside an object (`{"features": [...]}`) is read with the option
+`records: features`: every element is a row.
+
 With `TIDEGATE_ROOTS`, links that lead out are refused when a run starts. Spark lists the folder of
 a stream again and again and follows links that were added meanwhile, so the file of every row of a
 stream is looked at once more: one that leads out ends the run before its rows go anywhere.
@@ -13,8 +22,10 @@ stream is looked at once more: one that leads out ends the run before its rows g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +35,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import check_files_read, current_roots
+from tidegate.pipeline.text_files import read_header
 from tidegate.spark.options import text
 from tidegate.spark.sources.registry import Source, SourceRequest
 
@@ -38,6 +50,10 @@ UNPARSED = "line_unparsed"
 
 FILE = "line_file"
 """The file of such a line."""
+
+CSV_FILE = "csv_file"
+"""Where the headers of CSV files differ: the file of every row. Reads of several headers are put
+together by a union, behind which Spark no longer tells it."""
 
 
 class FileSource(Source):
@@ -69,26 +85,180 @@ class LineSource(FileSource):
     behaviour is left as it is.
     """
 
+    file_column = CSV_FILE
+
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
-        """Return the rows with the two columns. Raises ConfigError if the schema is not that of a
-        row.
+        """Return the rows with the two columns.
+
+        Raises ConfigError if the schema is not that of a row, or if the headers of CSV files differ
+        in a way that cannot be reconciled.
         """
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
         options = {**_never_too_old(request), "columnNameOfCorruptRecord": UNPARSED}
-        if request.ddl is None:
-            seen = spark.read.format(request.format).options(**options).load(request.path)
-            known: T.DataType = seen.schema
-        else:
-            known = T._parse_datatype_string(request.ddl)
-        if not isinstance(known, T.StructType):
+        inside = options.pop("records", None) if request.format == "json" else None
+        known = None if request.ddl is None else T._parse_datatype_string(request.ddl)
+        if known is not None and not isinstance(known, T.StructType):
             raise ConfigError("schema", request.ddl, "must name columns")
-        fields = [field for field in known.fields if field.name != UNPARSED]
-        schema = T.StructType([*fields, T.StructField(UNPARSED, T.StringType())])
-        opened = (spark.readStream if request.streaming else spark.read).format(request.format)
-        rows = _inside_roots(opened.options(**options).schema(schema).load(request.path), request)
-        file = F.when(F.col(UNPARSED).isNotNull(), F.col("_metadata.file_path"))
-        return rows.withColumn(FILE, file)
+        if inside is not None:
+            return _records(spark, request, options, inside, known)
+        if request.format == "csv" and text(options, "header") == "true":
+            groups = _headers(spark, request, options)
+            if _by_name(request, groups, known):
+                return _matched(spark, request, options, groups, known)
+        if known is None:
+            seen = spark.read.format(request.format).options(**options).load(request.path)
+            known = seen.schema
+        return _lines(spark, request, options, known, request.path)
+
+
+def _lines(
+    spark: SparkSession,
+    request: SourceRequest,
+    options: Mapping[str, str],
+    known: T.StructType,
+    path: str | list[str] | None,
+) -> DataFrame:
+    """Return the lines of some files with this schema and the two columns about bad lines."""
+    fields = [field for field in known.fields if field.name != UNPARSED]
+    schema = T.StructType([*fields, T.StructField(UNPARSED, T.StringType())])
+    opened = (spark.readStream if request.streaming else spark.read).format(request.format)
+    rows = opened.options(**options).schema(schema).load(path)  # type: ignore[arg-type]
+    rows = _inside_roots(rows, request)
+    file = F.when(F.col(UNPARSED).isNotNull(), F.col("_metadata.file_path"))
+    return rows.withColumn(FILE, file)
+
+
+def _records(
+    spark: SparkSession,
+    request: SourceRequest,
+    options: Mapping[str, str],
+    inside: str,
+    known: T.StructType | None,
+) -> DataFrame:
+    """Return the elements of the array `inside` of every JSON document as rows.
+
+    Args:
+        spark: The session.
+        request: What the definition says.
+        options: The options without `records`.
+        inside: The field that holds the array.
+        known: The schema of an element; None: Spark infers it.
+
+    Raises:
+        ConfigError: The documents have no such array.
+    """
+    options = {**options, "multiLine": "true"}
+    if known is None:
+        seen = spark.read.format("json").options(**options).load(request.path).schema
+    else:
+        seen = T.StructType([T.StructField(inside, T.ArrayType(known))])
+    found = seen[inside].dataType if inside in seen.names else None
+    if not isinstance(found, T.ArrayType) or not isinstance(found.elementType, T.StructType):
+        raise ConfigError(
+            f"{request.field}.options.records", inside,
+            f"must name an array of records; the documents have {', '.join(seen.names)}",
+        )  # fmt: skip
+    opened = (spark.readStream if request.streaming else spark.read).format("json")
+    rows = opened.options(**options).schema(T.StructType([seen[inside]])).load(request.path)
+    rows = _inside_roots(rows, request)
+    return rows.select(F.inline(F.col(f"`{inside}`")))
+
+
+# -- CSV by header --------------------------------------------------------------------------------
+
+
+def _headers(
+    spark: SparkSession, request: SourceRequest, options: Mapping[str, str]
+) -> dict[tuple[str, ...], list[str]]:
+    """Return the files by their header, in the order of their names; none for files that are not on
+    this machine: Spark reads those by position, as it always does."""
+    listed = spark.read.format("csv").options(**options).schema("c string").load(request.path)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for uri in sorted(listed.inputFiles()):
+        where = urlsplit(uri)
+        if where.scheme not in ("", "file"):
+            return {}
+        file = unquote(where.path)
+        header = read_header(file, {n.lower(): v for n, v in options.items()})
+        if header:
+            groups.setdefault(header, []).append(_PATTERN_SIGNS.sub(r"\\\g<0>", file))
+    return groups
+
+
+_PATTERN_SIGNS = re.compile(r"[\\*?\[\]{}]")
+"""What Spark takes for a pattern in a path. A listed file may have them in its name."""
+
+
+def _by_name(
+    request: SourceRequest,
+    groups: Mapping[tuple[str, ...], list[str]],
+    known: T.StructType | None,
+) -> bool:
+    """Decide whether columns are matched by name: if headers differ, or if the schema names the
+    columns of the one header in another order. A schema with names of its own renames by position.
+
+    Raises:
+        ConfigError: Headers differ, and it cannot be told which column is which, or the files are
+            to be read as a stream.
+    """
+    names = {name for header in groups for name in header}
+    told = None if known is None else known.names
+    if len(groups) < 2:
+        return told is not None and set(told) <= names and list(*groups) != told
+    first, second = list(groups.items())[:2]
+    pair = f"{first[1][0]} and {second[1][0]}"
+    if told is not None and not set(told) <= names:
+        lost = ", ".join(name for name in told if name not in names)
+        raise ConfigError(
+            f"{request.field}.schema", lost,
+            f"is in the header of no file, and headers differ ({pair}), so that columns cannot be "
+            "matched by their position",
+        )  # fmt: skip
+    if request.streaming:
+        raise ConfigError(
+            f"{request.field}.path", request.path,
+            f"holds CSV files with different headers ({pair}), which a stream cannot read: use "
+            "mode: batch, or a stream per header",
+        )  # fmt: skip
+    if told is None and text(request.options, "inferSchema") == "true":
+        raise ConfigError(
+            f"{request.field}.options.inferSchema", "true",
+            f"needs files with one header; {pair} differ: give a schema (`tidegate init` writes "
+            "one)",
+        )  # fmt: skip
+    return True
+
+
+def _matched(
+    spark: SparkSession,
+    request: SourceRequest,
+    options: Mapping[str, str],
+    groups: Mapping[tuple[str, ...], list[str]],
+    known: T.StructType | None,
+) -> DataFrame:
+    """Return the columns of the schema, each found by its name in the header of its file; null
+    where a file has none of that name. Without a schema: all columns of all headers, as text."""
+    if known is None:
+        names = dict.fromkeys(name for header in groups for name in header)
+        known = T.StructType([T.StructField(name, T.StringType()) for name in names])
+    types = {field.name: field.dataType for field in known}
+    made: DataFrame | None = None
+    for header, files in groups.items():
+        own = T.StructType([T.StructField(n, types.get(n, T.StringType())) for n in header])
+        path = request.path if len(groups) == 1 else files
+        rows = _lines(spark, request, options, own, path)
+        columns = [
+            F.col(f"`{n}`") if n in header else F.lit(None).cast(kind).alias(n)
+            for n, kind in types.items()
+        ]
+        columns += [F.col(UNPARSED), F.col(FILE)]
+        if len(groups) > 1:
+            columns.append(F.col("_metadata.file_path").alias(CSV_FILE))
+        rows = rows.select(*columns)
+        made = rows if made is None else made.union(rows)
+    assert made is not None
+    return made
 
 
 def _inside_roots(rows: DataFrame, request: SourceRequest) -> DataFrame:
