@@ -101,18 +101,18 @@ class LineSource(FileSource):
         if known is not None and not isinstance(known, T.StructType):
             raise ConfigError("schema", request.ddl, "must name columns")
         if inside is not None:
-            return _records(spark, request, options, inside, known)
+            return _open_records(spark, request, options, inside, known)
         if request.format == "csv" and text(options, "header") == "true":
-            groups = _headers(spark, request, options)
-            if _by_name(request, groups, known):
-                return _matched(spark, request, options, groups, known)
+            groups = _files_by_header(spark, request, options)
+            if _matches_by_name(request, groups, known):
+                return _open_by_name(spark, request, options, groups, known)
         if known is None:
             seen = spark.read.format(request.format).options(**options).load(request.path)
             known = seen.schema
-        return _lines(spark, request, options, known, request.path)
+        return _open_lines(spark, request, options, known, request.path)
 
 
-def _lines(
+def _open_lines(
     spark: SparkSession,
     request: SourceRequest,
     options: Mapping[str, str],
@@ -129,7 +129,7 @@ def _lines(
     return rows.withColumn(FILE, file)
 
 
-def _records(
+def _open_records(
     spark: SparkSession,
     request: SourceRequest,
     options: Mapping[str, str],
@@ -168,7 +168,7 @@ def _records(
 # -- CSV by header --------------------------------------------------------------------------------
 
 
-def _headers(
+def _files_by_header(
     spark: SparkSession, request: SourceRequest, options: Mapping[str, str]
 ) -> dict[tuple[str, ...], list[str]]:
     """Return the files by their header, in the order of their names; none for files that are not on
@@ -190,7 +190,7 @@ _PATTERN_SIGNS = re.compile(r"[\\*?\[\]{}]")
 """What Spark takes for a pattern in a path. A listed file may have them in its name."""
 
 
-def _by_name(
+def _matches_by_name(
     request: SourceRequest,
     groups: Mapping[tuple[str, ...], list[str]],
     known: T.StructType | None,
@@ -230,7 +230,7 @@ def _by_name(
     return True
 
 
-def _matched(
+def _open_by_name(
     spark: SparkSession,
     request: SourceRequest,
     options: Mapping[str, str],
@@ -247,7 +247,7 @@ def _matched(
     for header, files in groups.items():
         own = T.StructType([T.StructField(n, types.get(n, T.StringType())) for n in header])
         path = request.path if len(groups) == 1 else files
-        rows = _lines(spark, request, options, own, path)
+        rows = _open_lines(spark, request, options, own, path)
         columns = [
             F.col(f"`{n}`") if n in header else F.lit(None).cast(kind).alias(n)
             for n, kind in types.items()
