@@ -203,3 +203,57 @@ def test_conservation(
         for row in outcome.rows.to_pylist()
     }
     assert references - gone == delivered
+
+
+def leavers(outcomes: list[Any], lane: int) -> list[tuple[float, str]]:
+    """The dropped messages of a lane, in their order, each with its reason."""
+    return [
+        (v, why)
+        for outcome in outcomes
+        if outcome.kind == "dropped"
+        for v, of, why in zip(
+            outcome.rows.column("v").to_pylist(), outcome.lane.tolist(),
+            outcome.reason.to_pylist(), strict=True,
+        )
+        if of == lane
+    ]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_a_recording_at_once_equals_the_stage(case: tuple[Align, Collection, list[Row]]) -> None:
+    """Data, dropped messages with their order and reasons, side tables."""
+    stage, collection, rows = case
+    lane = collection.lane.astype(np.int64)
+    whole = stage.align_all(collection.rows, collection.time_ns, lane)
+    assert shown(whole, stage) == oracle(stage, rows)
+    out = play([EventtimeWatermark("1 s", watermark_per="tuple"), stage], [collection], lanes=2)
+    for number in (0, 1):
+        assert leavers(whole, number) == leavers(out, number)
+    for name in ("offsets", "dropped_points"):
+        mine, theirs = (
+            sorted(str(row) for o in some if o.kind == name for row in o.rows.to_pylist())
+            for some in (whole, out)
+        )
+        assert mine == theirs
+
+
+def test_a_recording_far_out_of_order() -> None:
+    """Beyond what is sorted by insertion, and with equal stamps, in one thread and in several."""
+    n = 200_000
+    rng = np.random.default_rng(3)
+    topics = np.array(["ref", "a", "b"])[rng.integers(0, 3, n)]
+    times = rng.integers(0, n // 4, n)
+    rows = pa.record_batch({"topic": topics, "v": np.arange(n)})
+    stage = Align({"a": "latest", "b": {"nearest": 5}}, reference="ref")
+    order = np.argsort(times, kind="stable")
+    state = stage.open()
+    ordered = Collection(rows.take(pa.array(order)), times[order], np.zeros(n, np.int32))
+    expected = [*stage.process(state, ordered), *stage.flush(state)]
+    whole = stage.align_all(rows, times, np.zeros(n, np.int64))
+
+    def data(some: list[Any]) -> pa.Table:
+        return pa.concat_tables(pa.table(o.rows) for o in some if o.kind == "data")
+
+    assert data(whole).equals(data(expected))
+    assert leavers(whole, 0) == leavers(expected, 0)

@@ -16,7 +16,7 @@ import pytest
 
 import tidegate as tg
 from tidegate.align import Align
-from tidegate.align.recorded import align_recording
+from tidegate.align.in_process import align_recording
 from tidegate.core.outcomes import Outcome, Side
 from tidegate.deltas import Add, Compactor, FullMerge
 from tidegate.errors import ConfigError

@@ -2,11 +2,12 @@
 
 methods     latest, next, nearest, linear, slerp, mean, min, max: how a value at t is found
 stage       Align: the same as a stage of a pipeline
-recorded    rows, align_recording: a whole recording in one call, without Spark
+in_process  rows, align_recording: a whole recording in one call; Aligner: message by message
 values      interpolation and aggregates over Arrow columns
 kernels     the compiled search for the messages around each point
 """
 
+from tidegate.align.in_process import Aligned, AlignedRow, Aligner, align_recording, rows
 from tidegate.align.methods import (
     Method,
     latest,
@@ -18,12 +19,13 @@ from tidegate.align.methods import (
     next,
     slerp,
 )
-from tidegate.align.recorded import Aligned, align_recording, rows
 from tidegate.align.stage import Align
 
 __all__ = [
     "Align",
     "Aligned",
+    "AlignedRow",
+    "Aligner",
     "Method",
     "align_recording",
     "latest",

@@ -32,15 +32,21 @@ __all__ = [
     "GridRule",
     "GridState",
     "LaneTimes",
+    "Offsets",
     "Points",
     "Search",
     "Segments",
+    "count_groups",
+    "count_offsets",
+    "count_unused",
+    "deal_groups",
     "extend_grid",
     "find_values",
     "group_rows",
     "keep_from",
     "point_times",
     "scan_rows",
+    "sort_segments",
 ]
 
 LATEST, NEXT, NEAREST, BLEND, AGGREGATE, REFERENCE, UNALIGNED = range(7)
@@ -177,6 +183,156 @@ def group_rows(
         sorted_ns[cursor[segment]] = time_ns[row]
         cursor[segment] += 1
     return order, starts, sorted_ns
+
+
+@kernel
+def count_groups(lane: Int64s, topic: NDArray[np.int32], topics: int, counts: Int64s) -> None:
+    """Count the rows of each segment: the first half of `group_rows`, for one thread's share.
+
+    Args:
+        lane: The lane of each row of the share.
+        topic: The number of each row's topic; rows below 0 are left out.
+        topics: The number of topics.
+        counts: Filled, one entry per segment.
+    """
+    counts[:] = 0
+    for row in range(len(lane)):
+        if topic[row] >= 0:
+            counts[lane[row] * topics + topic[row]] += 1
+
+
+@kernel
+def deal_groups(share: Any, first_row: int, topics: int, cursor: Int64s, out: Any) -> None:
+    """Write the rows of one thread's share to their segments: the second half of `group_rows`.
+
+    Args:
+        share: The lane, topic and time of each row, three arrays.
+        first_row: The number of the first row of the share.
+        topics: The number of topics.
+        cursor: Per segment, the first position for this share; moved on.
+        out: Filled: the arrays `order` and `time_ns` of `Segments`.
+    """
+    lane, topic, time_ns = share
+    order, sorted_ns = out
+    for row in range(len(lane)):
+        if topic[row] >= 0:
+            segment = lane[row] * topics + topic[row]
+            at = cursor[segment]
+            order[at] = first_row + row
+            sorted_ns[at] = time_ns[row]
+            cursor[segment] = at + 1
+
+
+SHORT_SEGMENT = 64
+"""Segments up to this long are always sorted by insertion: at worst 2,000 moves, which is less than
+the call of a general sort."""
+MOST_MOVES = 16
+"""Positions a row may be moved on average before a general sort is faster. Messages that arrive a
+little out of order, as recorded, move by one or two."""
+
+
+@kernel
+def sort_segments(
+    order: Int64s, time_ns: Int64s, starts: Int64s, which: tuple[int, int], hard: Int64s
+) -> int:
+    """Sort the rows of some segments by time, by insertion; equal times keep their order.
+
+    Args:
+        order: `Segments.order`; sorted in place.
+        time_ns: `Segments.time_ns`; likewise.
+        starts: `Segments.starts`.
+        which: The first segment, and the one behind the last.
+        hard: Filled from its front: segments left half sorted because their rows are too far from
+            their places. They must be sorted by other means, by time and then by row number.
+
+    Returns:
+        How many segments are in `hard`.
+    """
+    count = 0
+    for segment in range(which[0], which[1]):
+        begin, end = starts[segment], starts[segment + 1]
+        budget = MOST_MOVES * (end - begin) if end - begin > SHORT_SEGMENT else FAR
+        for at in range(begin + 1, end):
+            time = time_ns[at]
+            if time_ns[at - 1] <= time:
+                continue
+            row, place = order[at], at
+            while place > begin and time_ns[place - 1] > time:
+                time_ns[place] = time_ns[place - 1]
+                order[place] = order[place - 1]
+                place -= 1
+            time_ns[place] = time
+            order[place] = row
+            budget -= at - place
+            if budget < 0:
+                hard[count] = segment
+                count += 1
+                break
+    return count
+
+
+@kernel
+def count_unused(segments: Any, used: NDArray[np.bool_], topics: int, unused: Any) -> int:
+    """Count per lane and topic the messages that no row used.
+
+    Args:
+        segments: `Segments`.
+        used: Per row: whether it has been a value.
+        topics: The number of topics, that of the topics that are not aligned included.
+        unused: Added to, by lane and aligned topic.
+
+    Returns:
+        How many there are in all, those of topics that are not aligned included.
+    """
+    total = 0
+    for segment in range(len(segments.starts) - 1):
+        lane, topic = segment // topics, segment % topics
+        count = 0
+        for position in range(segments.starts[segment], segments.starts[segment + 1]):
+            count += not used[segments.order[position]]
+        total += count
+        if topic < topics - 1:
+            unused[lane, topic] += count
+    return total
+
+
+class Offsets(NamedTuple):
+    """Statistics of the values of each topic, by lane and topic."""
+
+    values: Any
+    """How many rows have a value."""
+    missing: Any
+    """How many have none."""
+    total_ns: Any
+    """The sum of the offsets."""
+    least_ns: Any
+    """The smallest offset."""
+    most_ns: Any
+    """The largest one."""
+
+
+@kernel
+def count_offsets(
+    lane: NDArray[np.int32], offset_ns: Int64s, lacking: Any, topic: int, offsets: Any
+) -> None:
+    """Add the values of one topic to the statistics.
+
+    Args:
+        lane: The lane of each point.
+        offset_ns: How far its value is from it.
+        lacking: Whether there is none.
+        topic: The number of the topic.
+        offsets: `Offsets`; added to.
+    """
+    for point in range(len(lane)):
+        this = lane[point]
+        if lacking[point]:
+            offsets.missing[this, topic] += 1
+            continue
+        offsets.values[this, topic] += 1
+        offsets.total_ns[this, topic] += offset_ns[point]
+        offsets.least_ns[this, topic] = min(offsets.least_ns[this, topic], offset_ns[point])
+        offsets.most_ns[this, topic] = max(offsets.most_ns[this, topic], offset_ns[point])
 
 
 @kernel

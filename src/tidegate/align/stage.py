@@ -62,6 +62,8 @@ from tidegate.core.outcomes import (
     StreamError,
     Watermark,
 )
+from tidegate.core.parallel import MANY, each, parts
+from tidegate.core.sort import order_rows
 from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, UNSET, Duration
 from tidegate.errors import ConfigError, StateError
@@ -377,6 +379,79 @@ class Align(Operator):
         rows = _CallRows.join(self._waiting(state), new, number)
         return out + self._decide(state, rows, aligned_lane, aligned_time)
 
+    def align_all(self, rows: pa.RecordBatch, time_ns: Int64s, lane: Int64s) -> list[Outcome]:
+        """Align a complete recording in one call: what `process` and `flush` give for sorted rows.
+
+        Nothing can still come, so no state is kept and rows need not be in the order of their
+        times: they are dealt to their topics as they arrived, and each topic is sorted by itself,
+        which for a recording that is nearly in order is hardly more than a look at every row.
+
+        Args:
+            rows: All rows.
+            time_ns: Their times.
+            lane: The number of each row's key, from 0.
+
+        Returns:
+            Rows with a null topic as errors, aligned rows, side tables, and dropped rows.
+        """
+        self._check(rows.schema)
+        if not len(time_ns):
+            return []
+        column = rows.column(self.topic)
+        pieces = each(lambda part: self._topic_codes(column[part]), parts(len(column)))
+        number = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        out: list[Outcome] = []
+        state = self.open(int(lane.max()) + 1)
+        if column.null_count:
+            null = np.flatnonzero(number == _NULL)
+            null = null[np.lexsort((time_ns[null], lane[null]))]
+            out.append(self._null_topics(rows.take(pa.array(null)), lane[null].astype(np.int32)))
+        segments = _group(lane, number, time_ns, (state.lanes, len(self._names) + 1))
+        used = np.zeros(len(time_ns), np.bool_)
+        call = _CallRows(rows, None, lane, time_ns, number, used)
+        aligned_lane, aligned_time = self._note_recording(state, call, segments)
+        known = np.full(state.lanes, MAX_NS)
+        points = self._points(state, segments, known, aligned_lane, aligned_time)
+        left = np.full((len(self._names) + 1, len(points.time_ns)), -1, np.int64)
+        right = left.copy()
+        search = self._search(known)
+        k.find_values(segments, points, search, left, right, np.zeros(state.lanes, np.int64))
+        lane_of = np.repeat(np.arange(state.lanes, dtype=np.int32), np.diff(points.starts))
+        made = _Decided(segments, points.time_ns, lane_of, left[:-1], right[:-1])
+        more, dropped = self._deliver(state, call, made, used)
+        some = k.count_unused(segments, used, len(self._names) + 1, state["unused"])
+        if some and self.unused:
+            begin, leave_ns = segments.starts[1:].copy(), np.zeros(len(segments.order), np.int64)
+            k.keep_from(segments, search, known, begin, leave_ns)
+            dropped += self._unused_rows(call, segments, begin, leave_ns, used)
+        return [*out, *more, *_in_one(call, dropped), *self._offset_statistics(state)]
+
+    def _note_recording(
+        self, state: State, rows: _CallRows, segments: k.Segments
+    ) -> tuple[Int32s, Int64s]:
+        """Note the keys of a recording; for a grid, also the last time of each lane.
+
+        Returns:
+            For a grid, the lanes and times of all aligned rows in order; else empty arrays.
+        """
+        topics = len(self._names) + 1
+        begin = segments.starts[:-1].reshape(-1, topics)[:, :-1]
+        end = segments.starts[1:].reshape(-1, topics)[:, :-1]
+        some = end > begin
+        lanes = np.flatnonzero(some.any(axis=1))
+        position = begin[lanes, some[lanes].argmax(axis=1)]
+        keys = rows.take(segments.order[position]).select(list(self.keys))
+        state.tables["keys"] = pa.RecordBatch.from_arrays(
+            [*keys.columns, pa.array(lanes, pa.int32())], names=[*self.keys, LANE]
+        )
+        if self._rule is None:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        aligned = np.flatnonzero((rows.number >= 0) & (rows.number < topics - 1))
+        lane, time_ns = rows.lane[aligned].astype(np.int32), rows.time_ns[aligned]
+        np.maximum.at(state["last"], lane, time_ns)
+        order = order_rows(lane, time_ns, state.lanes)
+        return lane[order], time_ns[order]
+
     def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
         state.grow(int(watermark.lane.max()) + 1)
         lanes = watermark.lane
@@ -439,6 +514,18 @@ class Align(Operator):
             number[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
         return number
 
+    def _topic_codes(self, column: pa.Array) -> Int32s:
+        """Like `_topic_numbers`, but a topic that is not aligned has the number behind the last."""
+        number = self._topic_numbers(column).astype(np.int32)
+        number[number == _UNKNOWN] = len(self._names)
+        return number
+
+    def _null_topics(self, rows: pa.RecordBatch, lane: Int32s) -> StreamError:
+        """Rows without a topic, as errors."""
+        text = pa.array([self.topic] * len(lane), pa.string())
+        why = pa.array(["topic is null"] * len(lane), pa.string())
+        return StreamError(rows, text, pa.nulls(len(lane), pa.string()), why, lane)
+
     def _set_aside(
         self, state: State, rows: Collection, number: Int64s, late: NDArray[np.bool_]
     ) -> list[Outcome]:
@@ -461,10 +548,7 @@ class Align(Operator):
         if len(null):
             gone = rows.take(null)
             np.add.at(state["unusable"][:, 1], gone.lane, 1)
-            text = pa.array([self.topic] * len(gone), pa.string())
-            why = pa.array(["topic is null"] * len(gone), pa.string())
-            none = pa.nulls(len(gone), pa.string())
-            out.append(StreamError(gone.rows, text, none, why, gone.lane))
+            out.append(self._null_topics(gone.rows, gone.lane))
         return out
 
     # -- decisions --------------------------------------------------------------------------------
@@ -491,11 +575,7 @@ class Align(Operator):
             Aligned rows, then side tables, then dropped rows.
         """
         known = self._known(state)
-        families = [k.REFERENCE if m is None else _family(m) for m in self._methods]
-        reach = [MAX_NS if m is None else m.reach_ns for m in self._methods]
-        search = k.Search(
-            np.array([*families, k.UNALIGNED]), np.array([*reach, MAX_NS], np.int64), known
-        )
+        search = self._search(known)
         segment_count = len(self._names) + 1  # the last one: topics that are not aligned
         sizes = (state.lanes, segment_count)
         segments = k.Segments(*k.group_rows(rows.lane, rows.number, rows.time_ns, sizes))
@@ -526,6 +606,14 @@ class Align(Operator):
         dropped += self._let_go(state, rows, segments, begin, leave_ns, used)
         state.touch(lane_of[decided])
         return out + _in_one(rows, dropped)
+
+    def _search(self, known: Int64s) -> k.Search:
+        """The settings as the kernels read them, with what is known per lane."""
+        families = [k.REFERENCE if m is None else _family(m) for m in self._methods]
+        reach = [MAX_NS if m is None else m.reach_ns for m in self._methods]
+        return k.Search(
+            np.array([*families, k.UNALIGNED]), np.array([*reach, MAX_NS], np.int64), known
+        )
 
     def _points(
         self,
@@ -614,15 +702,19 @@ class Align(Operator):
         if not len(made.time_ns):
             return [], []
         lacking = made.lacking(self._methods)
-        whole = ~lacking.any(axis=0) if self.missing == "drop" else np.ones(len(made.time_ns), bool)
+        whole = np.ones(len(made.time_ns), np.bool_)
+        if self.missing == "drop":
+            whole &= ~lacking.any(axis=0)
         if self._rule is not None:  # a point without any value is no row
             whole &= ~lacking.all(axis=0)
         out: list[Outcome] = []
         dropped: list[_DroppedRows] = []
-        kept = made.select(np.flatnonzero(whole))
-        if len(kept.time_ns):
-            out.append(self._aligned(state, rows, kept, lacking[:, whole], used))
         gone = np.flatnonzero(~whole)
+        if not len(gone):
+            out.append(self._aligned(state, rows, made, lacking, used))
+        elif len(gone) < len(whole):
+            kept = made.select(np.flatnonzero(whole))
+            out.append(self._aligned(state, rows, kept, lacking[:, whole], used))
         if len(gone) and self.missing == "drop":
             told, dropped = self._lacking(rows, made.select(gone), lacking[:, gone], used)
             out += told
@@ -650,12 +742,19 @@ class Align(Operator):
             rows.source.column(key).take(pa.array(rows.at(made.any_row(lacking))))
             for key in self.keys
         ]
-        for number, method in enumerate(self._methods):
+
+        def column(number: int) -> pa.StructArray:
+            # Threads: each topic writes its own column of the statistics, and its own rows' marks.
+            method = self._methods[number]
             struct, source_ns = self._values(rows, made, number, method, lacking[number], used)
-            arrays.append(struct)
             if method is not None:
                 self._count(state, made, number, lacking[number], source_ns)
-        np.add.at(state["rows"], made.lane, 1)
+            return struct
+
+        numbers = range(len(self._methods))
+        many = len(made.time_ns) * len(numbers) >= MANY
+        arrays += each(column, numbers) if many else map(column, numbers)
+        state["rows"][:] += np.bincount(made.lane, minlength=state.lanes)
         return Collection(
             pa.RecordBatch.from_arrays(arrays, schema=schema), made.time_ns.copy(), made.lane
         )
@@ -686,10 +785,13 @@ class Align(Operator):
         left, right = made.left[number], made.right[number]
         payload = self._payload(rows.source.schema, method)
 
-        def column_at(name: str, position: Int64s) -> pa.Array:
+        def rows_at(position: Int64s) -> pa.Array:
             none = position < 0
             row = rows.at(_at(order, position))
-            return rows.source.column(name).take(pa.array(row, mask=none if none.any() else None))
+            return pa.array(row, mask=none if none.any() else None)
+
+        def column_at(name: str, position: Int64s) -> pa.Array:
+            return rows.source.column(name).take(rows_at(position))
 
         if method is not None and method.aggregates:
             touched, _ = ranges(left[~lacking], right[~lacking])
@@ -706,21 +808,27 @@ class Align(Operator):
             nearest = np.where(made.time_ns - before <= after - made.time_ns, left, right)
             nearest = np.where(lacking, -1, nearest)
             spherical = method.name == "slerp"
+            one, two = rows_at(left), rows_at(right)
+            source = [rows.source.column(f.name) for f in payload]
             columns = [
-                blend(column_at(f.name, left), column_at(f.name, right), share, spherical=spherical)
-                for f in payload
+                blend(column.take(one), column.take(two), share, spherical=spherical)
+                for column in source
             ]
         else:
-            touched, nearest = left[~lacking], left
-            columns = [column_at(f.name, left) for f in payload]
+            touched, nearest = (left[~lacking] if lacking.any() else left), left
+            at = rows_at(left)
+            columns = [rows.source.column(f.name).take(at) for f in payload]
         used[order[touched]] = True
         source_ns = np.where(lacking, 0, _at(time_ns, nearest))
         mask = lacking if lacking.any() else None
         columns.append(pa.array(source_ns, pa.int64(), mask=mask))
         if method is not None:
             columns.append(pa.array(source_ns - made.time_ns, pa.int64(), mask=mask))
-            why = pa.array([method.missing()], pa.string())
-            columns.append(why.take(pa.array(np.zeros(len(lacking), np.int64), mask=~lacking)))
+            if mask is None:
+                columns.append(pa.nulls(len(lacking), pa.string()))
+            else:
+                why = pa.array([method.missing()], pa.string())
+                columns.append(why.take(pa.array(np.zeros(len(lacking), np.int64), mask=~lacking)))
         fields = self._struct(rows.source.schema, method)
         return pa.StructArray.from_arrays(columns, fields=fields), source_ns
 
@@ -728,12 +836,9 @@ class Align(Operator):
         self, state: State, made: _Decided, number: int, lacking: NDArray[np.bool_], source: Int64s
     ) -> None:
         """Statistics of the offsets of a topic, per lane."""
-        lane, offset = made.lane[~lacking], (source - made.time_ns)[~lacking]
-        np.add.at(state["missing"][:, number], made.lane[lacking], 1)
-        np.add.at(state["values"][:, number], lane, 1)
-        np.add.at(state["offset_sum"][:, number], lane, offset)
-        np.minimum.at(state["offset_min"][:, number], lane, offset)
-        np.maximum.at(state["offset_max"][:, number], lane, offset)
+        tallies = ("values", "missing", "offset_sum", "offset_min", "offset_max")
+        offsets = k.Offsets(*(state[name] for name in tallies))
+        k.count_offsets(made.lane, source - made.time_ns, lacking, number, offsets)
 
     def _lacking(
         self, rows: _CallRows, made: _Decided, lacking: NDArray[np.bool_], used: NDArray[np.bool_]
@@ -789,12 +894,26 @@ class Align(Operator):
         position, _ = ranges(begin, segments.starts[1:])
         state.tables["held"] = rows.keep(np.sort(segments.order[position]), used)
         position, _ = ranges(segments.starts[:-1], begin)
+        row = segments.order[position[~used[segments.order[position]]]]
+        row = row[rows.number[row] < len(self._names)]
+        np.add.at(state["unused"], (rows.lane[row], rows.number[row]), 1)
+        return self._unused_rows(rows, segments, begin, leave_ns, used) if self.unused else []
+
+    def _unused_rows(
+        self,
+        rows: _CallRows,
+        segments: k.Segments,
+        begin: Int64s,
+        leave_ns: Int64s,
+        used: NDArray[np.bool_],
+    ) -> list[_DroppedRows]:
+        """The messages before `begin` that no row used. Arguments as for `_let_go`."""
+        position, _ = ranges(segments.starts[:-1], begin)
         position = position[~used[segments.order[position]]]
         row = segments.order[position]
-        aligned = rows.number[row] < len(self._names)
-        np.add.at(state["unused"], (rows.lane[row[aligned]], rows.number[row[aligned]]), 1)
-        if not self.unused or not len(row):
+        if not len(row):
             return []
+        aligned = rows.number[row] < len(self._names)
         why = pa.array([UNUSED, NOT_ALIGNED], pa.string()).take(
             pa.array((~aligned).astype(np.int8))
         )
@@ -812,12 +931,18 @@ class Align(Operator):
         )
         state.tables["keys"] = concat([state.tables["keys"], made])
 
-    def _offset_statistics(self, state: State, lanes: Int32s) -> list[Outcome]:
-        """How far the values of each topic were from their rows: one row per lane and topic."""
+    def _offset_statistics(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        """How far the values of each topic were from their rows: one row per lane and topic.
+
+        Args:
+            state: Of this stage.
+            lanes: The lanes to tell about; None: all of them.
+        """
         keys = state.tables["keys"]
         if keys is None:
             return []
-        keys = keys.filter(pc.is_in(keys.column(LANE), pa.array(lanes, pa.int32())))
+        if lanes is not None:
+            keys = keys.filter(pc.is_in(keys.column(LANE), pa.array(lanes, pa.int32())))
         many, first = len(self.topics), len(self._names) - len(self.topics)
         again = np.repeat(np.arange(len(keys)), many)
         number = np.tile(np.arange(first, first + many), len(keys))
@@ -838,6 +963,21 @@ class Align(Operator):
         fields = [keys.schema.field(key) for key in self.keys]
         schema = pa.schema([*fields, *list(_STATISTICS)])
         return [Side("offsets", pa.RecordBatch.from_arrays(arrays, schema=schema), lane)]
+
+    def offset_table(self, state: State) -> pa.Table:
+        """The statistics so far: per key and topic how many values, how many missing, and how far
+        from their rows. The stage delivers them as the side table `offsets` when a lane ends.
+
+        Args:
+            state: Of this stage.
+        """
+        made = self._offset_statistics(state)
+        keys = state.tables["keys"]
+        if not made or keys is None:
+            return _STATISTICS.empty_table()
+        [side] = made
+        assert isinstance(side, Side)
+        return pa.Table.from_batches([side.rows])
 
     def _waiting(self, state: State) -> _CallRows:
         """The rows that wait in the state."""
@@ -860,6 +1000,52 @@ _STATISTICS = pa.schema(
     }
 )
 """The columns of the side table `offsets`, behind the keys."""
+
+
+def _group(lane: Int64s, topic: Int32s, time_ns: Int64s, sizes: tuple[int, int]) -> k.Segments:
+    """Row numbers by (lane, topic, time, arrival), in threads if there are many rows.
+
+    Args:
+        lane: The lane of each row.
+        topic: The number of each row's topic; rows below 0 are left out.
+        time_ns: The time of each row, in any order.
+        sizes: The number of lanes and of topics.
+    """
+    shares = parts(len(lane))
+    count, topics = sizes[0] * sizes[1], sizes[1]
+    counts = np.empty((len(shares), count), np.int64)
+    lane, topic, time_ns = as_readonly(lane), as_readonly(topic), as_readonly(time_ns)
+
+    def count_share(number: int) -> None:
+        part = shares[number]
+        k.count_groups(lane[part], topic[part], topics, counts[number])
+
+    each(count_share, range(len(shares)))
+    starts = np.concatenate([[0], np.cumsum(counts.sum(axis=0))])
+    cursor = starts[:-1] + np.cumsum(counts, axis=0) - counts
+    out = (np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64))
+
+    def deal_share(number: int) -> None:
+        part = shares[number]
+        share = (lane[part], topic[part], time_ns[part])
+        k.deal_groups(share, part.start, topics, cursor[number], out)
+
+    each(deal_share, range(len(shares)))
+    edges = np.searchsorted(starts, [len(lane) * n // len(shares) for n in range(len(shares))])
+    edges = np.append(np.minimum(edges, count), count)
+    order, sorted_ns = out
+
+    def sort_share(number: int) -> None:
+        which = (int(edges[number]), int(edges[number + 1]))
+        hard = np.empty(max(which[1] - which[0], 0), np.int64)
+        found = k.sort_segments(order, sorted_ns, starts, which, hard)
+        for segment in hard[:found].tolist():
+            mine = slice(starts[segment], starts[segment + 1])
+            by = np.lexsort((order[mine], sorted_ns[mine]))
+            order[mine], sorted_ns[mine] = order[mine][by], sorted_ns[mine][by]
+
+    each(sort_share, range(len(shares)))
+    return k.Segments(order, starts, sorted_ns)
 
 
 def _at(values: Int64s, position: Int64s) -> Int64s:
@@ -891,7 +1077,8 @@ def _in_one(rows: _CallRows, leaving: list[_DroppedRows]) -> list[Outcome]:
     order = np.lexsort((row, rows.time_ns[row], rank, when, rows.lane[row]))
     row = row[order]
     why = reason.take(pa.array(order))
-    return [Dropped(rows.take(row), rows.time_ns[row], rows.lane[row], why)]
+    lane = rows.lane[row].astype(np.int32, copy=False)
+    return [Dropped(rows.take(row), rows.time_ns[row], lane, why)]
 
 
 class _Decided(NamedTuple):
@@ -937,9 +1124,9 @@ class _CallRows:
     """The batch that holds the rows; it may hold others as well."""
     index: Int64s | None
     """Where each row is in the source; None: where its number says."""
-    lane: Int32s
+    lane: Int32s | Int64s
     time_ns: Int64s
-    number: Int64s
+    number: Int32s | Int64s
     """The number of each row's topic."""
     used: NDArray[np.bool_]
     """Whether each row has been a value, in this call or an earlier one."""

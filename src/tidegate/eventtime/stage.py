@@ -493,6 +493,26 @@ class EventtimeWatermark(Operator):
         data = self._leaving(state, None, np.zeros(0, np.int8))
         return self._in_sequence(state, data, None, lanes, before)
 
+    def advance(self, state: State, watermark: Watermark) -> list[Outcome]:
+        """Take a promise from outside: no row at or before this time will come any more.
+
+        Rows up to it leave now, and a row that comes all the same is late. A promise below the
+        watermark of the lane changes nothing.
+
+        Args:
+            state: the state of the stage.
+            watermark: one time per lane.
+
+        Returns:
+            The rows that leave, and the watermark where it moved.
+        """
+        lanes = present(watermark.lane, state.lanes)
+        state.touch(lanes)
+        before = state["watermark"].copy()
+        np.maximum.at(state["watermark"], watermark.lane, watermark.time_ns)
+        data = self._leaving(state, None, np.zeros(0, np.int8))
+        return self._in_sequence(state, data, None, lanes, before)
+
     def resume(self, state: State, wall_ns: int) -> None:
         if self.idle_timeout is not None:
             waiting = (state["wall"] != UNSET) & (state["idle"] == 0)

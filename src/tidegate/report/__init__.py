@@ -24,7 +24,7 @@ DISPLAYED = {
     "tidegate.core.outcomes": (
         "Collection", "Dropped", "Late", "Side", "StreamError", "Watermark",
     ),
-    "tidegate.align.recorded": ("Aligned",),
+    "tidegate.align.in_process": ("Aligned",),
     "tidegate.sync.results": ("SyncResult", "SyncSet"),
     "tidegate.batching.message": ("MessageBatch",),
     "tidegate.windows.results": ("WindowOutput",),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.align.recorded import Aligned
+from tidegate.align.in_process import Aligned
 from tidegate.batching.message import MessageBatch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, StreamError, Watermark
