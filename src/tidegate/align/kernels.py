@@ -155,7 +155,7 @@ def scan_rows(
 
 @kernel
 def group_rows(
-    lane: NDArray[np.int32], topic: NDArray[np.int64], time_ns: Int64s, sizes: tuple[int, int]
+    lane: Any, topic: Any, time_ns: Int64s, sizes: tuple[int, int]
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Sort row numbers by (lane, topic), stable, by counting.
 
