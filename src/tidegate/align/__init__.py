@@ -3,6 +3,7 @@
 methods     latest, next, nearest, linear, slerp, mean, min, max: how a value at t is found
 stage       Align: the same as a stage of a pipeline
 in_process  rows, align_recording: a whole recording in one call; Aligner: message by message
+recorded    read_recording: what `rows` can be given
 values      interpolation and aggregates over Arrow columns
 kernels     the compiled search for the messages around each point
 """

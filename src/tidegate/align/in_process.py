@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.align.methods import Method
+from tidegate.align.recorded import read_recording
 from tidegate.align.stage import Align
 from tidegate.core import snapshot
 from tidegate.core.arrow import as_text, factorize
@@ -146,7 +146,7 @@ def align_recording(stage: Align, recording: Any, *, time: str, type: str | None
         ConfigError: The recording cannot be read, lacks a column that `time`, `topic` or `keys`
             names, or needs a `type` for its time column.
     """
-    batch = _one_batch(_open_recording(recording))
+    batch = read_recording(recording)
     wanted = [("time", time), ("topic", stage.topic), *(("key", key) for key in stage.keys)]
     for setting, column in wanted:
         if batch.schema.get_field_index(column) < 0:
@@ -212,58 +212,6 @@ def _time_type(kind: pa.DataType, column: str, given: str | None) -> str:
     raise ConfigError(
         "type", None, f'is needed: {column} is {kind}; give for example type="iso8601"'
     )
-
-
-def _open_recording(recording: Any) -> Any:
-    """Read a recording that is given by its path; anything else is returned unchanged.
-
-    A directory is read as a Parquet dataset. MCAP is imported only when such a file is read, so
-    that `align` works without it.
-
-    Raises:
-        ConfigError: There is no such path, or its ending is unknown.
-    """
-    if not isinstance(recording, str | Path):
-        return recording
-    path = Path(recording)
-    if not path.exists():
-        raise ConfigError("recording", str(path), "does not exist")
-    if path.suffix == ".mcap":
-        from tidegate import mcap
-
-        return mcap.read(str(path))
-    from pyarrow import dataset
-
-    endings = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-    if path.is_file() and path.suffix not in endings:
-        raise ConfigError("recording", str(path), f"must end in {', '.join([*endings, '.mcap'])}")
-    return dataset.dataset(path, format=endings.get(path.suffix, "parquet")).to_table()
-
-
-def _one_batch(recording: Any) -> pa.RecordBatch:
-    """The recording as a single record batch, so that row numbers are valid for all of it.
-
-    Raises:
-        ConfigError: Arrow cannot make a table of it.
-    """
-    if isinstance(recording, pa.RecordBatch):
-        return recording
-    if isinstance(recording, list):
-        recording = pa.Table.from_pylist(recording)
-    elif not isinstance(recording, pa.Table):
-        try:
-            recording = pa.table(recording)
-        except (TypeError, ValueError, pa.ArrowException) as error:
-            expected = "must be a table, a DataFrame, a list of dicts or a path"
-            raise ConfigError("recording", type(recording).__name__, expected) from error
-    batches = recording.combine_chunks().to_batches()
-    if len(batches) == 1:
-        return batches[0]
-    if not batches:
-        return pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in recording.schema], schema=recording.schema
-        )
-    return pa.concat_batches(batches)
 
 
 class AlignedRow(NamedTuple):
