@@ -16,7 +16,6 @@ Both drive the stage `Align`, so their rows are those of a pipeline.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.align.methods import Method
-from tidegate.align.recorded import read_recording
+from tidegate.align.recorded import read_recording, warn_about
 from tidegate.align.stage import Align
 from tidegate.core import snapshot
 from tidegate.core.arrow import as_text, factorize
@@ -118,15 +117,7 @@ def rows(
         unused=False, topic=topic, keys=names("key", key),
     )  # fmt: skip
     made = align_recording(stage, recording, time=time, type=type)
-    if made.errors.num_rows:
-        first = made.errors.slice(0, 1).to_pylist()[0]
-        warnings.warn(
-            f"{made.errors.num_rows} of the recording's rows could not be used; the first: "
-            f"{first['error_column']} is {first['error_value']!r}, {first['error_reason']}",
-            stacklevel=2,
-        )
-    for sentence in made.never_seen:
-        warnings.warn(sentence, stacklevel=2)
+    warn_about(made.errors, made.never_seen)
     return made.data
 
 

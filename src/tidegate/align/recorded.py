@@ -1,10 +1,13 @@
-"""Read a recording for `align.rows`: tables, DataFrames, lists of dicts, and files.
+"""Read a recording for `align.rows` (tables, DataFrames, lists of dicts, and files), and warn of
+what it lacks.
 
-The only file of this room that touches the disk.
+The only file of this room that touches the outside world.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigError
 
-__all__ = ["read_recording"]
+__all__ = ["read_recording", "warn_about"]
 
 
 def read_recording(recording: Any) -> pa.RecordBatch:
@@ -79,3 +82,21 @@ def _one_batch(recording: Any) -> pa.RecordBatch:
             [pa.array([], field.type) for field in recording.schema], schema=recording.schema
         )
     return pa.concat_batches(batches)
+
+
+def warn_about(errors: pa.Table, sentences: Sequence[str]) -> None:
+    """Warn the caller of `align.rows` of rows that could not be used, and of missing topics.
+
+    Args:
+        errors: Those rows, with `error_column`, `error_value` and `error_reason`.
+        sentences: One per topic that never occurred.
+    """
+    if errors.num_rows:
+        first = errors.slice(0, 1).to_pylist()[0]
+        warnings.warn(
+            f"{errors.num_rows} of the recording's rows could not be used; the first: "
+            f"{first['error_column']} is {first['error_value']!r}, {first['error_reason']}",
+            stacklevel=3,
+        )
+    for sentence in sentences:
+        warnings.warn(sentence, stacklevel=3)
