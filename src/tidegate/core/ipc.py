@@ -28,14 +28,62 @@ def write_batch(rows: pa.RecordBatch) -> bytes:
 
 def read_batch(body: bytes | memoryview, what: str = "a table") -> pa.RecordBatch:
     """The reverse of `write_batch`. The bytes may come from anybody: Arrow checks every offset
-    before the batch is returned, and whatever is wrong is a StateError that starts with `what`."""
+    before the batch is returned, and whatever is wrong is a StateError that starts with `what`.
+
+    What is written here is never compressed, and what is compressed is refused: a kilobyte could
+    stand for gigabytes.
+    """
     try:
+        _refuse_compressed(pa.py_buffer(body), what)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration, ValueError, MemoryError) as error:
         raise StateError(f"{what} is unreadable: {error}") from error
     return batch
+
+
+_RECORD_BATCH, _DICTIONARY = "record batch", "dictionary"
+"""Kinds of Arrow messages that have a body."""
+
+
+def _refuse_compressed(stream: pa.Buffer, what: str) -> None:
+    """Raise StateError if a message of an Arrow stream has a compressed body.
+
+    Only the flatbuffers in front of the bodies are read. Each table begins with the distance to its
+    vtable, which holds two sizes and then the place of every field, 0 for one that is not there:
+
+        Message          header is field 2
+        DictionaryBatch  its record batch is field 1
+        RecordBatch      the compression is field 3
+    """
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        if message.type in (_RECORD_BATCH, _DICTIONARY):
+            meta = memoryview(message.metadata)
+            batch = _inside(meta, int.from_bytes(meta[:4], "little"), 2)
+            if message.type == _DICTIONARY:
+                batch = _inside(meta, batch, 1)
+            if _field(meta, batch, 3):
+                raise StateError(f"{what} is unreadable: it is compressed")
+
+
+def _field(meta: memoryview, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer table is, 0 if it is not there."""
+    vtable = table - int.from_bytes(meta[table : table + 4], "little", signed=True)
+    size = int.from_bytes(meta[vtable : vtable + 2], "little")
+    slot = 4 + 2 * number
+    if vtable < 0 or slot + 2 > size:
+        return 0
+    place = int.from_bytes(meta[vtable + slot : vtable + slot + 2], "little")
+    return table + place if place else 0
+
+
+def _inside(meta: memoryview, table: int, number: int) -> int:
+    """Return where the table that a field refers to is. Raises ValueError if it is nowhere."""
+    place = _field(meta, table, number)
+    if not place or place + 4 > len(meta):
+        raise ValueError("a message without its header")
+    return place + int.from_bytes(meta[place : place + 4], "little")
 
 
 def write_collection(collection: Collection) -> bytes:

@@ -5,7 +5,7 @@ copied here: `PieceMessages` keeps the bytes and the offsets, and hands out an A
 them.
 
 Sizes that a file claims are checked before memory is taken: a chunk may not claim more than
-`LARGEST_CHUNK`, nor more than its compressed bytes can possibly hold.
+`LARGEST_CHUNK`, nor, if it is large, more than honest data of that size (`most_decompressed`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ import pyarrow as pa
 from tidegate.mcap import records as r
 from tidegate.mcap.index import Channels, Fault, Piece
 
-__all__ = ["LARGEST_CHUNK", "PieceMessages", "chunk_bytes", "messages_of"]
+__all__ = ["LARGEST_CHUNK", "PieceMessages", "chunk_bytes", "messages_of", "most_decompressed"]
 
 LARGEST_CHUNK = 2**31 - 1
 """Bytes of a chunk, decompressed: Arrow's 32-bit offsets end there, and a file that claims more is
 a trap for the memory of whoever reads it."""
+
+_FREE_BYTES = 256 << 20
+"""Bytes that anything compressed may decompress to, however small it is: black images and silence
+pack 10,000 times, but recorders write chunks of a few MB. This much memory every reader has."""
+
+_LARGE_RATIO = 1_000
+"""How many times its size data beyond `_FREE_BYTES` may be. Recordings pack 2 to 50 times; a bomb
+of zstd 30,000 times, one of bzip2 a million times."""
 
 _PARTIAL_STEP = 1 << 16
 """Bytes per read from a chunk that is cut off. What was read before the cut is kept, so a smaller
@@ -31,8 +39,20 @@ step loses less at the end; a larger one saves calls."""
 
 _CODECS = {"zstd": "zstd", "lz4": "lz4"}
 """Compression names of MCAP and how Arrow calls them."""
-_SMALLEST_RATIO = 1 / 20_000
-"""No codec here packs tighter: a chunk that claims to is refused before memory is taken for it."""
+
+
+def most_decompressed(packed: int, *, whole_file: bool = False) -> int:
+    """Return how many bytes some compressed bytes may become; more is a trap for memory or disk.
+
+    Args:
+        packed: Number of compressed bytes.
+        whole_file: True for a file that goes to disk, which has no limit of its own.
+
+    >>> most_decompressed(1_000), most_decompressed(10**6), most_decompressed(10**9)
+    (268435456, 1000000000, 2147483647)
+    """
+    most = max(_FREE_BYTES, packed * _LARGE_RATIO)
+    return most if whole_file else min(most, LARGEST_CHUNK)
 
 
 def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | None, Fault | None]:
@@ -63,14 +83,17 @@ def chunk_bytes(buf: r.Bytes, piece: Piece, *, crc: bool) -> tuple[r.Bytes | Non
     if codec and codec not in _CODECS:
         return None, Fault(piece.start, f"a chunk compressed with {codec!r}, which is not known")
     if not piece.whole:
-        return _partial(packed, _CODECS.get(codec), size), None
+        most = min(size, most_decompressed(len(packed)))
+        return _partial(packed, _CODECS.get(codec), most), None
     if len(packed) < length:
         return None, Fault(piece.start, "a chunk shorter than it says")
     if not codec:
         raw = packed
     else:
-        if len(packed) < size * _SMALLEST_RATIO:
-            return None, Fault(piece.start, f"{len(packed)} bytes cannot hold {size} bytes")
+        if size > most_decompressed(len(packed)):
+            return None, Fault(
+                piece.start, f"{len(packed)} bytes that decompress to {size}, which is not read"
+            )
         try:
             made = pa.Codec(_CODECS[codec]).decompress(pa.py_buffer(packed), decompressed_size=size)
         except (OSError, pa.ArrowException) as error:

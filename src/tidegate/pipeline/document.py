@@ -24,7 +24,16 @@ from pydantic.alias_generators import to_camel
 
 from tidegate.errors import ConfigError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Path", "dotted", "read_yaml"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "Document",
+    "Path",
+    "check_yaml_size",
+    "dotted",
+    "read_yaml",
+]
 
 MAX_BYTES = 256 * 1024
 """Longest text, in UTF-8 bytes. A pipeline with 1,000 aggregates has about 60 kB. Reading this much
@@ -96,7 +105,7 @@ def read_yaml(text: str, name: str = "pipeline.yaml") -> Document:
     loader = None
     lines: dict[Path, int] = {}
     try:
-        _check_document_size(text, name)
+        check_yaml_size(text, name)
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is not None:
@@ -159,7 +168,7 @@ class _Open:
     nodes: int = 1
 
 
-def _check_document_size(text: str, name: str) -> None:
+def check_yaml_size(text: str, name: str) -> None:
     """Refuse a text that is too long, nested too deeply, or too large once aliases are expanded.
 
     Works on the events of the parser, which keeps no tree and does not recurse.

@@ -13,7 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.mcap.payload.values import NotDecodableError, Path, column, follow
+from tidegate.mcap.payload.values import (
+    NotDecodableError,
+    Path,
+    TooLargeError,
+    check_payload_size,
+    column,
+    follow,
+)
 from tidegate.mcap.records import Schema
 
 __all__ = ["JsonCodec"]
@@ -50,7 +57,10 @@ class JsonCodec:
         for name in path:
             inside = at.get("properties") if isinstance(at, dict) else None
             at = inside.get(name) if isinstance(inside, dict) else None
-        return _type_from_json_schema(at)
+        try:
+            return _type_from_json_schema(at)
+        except RecursionError:  # arrays of arrays, as deep as JSON can be read at all
+            return pa.null()
 
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
@@ -65,9 +75,12 @@ class JsonCodec:
         for row, payload in enumerate(payloads.to_pylist()):
             values: list[Any] = [None] * len(wanted)
             try:
+                check_payload_size(payload)
                 text = payload.decode()
                 message = json.loads(text)
                 values = [follow(message, path) if path else text for path, _ in wanted]
+            except TooLargeError as error:
+                reasons[row] = f"JSON that is too large: {error}"
             except NotDecodableError as error:
                 reasons[row] = f"JSON of another shape: {error}"
             except (ValueError, RecursionError) as error:

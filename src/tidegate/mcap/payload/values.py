@@ -17,7 +17,19 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["NotDecodableError", "Path", "cast_column", "column", "follow", "json_text"]
+__all__ = [
+    "LARGEST_PAYLOAD",
+    "MOST_VALUES",
+    "NotDecodableError",
+    "Path",
+    "TooLargeError",
+    "ValueBudget",
+    "cast_column",
+    "check_payload_size",
+    "column",
+    "follow",
+    "json_text",
+]
 
 Path = tuple[str, ...]
 """Names from the message down to a field; empty for the whole message."""
@@ -25,6 +37,47 @@ Path = tuple[str, ...]
 
 class NotDecodableError(Exception):
     """A channel, or one payload, cannot be decoded. Becomes the reason in error rows."""
+
+
+LARGEST_PAYLOAD = 64 << 20
+"""Bytes of a JSON or protobuf payload that is decoded. As values of Python it takes up to 25 times
+its size; below this, uncompressed images of common cameras (25 MB) would be refused. ROS payloads
+have no limit: their fields are found in place."""
+
+MOST_VALUES = 5_000_000
+"""Values that one payload may become. An empty protobuf message of 2 bytes stands for as many
+values as its type has fields, so the size of a payload does not bound them."""
+
+
+class TooLargeError(NotDecodableError):
+    """A payload would take too much memory."""
+
+
+class ValueBudget:
+    """Counts the values of one payload, and refuses it when there are too many.
+
+    >>> budget = ValueBudget()
+    >>> budget.spend(10)
+    >>> budget.spend(MOST_VALUES)
+    Traceback (most recent call last):
+        ...
+    tidegate.mcap.payload.values.TooLargeError: it holds more than 5,000,000 values
+    """
+
+    def __init__(self) -> None:
+        self.left = MOST_VALUES
+
+    def spend(self, count: int) -> None:
+        """Count some values more. Raises TooLargeError if they are too many."""
+        self.left -= count
+        if self.left < 0:
+            raise TooLargeError(f"it holds more than {MOST_VALUES:,} values")
+
+
+def check_payload_size(payload: bytes) -> None:
+    """Raise TooLargeError for a payload that is too large to be decoded."""
+    if len(payload) > LARGEST_PAYLOAD:
+        raise TooLargeError(f"it has {len(payload):,} bytes, of {LARGEST_PAYLOAD:,} at most")
 
 
 def json_text(value: Any) -> str:

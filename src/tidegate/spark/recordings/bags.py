@@ -23,6 +23,7 @@ from tidegate.mcap.payload import PayloadDecoder
 from tidegate.mcap.reader import take_times
 from tidegate.mcap.records import Channel, Schema
 from tidegate.mcap.stamps import header_stamps
+from tidegate.spark.recordings.bag_limits import limited_reader
 from tidegate.spark.recordings.listing import below, paths_named
 
 __all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
@@ -117,22 +118,15 @@ def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(path: str) -> Any:
-    """Return a context manager that opens a bag of either kind. Raises ConfigError without
-    `rosbags`.
+    """Return a context manager that opens a bag of either kind, with limits (see `bag_limits`).
+    Entering it raises ConfigError without `rosbags`.
     """
-    try:
-        from rosbags import rosbag1, rosbag2
-    except ImportError as error:
-        raise ConfigError(
-            "format", "rosbag", "needs the package rosbags: pip install 'tidegate[rosbag]'"
-        ) from error
 
     class _Lazy:
         """Opening a broken bag fails too: it must fail where reading it is guarded."""
 
         def __enter__(self) -> Any:
-            kind = rosbag1.Reader if path.endswith(".bag") else rosbag2.Reader
-            self.bag = kind(path)
+            self.bag = limited_reader(path)
             self.bag.open()
             return self.bag
 
