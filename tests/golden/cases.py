@@ -16,7 +16,8 @@ from tidegate import align
 from tidegate.batching import Batch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection
-from tidegate.deltas import Compact
+from tidegate.deltas import Add, Compact, Create, Offset, Scale, Sparse, VectorDelta
+from tidegate.deltas.operations import Operation, rows_from
 from tidegate.eventtime import EventtimeWatermark, ProcessTimeWatermark
 from tidegate.sync import Synchronize
 from tidegate.windows import Adaptive, CountWindow, Reemit, Session, Sliding, Tumbling, Window
@@ -43,40 +44,20 @@ def messages(first: int, last: int) -> Collection:
 
 
 def deltas(first: int, last: int) -> Collection:
-    """Vector deltas of two vectors per key: writes, sums, scales, some out of order."""
+    """Vector deltas of two vectors per key: writes, sums, scales, some out of order, some that wait
+    for a parent."""
     number = np.arange(first, last)
     time_ns = number * 5 * MS + (number * 7 % 3) * MS
-    operations = [
-        "create" if n < 4 else ("add", "scale", "sparse", "offset")[n % 4] for n in number
-    ]
-    rows = pa.record_batch(
-        {
-            "key": pa.array([f"shard-{n % 2}" for n in number]),
-            "delta_id": pa.array([f"d{n}" for n in number]),
-            "vector_id": pa.array([f"v{n % 4}" for n in number]),
-            "parent_delta": pa.nulls(len(number), pa.string()),
-            "operation": pa.array(operations),
-            "vector": pa.array(
-                [
-                    [float(n), 1.0, -float(n % 5)] if op in ("create", "add") else None
-                    for n, op in zip(number.tolist(), operations, strict=True)
-                ],
-                pa.list_(pa.float64()),
-            ),
-            "indices": pa.array(
-                [
-                    [n % 3] if op == "sparse" else None
-                    for n, op in zip(number.tolist(), operations, strict=True)
-                ],
-                pa.list_(pa.int32()),
-            ),
-            "values": pa.array(
-                [[0.5] if op == "sparse" else None for op in operations], pa.list_(pa.float64())
-            ),
-            "amount": pa.array([0.5 if op in ("scale", "offset") else None for op in operations]),
-            "origin": pa.array(["golden"] * len(number)),
-        }
-    )
+    made = []
+    for n in number.tolist():
+        operation: Operation = Create([float(n), 1.0, -float(n % 5)])
+        if n >= 4:
+            changes = Add([0.5, 1.0, 0.0]), Scale(0.5), Sparse([n % 3], [0.5]), Offset(0.25)
+            operation = changes[n % 4 - n // 4 % 2]
+        parent = f"d{n + 8}" if n % 31 == 30 else None  # comes later, or never
+        made.append(VectorDelta(f"d{n}", f"v{n % 4}", operation, int(time_ns[n - first]), parent))
+    keys = pa.array([f"shard-{n % 2}" for n in number])
+    rows = rows_from(made).add_column(0, "key", keys)
     return Collection(rows, time_ns, (number % 2).astype(np.int32), int(time_ns.max()))
 
 
@@ -145,7 +126,8 @@ CASES: dict[str, Case] = {
     ),
     "window-count": (lambda: behind_event_time(Window(CountWindow(7), keys=("key",))), messages),
     "window-adaptive": (lambda: behind_event_time(Window(Adaptive(), keys=("key",))), messages),
-    "compact": (lambda: behind_event_time(Compact(3, keys=("key",))), deltas),
+    "compact": (
+        lambda: behind_event_time(Compact(3, keys=("key",), delta_threshold=20)), deltas),
 }  # fmt: skip
 """By name: the stages, and the rows from number `first` up to `last`."""
 

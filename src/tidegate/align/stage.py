@@ -50,7 +50,7 @@ from tidegate.core.arrow import as_text, concat, ranges, take
 from tidegate.core.checks import boolean, duration, names, one_of
 from tidegate.core.columns import LANE, PREFIX, TIME, output_names
 from tidegate.core.numba import as_readonly
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator
 from tidegate.core.outcomes import (
     Collection,
     Dropped,
@@ -131,6 +131,20 @@ class Align(Operator):
 
     name: ClassVar[str] = "align"
     version: ClassVar[int] = 1
+    adopts: ClassVar[Mapping[str, str]] = {
+        "topics": "methods, tolerances and columns hold for points not delivered yet; messages "
+        "that were let go of before do not come back",
+        "max_gap": "holds from the next message on",
+        "missing": "holds for every point that was not delivered yet",
+        "unused": "holds from then on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "reference": "the points in the state are its messages",
+        "grid": "the points in the state are counted in its periods",
+        "origin": "the points in the state are counted from it",
+        "topic": "waiting messages were sorted by the old column",
+        "keys": "the state is kept by key",
+    }
 
     _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The topics by number: the reference first, if there is one, then `topics` in their order."""
@@ -240,6 +254,28 @@ class Align(Operator):
                 raise StateError("the grid of a lane does not fit its messages")
             if int(covered[lane]) != min(newest + rule.gap_ns, MAX_NS):
                 raise StateError("the grid of a lane does not fit its messages")
+
+    def refusal(self, setting: str, was: Any, now: Any) -> str | None:
+        if setting == "topics" and list(was) != list(now):
+            return "the state counts values by the number of their topic"
+        return super().refusal(setting, was, now)
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """How long a grid goes on without messages follows from the tolerances, too."""
+        made = state.conformed(self.layout(), self.name)
+        if self._rule is not None:
+            last, gap = made["last"], self._rule.gap_ns
+            reach = np.where(last > MAX_NS - gap, MAX_NS, np.minimum(last, MAX_NS - gap) + gap)
+            made["covered"][:] = np.where(last == UNSET, UNSET, reach)
+        return Adopted(made, [])
+
+    @classmethod
+    def release(cls, state: State, settings: Mapping[str, Any]) -> list[Outcome]:
+        """Waiting messages that no row has used."""
+        held = state.tables.get("held")
+        if held is not None and USED in held.schema.names:
+            state.tables["held"] = held.filter(pc.invert(held.column(USED)))
+        return super().release(state, settings)
 
     # -- what comes out ---------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ side table `batch`. Watermarks wait: one is handed on only as far as no row befo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -56,7 +57,7 @@ from tidegate.batching.settings import (
 from tidegate.core import checks
 from tidegate.core.arrow import concat, take
 from tidegate.core.columns import LANE
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator, check_state
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
@@ -146,6 +147,20 @@ or infinite
 
     name: ClassVar[str] = "batch"
     version: ClassVar[int] = 2
+    adopts: ClassVar[Mapping[str, str]] = {
+        "length": "holds from the next window of each key on; the open one keeps its length",
+        "timeout": "holds from the next window of each key on",
+        "max_rows": "holds from the next row on",
+        "idle_close": "holds from then on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "topic": "streams were measured by the old column",
+        "gated": "open windows wait for the streams that were gated",
+        "keys": "the state is kept by key",
+        "max_streams": "the records of streams are reserved in the state",
+        "rates": "grids of whole and of any rates are kept differently",
+        "correct_skew": "waiting rows were placed with the old rule",
+    }
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
@@ -195,6 +210,19 @@ or infinite
         keys = state.tables["keys"]
         if keys is not None and not set(self.keys) <= set(keys.schema.names):
             raise StateError("state of batching is corrupt: a key column is missing")
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """A new length is scheduled for the next window of every key that has one open; it takes
+        the place of lengths that wait where there is no room for more."""
+        made = state.conformed(self.layout(), self.name)
+        if old["length"] != self.length:
+            lanes = lane_records(made)
+            full = lanes["changes"] >= MAX_CHANGES
+            lanes["changes"][full] = 0
+            check_state(self, made)  # the schedule is written by a kernel
+            length: Any = self.length
+            change_length(made, np.flatnonzero(lanes["length"] > 0), length, None)
+        return Adopted(made, [])
 
     def compile(self) -> None:
         compile_batching()

@@ -16,18 +16,24 @@ window), or is held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.operator import Operator
+from tidegate.core.adoption import SettingChange, StageMatch, difference, match_stages
+from tidegate.core.operator import Operator, operator_named
 from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
+from tidegate.core.snapshot import FoundStage
 from tidegate.core.state import State
-from tidegate.errors import ConfigError, ContractError
+from tidegate.errors import ConfigError, ContractError, StateError
 
 __all__ = ["Chain", "StageCounts", "check_time"]
+
+STAGE_COUNTERS = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out")
+"""The names in `StageCounts`."""
 
 StageCounts = dict[str, int]
 """Rows that crossed the borders of one stage: `rows_in` and `late_in` came, `rows_out`, `late_out`,
@@ -71,8 +77,7 @@ class Chain:
 
     def open_counts(self) -> list[StageCounts]:
         """Counters to be passed to the calls below, one per stage, all zero."""
-        names = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out")
-        return [dict.fromkeys(names, 0) for _ in self.stages]
+        return [dict.fromkeys(STAGE_COUNTERS, 0) for _ in self.stages]
 
     # -- calls: each takes the states and, if rows are to be counted, the counters ----------------
 
@@ -137,6 +142,94 @@ class Chain:
         for number, stage in enumerate(self.stages):
             out += self._push(states, number + 1, stage.forget(states[number], lanes), counts)
         return out
+
+    # -- states of other settings -----------------------------------------------------------------
+
+    def identities(self) -> list[dict[str, Any]]:
+        """Name, version and settings of every stage: what a state of this chain records."""
+        return [stage.identity() for stage in self.stages]
+
+    def changes(self, identities: Sequence[Mapping[str, Any]]) -> list[SettingChange]:
+        """The settings of stages in a state that differ now, refused ones with their reason.
+
+        Args:
+            identities: the stages of the state, as from `identities`.
+
+        Raises:
+            StateError: the stages stand in another order.
+        """
+        kept = self._matched(identities).kept
+        out: list[SettingChange] = []
+        for stage, found in zip(self.stages[:kept], identities, strict=False):
+            out += stage.changes(found["config"])
+        return out
+
+    def check_adoption(self, identities: Sequence[Mapping[str, Any]]) -> StageMatch:
+        """Check, before anything runs, that a state of these stages can be adopted.
+
+        Args:
+            identities: the stages of the state, as from `identities`.
+
+        Returns:
+            Which stages are kept, removed and appended.
+
+        Raises:
+            StateError: with all settings that cannot change in two columns; for stages in another
+                order; for a state of a newer version.
+        """
+        match = self._matched(identities)
+        refused: list[SettingChange] = []
+        spans: list[str] = []
+        for stage, found in zip(self.stages[: match.kept], identities, strict=False):
+            if found["version"] > stage.version:
+                stage.check_changes(found["config"], found["version"])
+            elif found["version"] == stage.version:  # an older one is compared when migrated
+                refused += [each for each in stage.changes(found["config"]) if each.refusal]
+                spans += stage.durations()
+        if refused:
+            raise StateError(
+                "the state cannot be adopted with these settings:\n"
+                f"{difference(refused, spans)}\n"
+                "use the old values, or a new output and checkpoint"
+            )
+        return match
+
+    def adopt(
+        self, found: Sequence[FoundStage], lanes: int, counts: Counts = None
+    ) -> tuple[list[State], list[Outcome]]:
+        """Take up the states of other settings, older versions, or other stages at the end.
+
+        Args:
+            found: the stages of the state, in order.
+            lanes: how many lanes they have.
+            counts: counters for the rows that leave.
+
+        Returns:
+            A state per stage of this chain, and what leaves: first what removed stages held, then
+            what no longer fits into a kept one, run through the stages behind it.
+
+        Raises:
+            StateError: see `Operator.adopt` and `adoption.match_stages`.
+        """
+        match = self.check_adoption([stage.identity for stage in found])
+        made = [
+            stage.adopt(old.settings, old.version, old.state)
+            for stage, old in zip(self.stages[: match.kept], found, strict=False)
+        ]
+        states = [each.state for each in made]
+        states += [stage.open(lanes) for stage in self.stages[match.kept :]]
+        out: list[Outcome] = []
+        for old in found[match.kept :]:
+            out += operator_named(old.name).release(old.state, old.settings)
+        for number, each in enumerate(made):
+            out += self._push(states, number + 1, each.outcomes, counts)
+        return states, out
+
+    def _matched(self, identities: Sequence[Mapping[str, Any]]) -> StageMatch:
+        """Which stages of a state are those of this chain."""
+        return match_stages(
+            [each["name"] for each in identities], [stage.name for stage in self.stages]
+        )
 
     # -- what can be told without running ----------------------------------------------------------
 

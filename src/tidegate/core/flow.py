@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
+from tidegate.core.adoption import SettingChange, difference
 from tidegate.core.arrow import (
     as_text,
     compile_kernels,
@@ -31,7 +32,7 @@ from tidegate.core.arrow import (
     first_rows,
     present,
 )
-from tidegate.core.chain import Chain, StageCounts, check_time
+from tidegate.core.chain import STAGE_COUNTERS, Chain, StageCounts, check_time
 from tidegate.core.checks import duration, one_of
 from tidegate.core.checks import names as check_names
 from tidegate.core.columns import LANE, check_columns
@@ -49,7 +50,7 @@ from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen"]
+__all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen", "snapshot_pages"]
 
 PAGE_LANES = 512
 """Lanes per page of state: large enough that a page costs little beyond its bytes, small enough
@@ -451,15 +452,29 @@ class Flow:
             self._tags[page - 1] = tag_of(blob)
         return blob
 
-    def load(self, pages: Mapping[int, bytes]) -> None:
+    def load(self, pages: Mapping[int, bytes], *, adopt: bool = False) -> list[Outcome]:
         """Take up the state in these pages, or raise a StateError and change nothing.
 
         Pages may come from anybody: with a state key its seals are checked first. Sizes, lanes,
         keys and counters are checked here, the values of each stage by its `invariants`.
+
+        Args:
+            pages: the state, by page number; from `pages`, also of an older version.
+            adopt: whether it may have been made with other settings, see `adopt`.
+
+        Returns:
+            What leaves because of changed settings; empty if nothing was changed.
         """
         opened = open_pages(self._state_key, self.scope, pages)
         tags: list[str] = []
         expected = self._expected()
+        found = [snapshot.identities(opened[page]) for page in sorted(pages)]
+        if found and any(each != found[0] for each in found) and None not in found:
+            raise StateError("state is corrupt: its pages were made by different stages")
+        made_by = found[0] if found else None
+        differs = bool(made_by) and made_by != [identity for identity, _ in expected]
+        if made_by and differs and (adopt or self._reads_older(made_by)):
+            return self._adopt_pages(pages, opened)
         parts: list[dict[int, State]] = [{} for _ in expected]
         kept = _Kept(dict(self.counters), self.chain.open_counts(), (), {})
         for place, page in enumerate(sorted(pages)):
@@ -485,12 +500,80 @@ class Flow:
         lane_of = self._read_keys(lanes)
         for stage, state in zip(self.chain.stages, states, strict=True):
             check_state(stage, state)
+        self._take_up(lanes, states, lane_of, kept)
+        self._tags = tags
+        return []
+
+    def _take_up(
+        self, lanes: State, states: list[State], lane_of: dict[Any, int], kept: _Kept
+    ) -> None:
+        """Replace everything this flow holds by what was read and checked."""
         self.lanes, self.states, self._lane_of = lanes, states, lane_of
         self.counters, self.counts, self._columns, seen = kept
-        self._tags = tags
         self._seen = {name: set(seen.get(name, ())) for name in self._expected_names}
         taken = set(lane_of.values())
         self._free = [n for n in range(max(taken, default=-1), -1, -1) if n not in taken]
+
+    def _reads_older(self, found: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a state was made by these very stages, some of them in an older version."""
+        own, *stages = found
+        return (
+            own == self._expected()[0][0]
+            and len(stages) == len(self.chain.stages)
+            and all(
+                each == stage.identity() or stage.reads_older(each)
+                for each, stage in zip(stages, self.chain.stages, strict=True)
+            )
+        )
+
+    def _adopt_pages(
+        self, pages: Mapping[int, bytes], opened: Mapping[int, bytes | memoryview]
+    ) -> list[Outcome]:
+        """Take up pages of other settings, other stages at the end, or older versions.
+
+        Args:
+            pages: the pages as they are stored, sealed if there is a state key.
+            opened: the same with their seals checked and taken off.
+        """
+        expected = self._expected()
+        found: list[snapshot.FoundStage] = []
+        parts: list[dict[int, State]] = []
+        kept = _Kept(dict(self.counters), self.chain.open_counts(), (), {})
+        for place, page in enumerate(sorted(pages)):
+            if page != place:
+                raise StateError(f"state page {place} is missing; there are {sorted(pages)}")
+            what = f"state page {page}"
+            stages, extra = snapshot.read_stages(opened[page], expected, what)
+            if extra.get("page") != page:
+                raise StateError(f"{what} calls itself page {extra.get('page')}")
+            if any(
+                each.state.lanes > PAGE_LANES or each.state.lanes != stages[0].state.lanes
+                for each in stages
+            ):
+                raise StateError(f"{what} is corrupt: it has {stages[0].state.lanes} lanes")
+            if page == 0:
+                if self._state_key is not None:
+                    check_tags(extra.get("tags"), pages)
+                _check_own(stages, expected[0])
+                found, parts = stages, [{} for _ in stages]
+                kept = self._read_extra(extra, len(stages) - 1)
+            for part, each, first in zip(parts, stages, found, strict=True):
+                part[page * PAGE_LANES] = each.state.conformed(first.state.layout, each.name)
+        lanes, *states = [
+            State.of_pages(each.state.layout, part) for each, part in zip(found, parts, strict=True)
+        ]
+        lanes = lanes.conformed(_LANES, "the keys")
+        lane_of = self._read_keys(lanes)
+        old = [each._replace(state=state) for each, state in zip(found[1:], states, strict=True)]
+        counts = self.chain.open_counts()
+        match = self.chain.check_adoption([each.identity for each in old])
+        counts[: match.kept] = kept.counts[: match.kept]
+        states, out = self.chain.adopt(old, lanes.lanes, counts)
+        self._take_up(lanes, states, lane_of, kept._replace(counts=counts))
+        self._tags = []  # all pages are written again
+        for state in (self.lanes, *self.states):
+            state.touched[:] = True  # every page names the settings it was made with
+        return out
 
     def _extra(self, page: int) -> dict[str, Any]:
         """What a page says beside the states. Counters and names are in page 0."""
@@ -505,13 +588,18 @@ class Flow:
         }
         return extra if self._state_key is None else {**extra, "tags": self._tags}
 
-    def _read_extra(self, extra: dict[str, Any]) -> _Kept:
+    def _read_extra(self, extra: dict[str, Any], stages: int | None = None) -> _Kept:
+        """Read what page 0 says beside the states; `stages` is how many stages were counted, None:
+        those of this chain."""
+        wanted = len(self.counts) if stages is None else stages
+        names = dict.fromkeys(STAGE_COUNTERS, 0)
         broken = StateError("state page 0 is corrupt: its counters are not those of this flow")
         counters, counts = extra.get("counters"), extra.get("counts")
         columns, seen = extra.get("columns"), extra.get("seen")
-        if not isinstance(counts, list) or len(counts) != len(self.counts):
+        if not isinstance(counts, list) or len(counts) != wanted:
             raise broken
-        for known, found in zip([self.counters, *self.counts], [counters, *counts], strict=True):
+        known_counters = [self.counters, *([names] * wanted)]
+        for known, found in zip(known_counters, [counters, *counts], strict=True):
             if not isinstance(found, dict) or set(found) != set(known):
                 raise broken
             if any(type(value) is not int or not 0 <= value < 2**63 for value in found.values()):
@@ -519,8 +607,8 @@ class Flow:
         assert isinstance(counters, dict)
         if not isinstance(seen, dict) or not isinstance(columns, list):
             raise broken
-        for names in (columns, *seen.values()):
-            if not isinstance(names, list) or any(not isinstance(name, str) for name in names):
+        for texts in (columns, *seen.values()):
+            if not isinstance(texts, list) or any(not isinstance(text, str) for text in texts):
                 raise broken
         return _Kept(counters, counts, tuple(columns), seen)
 
@@ -552,16 +640,77 @@ class Flow:
         return snapshot.pack({"pages": sorted(pages)}, [pages[page] for page in sorted(pages)])
 
     def restore(self, blob: bytes) -> None:
-        """Take up a snapshot of a flow with the same stages and keys, or raise a StateError."""
-        header, buffers = snapshot.unpack(blob)
-        pages = header.get("pages")
-        if not isinstance(pages, list) or pages != list(range(len(buffers))):
-            raise StateError("snapshot is not that of a flow")
-        self.load({page: bytes(buffer) for page, buffer in zip(pages, buffers, strict=True)})
+        """Take up a snapshot of a flow with the same stages and keys, or raise a StateError. One of
+        an older version is read too."""
+        self.load(snapshot_pages(blob))
+
+    def adopt(self, blob: bytes) -> list[Outcome]:
+        """Take up a snapshot of a flow with other settings, or raise a StateError.
+
+        Settings that may change (`Operator.adopts`) hold from now on; nothing that was decided is
+        decided again, and no watermark moves back. Stages may be appended, which start empty, and
+        removed from the end. With equal settings it does what `restore` does.
+
+        Args:
+            blob: from `snapshot`, of this version or an older one.
+
+        Returns:
+            What leaves because of the change: rows that no longer fit, with their reason, and rows
+            that a removed stage held, dropped with the reason `stage_removed`.
+
+        Raises:
+            StateError: it is damaged, kept by another key, or made with settings that cannot be
+                adopted; those are listed in two columns. This flow is then unchanged.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
+            >>> decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
+            >>> old = Flow([EventtimeWatermark("10 s")], decoder=decoder)
+            >>> _ = old.process(pa.record_batch({"t": [20, 15]}))
+            >>> new = Flow([EventtimeWatermark("1 s")], decoder=decoder)
+            >>> new.adopt(old.snapshot())
+            []
+            >>> [o.rows.column("t").to_pylist() for o in new.process(pa.record_batch({"t": [21]}))
+            ...  if o.kind == "data"]
+            [[15, 20]]
+        """
+        return self.load(snapshot_pages(blob), adopt=True)
 
     def _expected(self) -> list[tuple[dict[str, Any], Layout]]:
         own = {"name": "lanes", "version": 1, "config": {"keys": list(self.keys)}}
         return [(own, _LANES), *((s.identity(), s.layout()) for s in self.chain.stages)]
+
+
+def snapshot_pages(blob: bytes) -> dict[int, bytes]:
+    """The pages inside a snapshot of a flow.
+
+    Raises:
+        StateError: it is damaged, or not the snapshot of a flow.
+    """
+    header, buffers = snapshot.unpack(blob)
+    pages = header.get("pages")
+    if not isinstance(pages, list) or pages != list(range(len(buffers))):
+        raise StateError("snapshot is not that of a flow")
+    return {page: bytes(buffer) for page, buffer in zip(pages, buffers, strict=True)}
+
+
+def _check_own(
+    stages: Sequence[snapshot.FoundStage], expected: tuple[dict[str, Any], Layout]
+) -> None:
+    """Raise a StateError unless the first stage of a page is the table of keys, of this key."""
+    wanted = expected[0]
+    if not stages or stages[0].name != wanted["name"]:
+        raise StateError("state is corrupt: it has no keys")
+    if stages[0].version > wanted["version"]:
+        raise StateError("state was written by a newer version; upgrade tidegate")
+    was, now = stages[0].settings.get("keys"), wanted["config"]["keys"]
+    if was != now:
+        changed = [SettingChange("keys", "key", was, now, "the state is kept by key")]
+        raise StateError(
+            f"the state cannot be adopted with another key:\n{difference(changed)}\n"
+            "use the old key, or a new output and checkpoint"
+        )
 
 
 _LANES = Layout(

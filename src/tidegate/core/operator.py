@@ -12,7 +12,9 @@ Which call comes when:
                 compile()                    on the driver, so that no worker has to
 
     start       open()                       a new state, or
-                restore(blob) ─► invariants  a snapshot; then resume(wall_ns)
+                restore(blob) ─► invariants  a snapshot; then resume(wall_ns), or
+                adopt(settings, version, state) ─► migrate, carry_over ─► invariants
+                                             a state made with other settings or an older version
 
     running     process(collection)          rows came, in order of arrival
                 process_late(late)           rows came that were too late for a stage before
@@ -32,16 +34,20 @@ passes on what it gets.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
 from tidegate.core import snapshot
+from tidegate.core.adoption import STAGE_REMOVED, SettingChange, changed_settings, difference
+from tidegate.core.columns import LANE, PREFIX, TIME
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
-    End,
+    Dropped,
     Int32s,
     Int64s,
     Late,
@@ -49,9 +55,25 @@ from tidegate.core.outcomes import (
     Watermark,
 )
 from tidegate.core.state import Layout, State
-from tidegate.errors import StateError
+from tidegate.errors import StateError, TidegateError
 
-__all__ = ["Operator", "check_state"]
+__all__ = [
+    "Adopted",
+    "Operator",
+    "check_state",
+    "left_behind",
+    "operator_named",
+    "plain_setting",
+]
+
+
+class Adopted(NamedTuple):
+    """A state taken over from other settings, and what no longer fitted into it."""
+
+    state: State
+    """The state, in the layout of the settings that hold now."""
+    outcomes: list[Outcome]
+    """Rows that leave because of the change, each with its reason; they go to the next stage."""
 
 
 class Operator(ABC):
@@ -64,8 +86,14 @@ class Operator(ABC):
     name: ClassVar[str]
     """One word, used in snapshots, `explain()` and metrics. Unique among operators."""
     version: ClassVar[int] = 1
-    """The version of the state. Raise it whenever the layout or its meaning changes: a snapshot of
-    another version is refused instead of being misread."""
+    """The version of the state. Raise it whenever the layout or its meaning changes, and write a
+    `migrate` from the version before; a snapshot of a newer version is refused, never misread."""
+    adopts: ClassVar[Mapping[str, str]] = {}
+    """Settings that may change under a state, each with what the change does. See `adopt`."""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Settings that may not, each with the reason: what in the state depends on it."""
+    held_tables: ClassVar[tuple[str, ...]] = ("held",)
+    """State tables whose rows wait to leave; `release` delivers them when the stage is removed."""
 
     @abstractmethod
     def layout(self) -> Layout:
@@ -214,11 +242,175 @@ class Operator(ABC):
     def settings(self) -> dict[str, Any]:
         """The config as plain JSON values: for `explain()`, and to match a snapshot with a plan."""
         config: Any = self
-        return {f.name: _plain_setting(getattr(self, f.name)) for f in fields(config) if f.init}
+        return {f.name: plain_setting(getattr(self, f.name)) for f in fields(config) if f.init}
 
     def identity(self) -> dict[str, Any]:
         """What a snapshot must agree with to be restored: name, version and settings."""
         return {"name": self.name, "version": self.version, "config": self.settings()}
+
+    # -- other settings, older versions -----------------------------------------------------------
+
+    def adopt(self, old_settings: Mapping[str, Any], old_version: int, state: State) -> Adopted:
+        """Take up a state that was made with other settings, or by an older version.
+
+        Nothing that was decided before is decided again: the settings hold for what comes from now
+        on, and a watermark never moves back. With the same settings and version nothing changes.
+
+        Args:
+            old_settings: `settings` of the operator that made the state. One that is missing there
+                did not exist then, and had the effect of its default.
+            old_version: its `version`.
+            state: the state, in the layout of its maker. Untrusted, and given away: its arrays may
+                be used again.
+
+        Returns:
+            The state in the layout of this operator, checked, and the rows that no longer fit into
+            it, as outcomes with a reason.
+
+        Raises:
+            StateError: with a two-column difference of the settings that cannot be adopted; where
+                there is no way from the old version; and where the state is damaged.
+
+        Example:
+            >>> from tidegate.eventtime import EventtimeWatermark
+            >>> old, new = EventtimeWatermark("1 s"), EventtimeWatermark("5 s")
+            >>> new.adopt(old.settings(), old.version, old.open()).outcomes
+            []
+            >>> other = EventtimeWatermark("1 s", source="device")
+            >>> other.adopt(old.settings(), old.version, old.open())  # doctest: +ELLIPSIS
+            Traceback (most recent call last):
+                ...
+            tidegate.errors.StateError: the state cannot be adopted with these settings:
+              setting                       in the state  now
+              eventtime_watermark: source   -             device  the newest times in the state ...
+        """
+        settings = dict(old_settings)
+        try:
+            for version in range(old_version, self.version):
+                settings, state = self.migrate(version, settings, state)
+            self.check_changes(settings, old_version)
+            made = self.carry_over(self._with_defaults(settings), state)
+        except StateError:
+            raise
+        except Exception as error:
+            text = f"state of {self.name} is corrupt: {type(error).__name__}: {error}"
+            raise StateError(text) from error
+        check_state(self, made.state)
+        return made
+
+    def changes(self, old_settings: Mapping[str, Any]) -> list[SettingChange]:
+        """The settings that differ from those of a state, each with the reason it is refused for,
+        if it is. Needs no state, so that a run can be refused before it starts."""
+        old = self._with_defaults(old_settings)
+        new = self.settings()
+        out = []
+        for each in changed_settings(old, new, self.name):
+            top = each.setting.partition(".")[0]
+            out.append(each._replace(refusal=self.refusal(top, old.get(top), new.get(top))))
+        return out
+
+    def refusal(self, setting: str, was: Any, now: Any) -> str | None:
+        """Why a setting cannot change from `was` to `now` (plain values) under a state; None: it
+        can. The default looks it up in `adopts` and `refuses`."""
+        if setting in self.adopts:
+            return None
+        return self.refuses.get(setting, "the state depends on it")
+
+    def check_changes(self, old_settings: Mapping[str, Any], old_version: int) -> None:
+        """Raise a StateError, with a difference in two columns, if a setting cannot be adopted, or
+        if the state is of a newer version."""
+        if old_version > self.version:
+            raise StateError(
+                f"state of {self.name}: version {old_version} is newer than the {self.version} "
+                "this version reads; upgrade tidegate"
+            )
+        refused = [each for each in self.changes(old_settings) if each.refusal is not None]
+        if refused:
+            raise StateError(
+                "the state cannot be adopted with these settings:\n"
+                f"{difference(refused, self.durations())}\n"
+                "use the old values, or a new output and checkpoint"
+            )
+
+    def migrate(
+        self, version: int, settings: dict[str, Any], state: State
+    ) -> tuple[dict[str, Any], State]:
+        """Bring settings and state of an older version one version further, to `version + 1`.
+
+        Called by `adopt` once per version. An operator whose `version` is raised overrides it.
+
+        Raises:
+            StateError: there is no way; the default.
+        """
+        raise StateError(
+            f"state of {self.name}: version {version} is older than {self.version} and has no "
+            "migration; use a new output and checkpoint"
+        )
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """Bring a state of this version, made with other settings, into the layout of this one.
+
+        Called by `adopt` with settings that are all allowed to change. The default is for settings
+        that no array depends on: it keeps the state as it is. Override it where a change moves
+        something, and touch nothing else: the result for equal settings is the state unchanged.
+
+        Args:
+            old: the old settings, those that did not exist filled in with their defaults.
+            state: the state in its old layout.
+
+        Raises:
+            StateError: the arrays or tables are not those of the layout.
+        """
+        return Adopted(state.conformed(self.layout(), self.name), [])
+
+    @classmethod
+    def release(cls, state: State, settings: Mapping[str, Any]) -> list[Outcome]:
+        """Deliver what the state of a removed stage holds, as dropped rows with the reason
+        `stage_removed`. A class method: of a stage that was removed there is only its state.
+
+        Args:
+            state: its state, untrusted.
+            settings: the settings it was made with.
+
+        Raises:
+            StateError: a table lacks what it must have.
+        """
+        out: list[Outcome] = []
+        for name in cls.held_tables:
+            table = state.tables.get(name)
+            if table is None or not table.num_rows:
+                continue
+            if TIME not in table.schema.names:
+                raise StateError(f"state table {name} of {cls.name} has no times")
+            time_ns = table.column(TIME).to_numpy()
+            out.append(left_behind(table, time_ns))
+        return out
+
+    @classmethod
+    def durations(cls) -> tuple[str, ...]:
+        """The settings that are spans of time, in nanoseconds: for messages."""
+        config: Any = cls
+        return tuple(f.name for f in fields(config) if f.init and "Duration" in str(f.type))
+
+    def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a state; those that did not exist then have the value of their default."""
+        config: Any = self
+        out = dict(old)
+        for f in fields(config):
+            if not f.init or f.name in out:
+                continue
+            default: Any = f.default
+            if f.default_factory is not MISSING:
+                default = f.default_factory()
+            if default is MISSING:
+                continue
+            try:  # as a stage with this default would write it
+                out[f.name] = replace(config, **{f.name: default}).settings()[f.name]
+            except TidegateError:
+                out[f.name] = plain_setting(default)
+        return out
+
+    # -- states -----------------------------------------------------------------------------------
 
     def open(self, lanes: int = 1) -> State:
         """A new, empty state."""
@@ -229,10 +421,49 @@ class Operator(ABC):
         return snapshot.encode([(self.identity(), state)], {})
 
     def restore(self, blob: bytes) -> State:
-        """The reverse of `snapshot`. Nothing is restored in part."""
+        """The reverse of `snapshot`, also of one that an older version has made. Nothing is
+        restored in part. Other settings are refused: `adopt` takes them up."""
+        found = snapshot.identities(blob)
+        if found is not None and len(found) == 1 and self.reads_older(found[0]):
+            stages, _ = snapshot.read_stages(blob, [(self.identity(), self.layout())])
+            return self.adopt(stages[0].settings, stages[0].version, stages[0].state).state
         states, _ = snapshot.decode(blob, [(self.identity(), self.layout())])
         check_state(self, states[0])
         return states[0]
+
+    def reads_older(self, identity: Mapping[str, Any]) -> bool:
+        """Whether an identity is that of this very stage in an older version: an older state, or
+        settings that lack what was added since and is at its default now."""
+        if identity["name"] != self.name or identity == self.identity():
+            return False
+        if identity["version"] > self.version:
+            return False
+        return identity["version"] < self.version or not self.changes(identity["config"])
+
+
+def left_behind(table: pa.RecordBatch, time_ns: Int64s, reason: str = STAGE_REMOVED) -> Dropped:
+    """Rows of a state table as dropped ones: our columns are taken off.
+
+    Args:
+        table: rows with the column LANE.
+        time_ns: the event time of each.
+        reason: why they leave.
+    """
+    own = [name for name in table.schema.names if not name.startswith(PREFIX)]
+    why = pa.array([reason] * table.num_rows, pa.string())
+    return Dropped(table.select(own), time_ns, table.column(LANE).to_numpy(), why)
+
+
+def operator_named(name: str) -> type[Operator]:
+    """The class of operators of this name, among those that are imported; `Operator` itself, which
+    releases what is in a table `held`, if there is none."""
+    waiting: list[Any] = [Operator]
+    while waiting:
+        found = waiting.pop()
+        if getattr(found, "name", None) == name:
+            return found  # type: ignore[no-any-return]
+        waiting += found.__subclasses__()
+    return Operator
 
 
 def check_state(operator: Operator, state: State) -> None:
@@ -247,15 +478,22 @@ def check_state(operator: Operator, state: State) -> None:
         raise StateError(text) from error
 
 
-def _plain_setting(value: Any) -> Any:
+def plain_setting(value: Any) -> Any:
+    """The plain JSON value that stands for a setting: numbers, texts, lists and mappings. A value
+    of its own class is its name and its own settings."""
     if isinstance(value, (list, tuple)):
-        return [_plain_setting(item) for item in value]
+        return [plain_setting(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain_setting(item) for key, item in value.items()}
+        return {str(key): plain_setting(item) for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, End):
+    if isinstance(value, Enum):
         return value.value
+    name = getattr(value, "name", None) or type(value).__name__
     if hasattr(value, "settings"):
-        return {"name": getattr(value, "name", type(value).__name__), **value.settings()}
+        return {"name": name, **value.settings()}
+    if is_dataclass(value) and not isinstance(value, type):
+        # What is left out of its repr (a function, whose address changes) is no setting.
+        shown = [f.name for f in fields(value) if f.init and f.repr]
+        return {"name": name, **{each: plain_setting(getattr(value, each)) for each in shown}}
     return repr(value)

@@ -18,17 +18,27 @@ import operator
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tidegate.core.adoption import changed_settings, difference
 from tidegate.core.columns import LANE
 from tidegate.core.ipc import read_batch, write_batch
-from tidegate.core.state import Layout, State
+from tidegate.core.state import Column, Layout, State
 from tidegate.errors import StateError
 
-__all__ = ["FORMAT", "decode", "encode", "pack", "unpack"]
+__all__ = [
+    "FORMAT",
+    "FoundStage",
+    "decode",
+    "encode",
+    "identities",
+    "pack",
+    "read_stages",
+    "unpack",
+]
 
 FORMAT = 1
 """The version of this layout. Raised when a reader of today could not read it any more."""
@@ -177,38 +187,171 @@ def _states(
     states, at = [], 0
     for stage, (identity, layout) in zip(found, expected, strict=True):
         _match(stage, identity, what)
-        lanes = operator.index(stage["lanes"])
-        most = len(buffers[at]) if layout.arrays else _LANES_WITHOUT_ARRAYS
-        if not 1 <= lanes <= most:
-            raise StateError(f"{what}, stage {identity['name']}: has {lanes} lanes")
-        if sorted(name for name, *_ in stage["arrays"]) != sorted(layout.arrays):
-            raise StateError(f"{what}, stage {identity['name']}: arrays differ from the layout")
-        if len(stage["tables"]) != len(layout.tables):
-            raise StateError(f"{what}, stage {identity['name']}: tables differ from the layout")
-        arrays = {}
-        for name, dtype, shape in stage["arrays"]:
-            column = layout.arrays[name]
-            if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape) != (lanes, *column.shape):
-                raise StateError(
-                    f"{what}, stage {identity['name']}: array {name} is {dtype} of shape {shape}, "
-                    f"for {lanes} lanes of {column.shape}"
-                )
-            raw = np.frombuffer(buffers[at], dtype)
-            if raw.size != int(np.prod(shape)):
-                raise StateError(f"{what}, stage {identity['name']}: array {name} is cut off")
-            arrays[name] = raw.reshape(shape).copy()
-            at += 1
-        state = State.of_arrays(layout, lanes, arrays)
-        for name, present in stage["tables"]:
-            if name not in state.tables:
-                raise StateError(f"{what}, stage {identity['name']}: unknown table {name}")
-            if present:
-                state.tables[name] = _read_table(buffers[at], lanes, f"{what}, table {name}")
-                at += 1
+        _check_layout(stage, layout, f"{what}, stage {identity['name']}")
+        state, at = _read_state(stage, layout, buffers, at, what)
         states.append(state)
     if at != len(buffers):
         raise StateError(f"{what} is corrupt: {len(buffers) - at} buffers belong to no stage")
     return states
+
+
+def _check_layout(stage: dict[str, Any], layout: Layout, where: str) -> None:
+    """Raise a StateError unless a stage in a header has the arrays and tables of a layout."""
+    if sorted(name for name, *_ in stage["arrays"]) != sorted(layout.arrays):
+        raise StateError(f"{where}: arrays differ from the layout")
+    if len(stage["tables"]) != len(layout.tables):
+        raise StateError(f"{where}: tables differ from the layout")
+    lanes = operator.index(stage["lanes"])
+    for name, dtype, shape in stage["arrays"]:
+        column = layout.arrays[name]
+        if np.dtype(dtype) != np.dtype(column.dtype) or tuple(shape) != (lanes, *column.shape):
+            raise StateError(
+                f"{where}: array {name} is {dtype} of shape {shape}, "
+                f"for {lanes} lanes of {column.shape}"
+            )
+
+
+def _read_state(
+    stage: dict[str, Any], layout: Layout, buffers: Sequence[memoryview], at: int, what: str
+) -> tuple[State, int]:
+    """Read the state of one stage, whose layout has been checked.
+
+    Args:
+        stage: its part of the header.
+        layout: the layout of the result.
+        buffers: all buffers of the envelope.
+        at: the number of its first buffer.
+        what: the name of the envelope in messages.
+
+    Returns:
+        The state, and the number of the first buffer behind it.
+
+    Raises:
+        StateError: sizes, lanes or tables do not agree.
+    """
+    where = f"{what}, stage {stage['name']}"
+    lanes = operator.index(stage["lanes"])
+    most = len(buffers[at]) if layout.arrays else _LANES_WITHOUT_ARRAYS
+    if not 1 <= lanes <= most:
+        raise StateError(f"{where}: has {lanes} lanes")
+    arrays = {}
+    for name, dtype, shape in stage["arrays"]:
+        raw = np.frombuffer(buffers[at], dtype)
+        if raw.size != int(np.prod(shape)):
+            raise StateError(f"{where}: array {name} is cut off")
+        arrays[name] = raw.reshape(shape).copy()
+        at += 1
+    state = State.of_arrays(layout, lanes, arrays)
+    for name, present in stage["tables"]:
+        if name not in state.tables:
+            raise StateError(f"{where}: unknown table {name}")
+        if present:
+            state.tables[name] = _read_table(buffers[at], lanes, f"{what}, table {name}")
+            at += 1
+    return state, at
+
+
+class FoundStage(NamedTuple):
+    """A stage as a snapshot has it, whatever wants to use it."""
+
+    name: str
+    """The name of the operator."""
+    version: int
+    """The version of the state."""
+    settings: dict[str, Any]
+    """The settings it was made with, as plain JSON values."""
+    state: State
+    """The state, in the layout of its maker."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Name, version and settings, as in `Operator.identity`."""
+        return {"name": self.name, "version": self.version, "config": self.settings}
+
+
+def read_stages(
+    blob: bytes | memoryview,
+    known: Sequence[tuple[dict[str, Any], Layout]] = (),
+    what: str = "snapshot",
+) -> tuple[list[FoundStage], dict[str, Any]]:
+    """Read a blob of `encode` without a chain that fits it: for adoption, and to look inside.
+
+    Args:
+        blob: untrusted bytes.
+        known: the identity and layout of stages, by position. Arrays that have the name of one
+            there start new lanes with its fill; of all others nothing is known but what the
+            header says.
+        what: its name in messages.
+
+    Returns:
+        The stages with their states, and `extra`.
+
+    Raises:
+        StateError: it is damaged, or not a snapshot of stages.
+    """
+    header, buffers = unpack(blob, what)
+    try:
+        extra, described = header["extra"], header["stages"]
+        if not isinstance(extra, dict) or not isinstance(described, list):
+            raise StateError(f"{what} is corrupt: its header is not one of ours")
+        out, at = [], 0
+        for number, stage in enumerate(described):
+            name, version, settings = stage["name"], stage["version"], stage["config"]
+            if not isinstance(name, str) or not isinstance(settings, dict):
+                raise StateError(f"{what} is corrupt: its header is not one of ours (stages)")
+            if type(version) is not int or version < 1:
+                raise StateError(f"{what}, stage {name}: version {version!r} is not a number")
+            like = Layout()
+            if number < len(known) and known[number][0]["name"] == name:
+                like = known[number][1]
+            layout = _described_layout(stage, like, f"{what}, stage {name}")
+            state, at = _read_state(stage, layout, buffers, at, what)
+            out.append(FoundStage(name, version, settings, state))
+        if at != len(buffers):
+            raise StateError(f"{what} is corrupt: {len(buffers) - at} buffers belong to no stage")
+        return out, extra
+    except _BROKEN as error:
+        raise StateError(f"{what} is corrupt: its header is not one of ours ({error!r})") from error
+
+
+def identities(blob: bytes | memoryview) -> list[dict[str, Any]] | None:
+    """The identities (name, version, settings) of the stages in a blob of `encode`, without reading
+    their states; None if that is not what it is, which `decode` says in a sentence."""
+    try:
+        header, _ = unpack(blob)
+        names = ("name", "version", "config")
+        found = [{name: stage[name] for name in names} for stage in header["stages"]]
+    except (*_BROKEN, StateError):
+        return None
+    for each in found:
+        if not isinstance(each["name"], str) or not isinstance(each["config"], dict):
+            return None
+        if type(each["version"]) is not int or each["version"] < 1:
+            return None
+    return found
+
+
+def _described_layout(stage: dict[str, Any], like: Layout, where: str) -> Layout:
+    """The layout that a header describes.
+
+    Raises:
+        StateError: an array is not of plain numbers, or does not have one entry per lane.
+    """
+    columns = {}
+    for name, dtype, shape in stage["arrays"]:
+        kind = np.dtype(dtype)
+        if kind.kind not in "iufb" or kind.itemsize > 8 or not isinstance(name, str):
+            raise StateError(f"{where}: array {name} is {dtype}")
+        rest = [operator.index(size) for size in shape]
+        if not rest or rest[0] != operator.index(stage["lanes"]) or min(rest) < 0:
+            raise StateError(f"{where}: array {name} is {dtype} of shape {shape}")
+        known = like.arrays.get(name)
+        fill, merge = (0, None) if known is None else (known.fill, known.merge)
+        columns[name] = Column(kind, tuple(rest[1:]), fill, merge)
+    names = [name for name, _ in stage["tables"]]
+    if len(columns) != len(stage["arrays"]) or len(set(names)) != len(names):
+        raise StateError(f"{where}: names an array or a table twice")
+    return Layout(columns, tuple(names))
 
 
 def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
@@ -231,9 +374,10 @@ def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
             "and has no migration; start from a new checkpoint"
         )
     if found["config"] != wanted["config"]:
+        changed = changed_settings(found["config"], wanted["config"], name)
         raise StateError(
-            f"{what}, stage {name}: made with settings {found['config']}, now {wanted['config']}; "
-            "use the same settings or a new checkpoint"
+            f"{what}, stage {name}: made with other settings:\n{difference(changed)}\n"
+            "use the same settings, adopt it, or use a new checkpoint"
         )
 
 

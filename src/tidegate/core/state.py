@@ -122,6 +122,31 @@ class State:
                     self.tables[name] = table.filter(pa.array(~gone))
         self.touch(lanes)
 
+    def conformed(self, layout: Layout, owner: str = "a stage") -> State:
+        """The same arrays and tables as a state of another layout, which must be equal in names,
+        types and shapes; what new lanes start with and what becomes of freed ones may differ.
+
+        Args:
+            layout: the layout of the result.
+            owner: the name of the operator, for the error.
+
+        Raises:
+            StateError: an array or a table is missing, left over, or of another type or shape.
+        """
+        for name in sorted({*layout.arrays, *self.arrays}):
+            wanted, found = layout.arrays.get(name), self.arrays.get(name)
+            if wanted is None or found is None:
+                raise StateError(f"state of {owner}: array {name} is missing or unknown")
+            if found.dtype != np.dtype(wanted.dtype) or found.shape[1:] != wanted.shape:
+                raise StateError(f"state of {owner}: array {name} does not fit the settings")
+        if set(layout.tables) != set(self.tables):
+            raise StateError(f"state of {owner}: tables differ from the layout")
+        made = State.of_arrays(layout, self.lanes, self.arrays)
+        for name in layout.tables:
+            made.tables[name] = self.tables[name]
+        made.touched[: len(self.touched)] = self.touched
+        return made
+
     def rows(self, name: str) -> int:
         """How many rows the table holds."""
         table = self.tables[name]

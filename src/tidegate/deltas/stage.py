@@ -34,7 +34,7 @@ from tidegate.core.arrow import concat, first_rows, take
 from tidegate.core.checks import duration, int_in, names
 from tidegate.core.columns import LANE, NEXT, TIME, UNDELIVERED
 from tidegate.core.numba import kernel
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator, left_behind
 from tidegate.core.outcomes import (
     Collection,
     Dropped,
@@ -792,6 +792,22 @@ class Compact(Operator):
     """`parent_wait` and `max_waiting`, parsed."""
 
     name: ClassVar[str] = "compact"
+    adopts: ClassVar[Mapping[str, str]] = {
+        "strategy": "holds from the next compaction on",
+        "delta_threshold": "holds for a vector from its next compaction on",
+        "time_threshold": "holds for everything that was not delivered yet",
+        "max_chain_length": "holds from the next delta on",
+        "retention": "holds from the next compaction on",
+        "remember": "holds from the next compaction on; ids forgotten before stay forgotten",
+        "parent_wait": "holds for deltas that wait, too",
+        "max_waiting": "holds from the next delta on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dims": "the vectors in the state have the old length",
+        "time_column": "the chains in the state are ordered by the old times",
+        "keys": "the state is kept by key",
+    }
+    held_tables: ClassVar[tuple[str, ...]] = ("waiting",)
 
     def __post_init__(self) -> None:
         int_in("dims", self.dims, 1)
@@ -871,6 +887,30 @@ class Compact(Operator):
         if waiting is not None and waiting.num_rows:
             require_int64(state, "waiting", TIME)
             self._deltas(waiting)
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """Deadlines follow from the undelivered deltas and the new threshold."""
+        made = state.conformed(self.layout(), self.name)
+        if old["time_threshold"] == self.settings()["time_threshold"]:
+            return Adopted(made, [])
+        made["due_ns"][:] = MAX_NS
+        threshold, chains = self.compactor.time_threshold_ns, made.tables["chains"]
+        if threshold is not None and chains is not None and chains.num_rows:
+            require_int64(made, "chains", UNDELIVERED)
+            since, lane = chains.column(UNDELIVERED).to_numpy(), chains.column(LANE).to_numpy()
+            open_ = since < MAX_NS - threshold
+            np.minimum.at(made["due_ns"], lane[open_], since[open_] + threshold)
+        return Adopted(made, [])
+
+    @classmethod
+    def release(cls, state: State, settings: Mapping[str, Any]) -> list[Outcome]:
+        """Deltas behind the checkpoints, and those that wait for a parent. Vectors that were
+        delivered are no rows; deltas folded since are told by their number."""
+        out = super().release(state, settings)
+        pending = state.tables.get("pending")
+        if pending is not None and pending.num_rows:
+            out.append(left_behind(pending, pending.column("time_ns").to_numpy()))
+        return out
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return pa.schema(

@@ -7,6 +7,7 @@ wall clock steps back, rows are stamped with the newest time seen until it has c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,6 +52,10 @@ class ProcessTimeWatermark(Operator):
     offset: Duration = 0
 
     name: ClassVar[str] = "process_time_watermark"
+    adopts: ClassVar[Mapping[str, str]] = {
+        "interval": "holds from the next tick on; the watermark does not move back",
+        "offset": "holds from the next tick on; the watermark does not move back",
+    }
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "interval", parse_duration(self.interval, "interval", minimum=1))

@@ -37,7 +37,7 @@ from tidegate.core.arrow import concat, present, take
 from tidegate.core.columns import AGAINST, LANE, TIME, TIME_NS
 from tidegate.core.lazy_rows import LazyRows, some_rows
 from tidegate.core.numba import as_readonly
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator
 from tidegate.core.outcomes import (
     Collection,
     Int32s,
@@ -138,6 +138,22 @@ class EventtimeWatermark(Operator):
 
     name: ClassVar[str] = "eventtime_watermark"
     version: ClassVar[int] = 2
+    adopts: ClassVar[Mapping[str, str]] = {
+        "late_tolerance": "holds for rows from then on; the watermark stays until it may move",
+        "late": "holds for rows from then on",
+        "watermark_per": "holds from the next collection on",
+        "max_future_skew": "holds for rows from then on; turned off, suspects leave as errors",
+        "skew_against": "holds for rows from then on; suspects by rows leave as errors",
+        "skew_confirm": "holds from the next suspect on",
+        "max_sources": "may grow: further sources get a watermark of their own",
+        "idle_timeout": "holds from then on; idle sources stay idle until their next row",
+        "hold": "set by the chain; turned off, held rows go to the next stage at once",
+        "late_in_order": "set by the chain",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "source": "the newest times in the state are those of the old sources",
+    }
+    held_tables: ClassVar[tuple[str, ...]] = ("held", "suspects")
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -185,6 +201,30 @@ class EventtimeWatermark(Operator):
     def invariants(self, state: State) -> None:
         require_int64(state, "held", TIME)
         require_int64(state, "suspects", TIME, AGAINST)
+
+    def refusal(self, setting: str, was: Any, now: Any) -> str | None:
+        if setting == "max_sources" and self.source is not None and now < was:
+            return "sources beyond the new number have watermarks of their own"
+        return super().refusal(setting, was, now)
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """Suspects leave as errors where rows are no longer compared with each other, held rows go
+        on where nothing is held any more, and new slots for sources start free."""
+        outcomes: list[Outcome] = []
+        if self._rules.skew_mode != Skew.ROWS and state.rows("suspects"):
+            outcomes += self._flush_suspects(state, None)
+        if not self.hold and state.rows("held"):
+            held = _cut_out(state, "held", None)
+            lane, time, payload = _held_and_new(held, None)
+            outcomes.append(Collection(payload, time, lane))
+        layout = self.layout()
+        for name in ("newest", "source", "wall", "idle"):
+            column, found = layout.arrays[name], state.arrays[name]
+            if found.ndim == 2 and found.shape[1] < column.shape[0]:
+                grown = np.full((state.lanes, *column.shape), column.fill, column.dtype)
+                grown[:, : found.shape[1]] = found
+                state.arrays[name] = grown
+        return Adopted(state.conformed(layout, self.name), outcomes)
 
     @property
     def needs_time(self) -> bool:
@@ -525,16 +565,20 @@ class EventtimeWatermark(Operator):
         if held is not None:
             lane, time, payload = _held_and_new(held, None)
             out.append(Collection(payload, time, lane))
+        return out + self._flush_suspects(state, lanes)
+
+    def _flush_suspects(self, state: State, lanes: Int32s | None) -> list[Outcome]:
+        """Make errors of the suspects of these lanes (None: all): nothing confirmed them."""
         suspects = _cut_out(state, "suspects", lanes)
-        if suspects is not None:
-            against = suspects.column(AGAINST).to_numpy()
-            lane, time, payload = _held_and_new(suspects.drop_columns([AGAINST]), None)
-            np.add.at(state["skewed_count"], lane, 1)
-            state["suspect_count"][lane] = 0
-            rows, which = Collection(payload, time, lane), np.arange(len(lane))
-            skewed = np.ones(len(lane), np.bool_)
-            out.append(self._error_rows(rows, which, skewed, _span_between(time, against)))
-        return out
+        if suspects is None:
+            return []
+        against = suspects.column(AGAINST).to_numpy()
+        lane, time, payload = _held_and_new(suspects.drop_columns([AGAINST]), None)
+        np.add.at(state["skewed_count"], lane, 1)
+        state["suspect_count"][lane] = 0
+        rows, which = Collection(payload, time, lane), np.arange(len(lane))
+        skewed = np.ones(len(lane), np.bool_)
+        return [self._error_rows(rows, which, skewed, _span_between(time, against))]
 
     def discard(self, state: State) -> dict[str, int]:
         gone = 0

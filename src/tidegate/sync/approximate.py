@@ -73,6 +73,7 @@ __all__ = [
     "finish_approximate",
     "push_one_approximate",
     "run_approximate",
+    "search_approximate",
     "tick_approximate",
 ]
 
@@ -832,6 +833,24 @@ def finish_approximate(arrays: Any, lanes: Any, out: Any) -> None:
             while lane.topics[j].head < lane.topics[j].tail:
                 _drop(lane, output, j, LeaveReason.FLUSH, np.int64(-1), np.int64(0))
         _forget(lane)
+
+
+@kernel
+def search_approximate(arrays: Any, lanes: Any, out: Any) -> None:
+    """Undo the candidates of these lanes and search again: their rules, or their queues, are not
+    what they were.
+
+    Args:
+        arrays: The `LaneArrays` of all lanes.
+        lanes: Numbers of the lanes.
+        out: The `Output` for sets and drops, with room for all that is held.
+    """
+    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    for number in lanes:
+        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
+                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        lane.search.pivot = 0
+        _search_again(lane, output, np.int64(-1))
 
 
 @kernel

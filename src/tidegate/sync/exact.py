@@ -52,6 +52,7 @@ __all__ = [
     "finish_exact",
     "push_one_exact",
     "run_exact",
+    "search_exact",
     "tick_exact",
 ]
 
@@ -348,6 +349,11 @@ def push_one_exact(address: Any, i: Any, stamp: Any) -> Any:
 @kernel
 def tick_exact(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
     """Do nothing: no topic is optional here, so no decision depends on time that passes."""
+
+
+@kernel
+def search_exact(arrays: Any, lanes: Any, out: Any) -> None:
+    """Do nothing: a set is found when its last message comes, and no rule can undo an open one."""
 
 
 @kernel

@@ -73,6 +73,8 @@ class Matcher:
     """
     tick: Callable[[LaneArrays, Int64s, int, Output], None]
     """Let time pass in some lanes, without a message."""
+    search_again: Callable[[LaneArrays, Int64s, Output], None]
+    """Search some lanes anew, after their rules or queues were changed."""
     finish: Callable[[LaneArrays, Int64s, Output], None]
     """End some lanes: deliver what can be, let go of the rest."""
     check: Callable[[LaneArrays, Int64s], tuple[int, int]]
@@ -180,6 +182,7 @@ APPROXIMATE = Matcher(
     approximate.run_approximate,
     approximate.push_one_approximate,
     approximate.tick_approximate,
+    approximate.search_approximate,
     approximate.finish_approximate,
     approximate.check_approximate,
     approximate.PROBLEMS,
@@ -199,6 +202,7 @@ EXACT = Matcher(
     exact.run_exact,
     exact.push_one_exact,
     exact.tick_exact,
+    exact.search_exact,
     exact.finish_exact,
     exact.check_exact,
     exact.PROBLEMS,

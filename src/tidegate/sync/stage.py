@@ -7,8 +7,9 @@ watermark decides nothing here and is handed on as far as future sets allow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,9 @@ import pyarrow.compute as pc
 
 from tidegate.core.arrow import as_text
 from tidegate.core.checks import boolean, names, one_of
-from tidegate.core.columns import PLACE
+from tidegate.core.columns import LANE, PLACE
 from tidegate.core.numba import as_readonly
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator, check_state, left_behind
 from tidegate.core.outcomes import (
     Collection,
     Dropped,
@@ -37,6 +38,12 @@ from tidegate.sync import rows as assemble
 from tidegate.sync.diagnosis import counters_of, diagnose
 from tidegate.sync.lane import Arrivals, LaneArrays, LeaveReason
 from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
+from tidegate.sync.resize import (
+    forget_old_rules,
+    resize_approximate,
+    resize_exact,
+    stamps_of_held,
+)
 from tidegate.sync.results import PROBLEMS, Diagnosis
 from tidegate.sync.settings import SyncSettings
 
@@ -44,6 +51,11 @@ __all__ = ["Synchronize"]
 
 _MATCHERS = {"approximate": APPROXIMATE, "exact": EXACT}
 _REASONS = pa.array([reason.name.lower() for reason in LeaveReason], pa.string())
+_SEARCH_SETTINGS = frozenset(
+    ("queue_size", "max_queue", "age_penalty", "max_interval", "lower_bounds", "learn_bounds",
+     "optional", "timeout")
+)  # fmt: skip
+"""Settings that a search which is under way depends on."""
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
 
@@ -60,6 +72,29 @@ class Synchronize(SyncSettings, Operator):
 
     name: ClassVar[str] = "synchronize"
     version: ClassVar[int] = 2
+    adopts: ClassVar[Mapping[str, str]] = {
+        "queue_size": "holds from then on; smaller, the oldest messages leave as overflow",
+        "max_queue": "holds from then on; smaller, the oldest messages leave as overflow",
+        "queue_time": "holds from the next message of a topic on",
+        "age_penalty": "holds for every set that was not delivered yet",
+        "max_interval": "holds for every set that was not delivered yet",
+        "lower_bounds": "holds for every set that was not delivered yet",
+        "learn_bounds": "turned off, what was learned is forgotten",
+        "optional": "holds for every set that was not delivered yet",
+        "timeout": "holds for every set that was not delivered yet",
+        "max_jump_back": "holds for messages from then on",
+        "on_jump": "holds for messages from then on",
+        "overflow_patience": "holds from then on",
+        "unmatched": "holds for messages that leave from then on",
+        "diagnosis": "holds from the next collection on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "topics": "messages wait under the numbers of their topics",
+        "policy": "the two searches keep different states",
+        "offsets": "the search keeps corrected stamps",
+        "topic": "waiting messages were sorted by the old column",
+        "keys": "the state is kept by key",
+    }
 
     topic: str = "topic"
     """The column that holds the topic."""
@@ -106,6 +141,7 @@ class Synchronize(SyncSettings, Operator):
         out = matcher.output(self, 0, 0)
         arrays = self._arrays(state)
         matcher.run(arrays, Arrivals(none, read, read, 0, none), out)
+        matcher.search_again(arrays, none, out)
         matcher.finish(arrays, none, out)
         self.invariants(state)
 
@@ -337,6 +373,55 @@ class Synchronize(SyncSettings, Operator):
         if not np.array_equal(waiting, (rows >= 0).sum(axis=1).astype(np.uint64)):
             raise StateError("the table of held rows is damaged: the queues hold other messages")
         self.matcher.invariants(self, state, rows)
+
+    # -- other settings ---------------------------------------------------------------------------
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """Move the queues into rings of the new size; what does not fit leaves as overflow, oldest
+        first. Where a rule of the search changed, candidates that were not delivered are undone and
+        searched again, which may deliver sets at once."""
+        changed = {each.setting.partition(".")[0] for each in self.changes(old)}
+        if not changed & _SEARCH_SETTINGS:
+            return Adopted(state.conformed(self.layout(), self.name), [])
+        if not {"search", "topics", "stamps"} <= set(state.arrays) or "held" not in state.tables:
+            raise StateError("state of synchronize: arrays differ from the layout")
+        resize = resize_exact if self.policy == "exact" else resize_approximate
+        made, gone, times = resize(self, self.matcher, state, self.layout())
+        outcomes: list[Outcome] = []
+        if self.unmatched and len(gone):
+            rows, lane = assemble.AllRows.of_held(gone), gone.column(LANE).to_numpy()
+            reason = _REASONS.take(pa.array(np.full(len(lane), int(LeaveReason.OVERFLOW))))
+            outcomes.append(Dropped(rows.source, times, lane, reason))
+        if self.policy == "approximate":
+            forget_old_rules(self, self.matcher, made)
+            check_state(self, made)
+            outcomes += self._search_again(made)
+        return Adopted(made, outcomes)
+
+    def _search_again(self, state: State) -> list[Outcome]:
+        """Undo what was found but not delivered, search with the settings of now, and return the
+        sets and the messages that leave because of it."""
+        lanes = np.flatnonzero(self.matcher.searches(state)["open"] != 0).astype(np.int64)
+        held = state.tables["held"]
+        if held is None or not held.num_rows or not len(lanes):
+            return []
+        result = self.matcher.output(self, held.num_rows, 0)
+        self.matcher.search_again(self._arrays(state), lanes, result)
+        all_rows, decided = assemble.AllRows.of_held(held), Decided.of(result, self)
+        out = self._outcomes(all_rows, decided, 0)
+        stays = np.ones(len(all_rows), np.bool_)
+        assemble.leave(stays, decided)
+        assemble.keep(state, all_rows, stays, np.empty(0, np.int64))
+        return out
+
+    @classmethod
+    def release(cls, state: State, settings: Mapping[str, Any]) -> list[Outcome]:
+        """Messages wait without a time of their own in the table: it is in the rings."""
+        held = state.tables.get("held")
+        if held is None or not held.num_rows:
+            return []
+        matcher = _MATCHERS[settings["policy"]]
+        return [left_behind(held, stamps_of_held(matcher, state, settings))]
 
     def _no_topic(self, state: State, rows: Collection) -> StreamError:
         """Count rows whose topic is null, and return them as error rows."""

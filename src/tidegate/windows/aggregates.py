@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.columns import LANE, SERIAL
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.parallel import MANY, each
@@ -854,6 +855,23 @@ class Accumulators:
             states = [self.folds[key][s] for s in which.tolist()]
             values[f"fold:{key}"] = pa.array(states, fold.state_type)
         return HeldSlots(keys, numbers, values)
+
+    def blank(self, lane: pa.Array, serial: pa.Array, rows: pa.Schema) -> pa.RecordBatch:
+        """All slots as a table of the state, without a value in any: for aggregates that are
+        adopted by slots that exist.
+
+        Args:
+            lane: the lane of each slot.
+            serial: the number of the window of each.
+            rows: the schema of the rows.
+        """
+        columns: dict[str, Any] = {LANE: lane, SERIAL: serial}
+        columns |= {column: pa.array(array) for column, array in self._kept().items()}
+        for kept, names in (("first", self.plan.first), ("last", self.plan.last)):
+            columns |= {f"{kept}:{n}": pa.nulls(self.size, rows.field(n).type) for n in names}
+        for key, fold, _ in self.plan.folds:
+            columns[f"fold:{key}"] = pa.array(self.folds[key], fold.state_type)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _apart(moves: Steps | RowSlots) -> list[Steps | RowSlots]:

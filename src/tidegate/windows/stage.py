@@ -21,20 +21,22 @@ become output, what lives on becomes the state again. Nothing in this file looks
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.adoption import STAGE_REMOVED, SettingChange
 from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.checks import boolean, names
 from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME
 from tidegate.core.numba import as_readonly
-from tidegate.core.operator import Operator
+from tidegate.core.operator import Adopted, Operator, check_state, left_behind, plain_setting
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
@@ -48,7 +50,14 @@ from tidegate.core.outcomes import (
 from tidegate.core.state import Column, Layout, State, require_int64
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import ConfigError, StateError
-from tidegate.windows.aggregates import Accumulators, Need, RowSlots, parse_aggregates
+from tidegate.windows.aggregates import (
+    AGGREGATE_FUNCTIONS,
+    Accumulators,
+    ArrowFunction,
+    Need,
+    RowSlots,
+    parse_aggregates,
+)
 from tidegate.windows.held import (
     LANE_STRIDE,
     ROWS_SCHEMA,
@@ -102,7 +111,7 @@ from tidegate.windows.kinds import (
     WindowKind,
     condition_holds,
 )
-from tidegate.windows.late import Accumulation, LatePolicy, SideOutput
+from tidegate.windows.late import LATE_POLICIES, Accumulation, LatePolicy, SideOutput
 from tidegate.windows.look_back import RowWindows
 from tidegate.windows.memory import Level, Memory, MemoryPolicy
 from tidegate.windows.results import (
@@ -330,7 +339,26 @@ class Window(Operator):
     """Kernel settings without the wall time, by whether rows are buffered."""
 
     name: ClassVar[str] = "window"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
+    adopts: ClassVar[Mapping[str, str]] = {
+        "window": "the numbers of adaptive and count windows hold from the next row on; of other "
+        "kinds nothing can change",
+        "trigger": "holds for open windows, too; a once-only trigger may fire again in them",
+        "late": "holds from then on, unless windows would have to contain more than was kept",
+        "aggregates": "hold for windows that open from then on; in those that are open, new ones "
+        "are null, and removed ones end at once",
+        "memory": "another budget holds from the next row on; a first or no budget is refused",
+        "in_order": "holds from the next row on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "group_by": "the accumulators of open windows are divided by the old columns",
+        "keys": "the state is kept by key",
+        "accumulation": "open windows kept what the old one needs",
+        "deduplicate_by": "open windows kept what the old one needs",
+        "stats": "open windows kept what the old one needs",
+        "affected": "open windows kept what the old one needs",
+        "size_column": "the sizes of open windows were measured by the old column",
+    }
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -514,7 +542,187 @@ class Window(Operator):
         if self.window.family is Family.ADAPTIVE:
             arrays |= {name: Column(np.int64) for name in LaneState._fields[5:9]}
             arrays["duration"] = Column(np.float64)
-        return Layout(arrays, ("open", "slots", "rows", "sent"))
+        return Layout(arrays, ("open", "slots", "rows", "sent", "unknown"))
+
+    def settings(self) -> dict[str, Any]:
+        plain = super().settings()
+        return {**plain, "aggregates": dict(plain["aggregates"])}
+
+    # -- other settings ---------------------------------------------------------------------------
+
+    def changes(self, old_settings: Mapping[str, Any]) -> list[SettingChange]:
+        """As in `Operator`; what may change in a window or a late policy depends on the others."""
+        out = []
+        for each in super().changes(old_settings):
+            setting = each.setting.partition(".")[0]
+            if setting == "window":
+                kind = (old_settings.get("window") or {}).get("name")
+                if kind != self.window.name or kind not in ("adaptive", "count"):
+                    each = each._replace(refusal="open windows have the old extent")
+            elif setting == "late" and not self._can_adopt_late(old_settings):
+                each = each._replace(refusal="open windows kept what the old one needs")
+            elif setting == "memory" and None in (old_settings.get("memory"), self.memory):
+                each = each._replace(refusal="the sizes of open windows are known only with one")
+            elif setting == "aggregates" and self._kept_rows(old_settings) != self._kept_rows(None):
+                each = each._replace(refusal="open windows kept either their rows or their sums")
+            out.append(each)
+        return out
+
+    def _can_adopt_late(self, old: Mapping[str, Any]) -> bool:
+        """Whether open windows contain what the new late policy needs: the same mode, or no window
+        can have emitted a pane before its end."""
+        try:
+            late = LATE_POLICIES[old["late"]["name"]]
+            given = {name: value for name, value in old["late"].items() if name != "name"}
+            was = late(**given).accumulation(
+                None if old["accumulation"] is None else Accumulation(old["accumulation"])
+            )
+        except (KeyError, TypeError, ValueError):
+            return False
+        if was is self.mode:
+            return True
+        only_watermark = plain_setting(AtWatermark())
+        return (
+            Accumulation.RETRACTING not in (was, self.mode)
+            and old["trigger"] == only_watermark
+            and old["memory"] is None
+        )
+
+    def _kept_rows(self, old: Mapping[str, Any] | None) -> bool:
+        """Whether windows keep their rows, with these settings (None: those of now)."""
+        own = {name: each.implementation for name, each in self.aggregates}
+        every, unique = list(own.values()), self.deduplicate_by
+        if old is not None:
+            now, unique, every = self.settings()["aggregates"], old.get("deduplicate_by"), []
+            for name, was in old.get("aggregates", {}).items():
+                known = AGGREGATE_FUNCTIONS.get(was["name"]) or ArrowFunction(was["name"])
+                every.append(own[name] if was == now.get(name) else known)
+        return not every or unique is not None or any(each.need is Need.ROWS for each in every)
+
+    def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
+        """Arrays that triggers on rates need come and go; once-only triggers start anew if triggers
+        changed; accumulators of open windows get the columns that the aggregates now need."""
+        layout = self.layout()
+        for name in {*state.arrays, *layout.arrays} - (set(state.arrays) & set(layout.arrays)):
+            if name not in LaneState._fields[2:5]:
+                raise StateError(f"state of window: array {name} is missing or unknown")
+            state.arrays.pop(name, None)
+            if name in layout.arrays:
+                state.arrays[name] = np.zeros(state.lanes, np.int64)
+        made = state.conformed(layout, self.name)
+        held = made.tables["open"]
+        if held is not None and held.num_rows and old["trigger"] != self.settings()["trigger"]:
+            at = held.schema.get_field_index("spent")
+            zeros = pa.array(np.zeros(held.num_rows, np.int64))
+            made.tables["open"] = held.set_column(at, held.schema.field(at), zeros)
+        if old["aggregates"] != self.settings()["aggregates"]:
+            self._adopt_aggregates(old["aggregates"], made)
+        return Adopted(made, [])
+
+    def _adopt_aggregates(self, old: Mapping[str, Any], state: State) -> None:
+        """Give the accumulators of open windows the columns of the new aggregates, and note which
+        results are not known for these windows.
+
+        The table `unknown` has a row per lane and new aggregate: `serial`, below which windows were
+        open already, and `end`, before which such windows may reach.
+
+        Raises:
+            StateError: open windows kept their rows and now need sums, or the reverse.
+        """
+        held, slots = state.tables["open"], state.tables["slots"]
+        if held is None or not held.num_rows or self.row_windows is not None:
+            return
+        check_state(self, state)
+        plan = self._plan_of(_schema_of(held))
+        if plan.buffered:
+            if slots is not None and slots.num_rows:
+                raise StateError("open windows have not kept the rows that an aggregate now needs")
+            return
+        if state.rows("rows"):
+            raise StateError("open windows have kept rows, not the sums that are now needed")
+        now = self.settings()["aggregates"]
+        new = [name for name in now if old.get(name) != now[name]]
+        if slots is not None and slots.num_rows:
+            empty = Accumulators(plan.slots, slots.num_rows)
+            blank = empty.blank(slots.column(LANE), slots.column(SERIAL), plan.rows)
+            names = slots.schema.names
+            columns = [
+                slots.column(name)
+                if name in names and slots.schema.field(name).type == blank.schema.field(name).type
+                else blank.column(name)
+                for name in blank.schema.names
+            ]
+            state.tables["slots"] = pa.RecordBatch.from_arrays(columns, names=blank.schema.names)
+        if not new:
+            return
+        lanes = np.unique(held.column(LANE).to_numpy())
+        end = np.full(state.lanes, MIN_NS, np.int64)
+        np.maximum.at(end, held.column(LANE).to_numpy(), held.column("end").to_numpy())
+        table = pa.record_batch(
+            {
+                LANE: pa.array(np.tile(lanes, len(new)).astype(np.int32)),
+                "name": pa.array([name for name in new for _ in lanes], pa.string()),
+                SERIAL: pa.array(np.tile(state["serial"][lanes], len(new))),
+                "end": pa.array(np.tile(end[lanes], len(new))),
+            }
+        )
+        state.tables["unknown"] = concat([state.tables["unknown"], table])
+
+    def _hide_unknown(self, state: State, emits: Emits, made: Emitted) -> Emitted:
+        """Make the results null that open windows could not work out: see `_adopt_aggregates`.
+        Rows of `unknown` that no window can need any more are removed."""
+        table = state.tables["unknown"]
+        if table is None or not table.num_rows or not made.rows.num_rows:
+            return made
+        lane = emits.lane[made.emit]
+        by_time = self.combines or self.window.family is Family.SESSION
+        rows = made.rows
+        for name in table.column("name").unique().to_pylist():
+            at = rows.schema.get_field_index(name)
+            if at < 0:
+                continue
+            mine = table.filter(pc.equal(table.column("name"), name))
+            bound = np.full(state.lanes, MIN_NS, np.int64)
+            column = mine.column("end" if by_time else SERIAL).to_numpy()
+            np.maximum.at(bound, mine.column(LANE).to_numpy(), column)
+            given = (emits.start if by_time else emits.serial)[made.emit]
+            hide = pa.array(given < bound[lane])
+            values = pc.if_else(hide, pa.scalar(None, rows.column(at).type), rows.column(at))
+            rows = rows.set_column(at, rows.schema.field(at), values)
+        gone = table.column("end").to_numpy() <= state["handed"][table.column(LANE).to_numpy()]
+        if self.window.closes_by_watermark and not self.late.lateness_ns and gone.any():
+            state.tables["unknown"] = None if gone.all() else table.filter(pa.array(~gone))
+        return made._replace(rows=rows)
+
+    @classmethod
+    def release(cls, state: State, settings: Mapping[str, Any]) -> list[Outcome]:
+        """Rows that wait to be emitted; of windows that keep sums, one row per window that says how
+        many rows it has taken in."""
+        held = dict(state.tables.items()).get("open")
+        out: list[Outcome] = []
+        fresh, waiting = held, np.zeros(0, np.int64)
+        if held is not None:
+            fresh = held.filter(pc.equal(held.column("fired"), 0))
+            lane = fresh.column(LANE).to_numpy().astype(np.int64)
+            waiting = lane * LANE_STRIDE + fresh.column("serial").to_numpy()
+        rows = state.tables.get("rows")
+        if rows is not None and rows.num_rows:
+            look_back = (settings.get("window") or {}).get("name") == "look_back"
+            if not look_back:
+                rows = rows.filter(pa.array(np.isin(table_keys(rows), waiting)))
+            out.append(left_behind(rows, rows.column(TIME).to_numpy()))
+        elif fresh is not None and fresh.num_rows:
+            count, start, end = (fresh.column(n).to_pylist() for n in ("rows", "start", "end"))
+            reasons = pa.array(
+                [f"{STAGE_REMOVED}: a window from {a} ns to {b} ns had taken in {n} rows"
+                 for n, a, b in zip(count, start, end, strict=True)], pa.string())  # fmt: skip
+            schema = pa.ipc.read_schema(pa.py_buffer(fresh.schema.metadata[ROWS_SCHEMA]))
+            nothing = pa.RecordBatch.from_arrays(
+                [pa.nulls(len(waiting), f.type) for f in schema], names=schema.names
+            )
+            lanes = fresh.column(LANE).to_numpy()
+            out.append(Dropped(nothing, fresh.column("start").to_numpy(), lanes, reasons))
+        return out
 
     def invariants(self, state: State) -> None:
         """The kernels index by lane and by serial number, and the tables must belong together."""
@@ -522,6 +730,10 @@ class Window(Operator):
         require_int64(state, "slots", SERIAL)
         require_int64(state, "rows", SERIAL, TIME)
         require_int64(state, "sent", SERIAL, TIME)
+        require_int64(state, "unknown", SERIAL, "end")
+        unknown = state.tables["unknown"]
+        if unknown is not None and unknown.schema.field("name").type != pa.string():
+            raise StateError("state table unknown: names are not text")
         serial = state.arrays["serial"]
         if (serial < 0).any():
             raise StateError("a window stage has opened fewer than no windows")
@@ -1144,6 +1356,7 @@ class Window(Operator):
         out: list[Outcome] = []
         if made is not None and emits is not None:
             count_rows(state, "windows_emitted", emits.lane)
+            made = self._hide_unknown(state, emits, made)
             if retracting:
                 made = retract(plan, state, emits, made)
             out = self._deliver(state, emits, made, decision.settings.wall)
