@@ -489,7 +489,9 @@ def plain_setting(value: Any) -> Any:
         return value
     if isinstance(value, Enum):
         return value.value
-    name = getattr(value, "name", None) or type(value).__name__
+    # An inherited name would not tell two subclasses apart.
+    own = {**vars(type(value)), **getattr(value, "__dict__", {})}.get("name")
+    name = own if isinstance(own, str) and own else type(value).__name__
     if hasattr(value, "settings"):
         return {"name": name, **value.settings()}
     if is_dataclass(value) and not isinstance(value, type):
