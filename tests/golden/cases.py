@@ -93,6 +93,18 @@ CASES: dict[str, Case] = {
         ),
         messages,
     ),
+    "episodes": (
+        lambda: behind_event_time(
+            align.Episodes(
+                gap="60 ms",
+                state="topic",
+                within=("camera", "imu"),
+                actions={"action": {"next": "value"}},
+                keys=("key",),
+            )
+        ),
+        messages,
+    ),
     "align-grid": (
         lambda: behind_event_time(
             align.Align(

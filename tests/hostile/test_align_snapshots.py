@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate import align
-from tidegate.align import Align
+from tidegate.align import Align, Episodes
 from tidegate.core.flow import Flow
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.testing.snapshots import assert_survives_crafted
@@ -32,6 +32,28 @@ STAGES = {
 def test_flows(name: str) -> None:
     def flow() -> Flow:
         stage = Align(keys="k", **STAGES[name])
+        decoder = Decoder((TimeColumn("t", "unixtimestamp_ns"),))
+        return Flow([EventtimeWatermark(4), stage], key="k", decoder=decoder)
+
+    first = flow()
+    first.process(ROWS)
+    blob = first.snapshot()
+
+    def use(changed: bytes) -> None:
+        again = flow()
+        again.restore(changed)
+        again.process(ROWS)
+        again.metrics()
+        again.pages()
+        again.end()
+
+    use(blob)
+    assert_survives_crafted(blob, use, examples=300)
+
+
+def test_episodes() -> None:
+    def flow() -> Flow:
+        stage = Episodes(gap="3 ns", state="topic", actions={"a": {"delta": "v"}}, keys="k")
         decoder = Decoder((TimeColumn("t", "unixtimestamp_ns"),))
         return Flow([EventtimeWatermark(4), stage], key="k", decoder=decoder)
 

@@ -28,6 +28,11 @@ PIPELINES: dict[str, Pipeline] = {
     "align to a grid": lambda f: f.align(
         {"lidar": align.next("60 ms"), "imu": align.mean("50 ms")}, grid="20 Hz", missing="drop"
     ),
+    "align, then episodes": lambda f: f.align(
+        {"lidar": align.nearest("60 ms"), "gps": align.latest()}, reference="camera"
+    ).episodes(
+        gap="120 ms", marker="gps", actions={"action": {"delta": "lidar.value"}}, last="repeat"
+    ),
     "batch": lambda f: f.batch("1 s", gated=["lidar", "imu"]),
     "window rows": lambda f: f.window(Tumbling("500 ms"), trigger=AfterCount(40)),
     "window after window": lambda f: f.window(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int64s
 
-__all__ = ["aggregate", "aggregate_type", "blend", "blend_type"]
+__all__ = ["aggregate", "aggregate_type", "blend", "blend_type", "difference"]
 
 Floats = NDArray[np.float64]
 
@@ -103,6 +103,48 @@ def blend(left: pa.Array, right: pa.Array, share: Floats, *, spherical: bool = F
             fields, fields=list(blend_type(kind)), mask=pa.array(null) if null.any() else None
         )
     return left
+
+
+def difference(left: pa.Array, right: pa.Array) -> pa.Array:
+    """`right` minus `left`, row by row: numbers as float64, lists and structs inside.
+
+    Args:
+        left: The values to subtract.
+        right: The values to subtract them from, of the same type.
+
+    Returns:
+        An array of `blend_type(left.type)`; null where either is, or where lists differ in length.
+        What is not a number is taken from `right`.
+
+    Example:
+        >>> difference(pa.array([[1, 2], [1]]), pa.array([[4, 8], [1, 2]])).to_pylist()
+        [[3.0, 6.0], None]
+    """
+    kind = left.type
+    null = _either_null(left, right)
+    if _is_numeric(kind):
+        with np.errstate(invalid="ignore", over="ignore"):
+            return _masked(_as_float64(right) - _as_float64(left), null)
+    if _is_list(kind) and _is_numeric(kind.value_type):
+        starts, lengths, values = _list_parts(left)
+        others, other_lengths, other_values = _list_parts(right)
+        null = null | (lengths != other_lengths)
+        lengths = np.where(null, 0, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        first = values.take(pa.array(np.repeat(starts, lengths) + inside))
+        second = other_values.take(pa.array(np.repeat(others, lengths) + inside))
+        made = difference(first, second)
+        mask = pa.array(null) if null.any() else None
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, mask=mask)
+    if pa.types.is_struct(kind):
+        fields = [
+            difference(pc.struct_field(left, [n]), pc.struct_field(right, [n]))
+            for n in range(kind.num_fields)
+        ]
+        mask = pa.array(null) if null.any() else None
+        return pa.StructArray.from_arrays(fields, fields=list(blend_type(kind)), mask=mask)
+    return right
 
 
 def _lerp(left: Floats, right: Floats, share: Floats) -> Floats:

@@ -216,6 +216,7 @@ STAGES = Stages()
 
 STAGES.register("synchronize", "tidegate.sync:Synchronize")
 STAGES.register("align", "tidegate.align:Align")
+STAGES.register("episodes", "tidegate.align:Episodes")
 STAGES.register("batch", "tidegate.batching:Batch")
 STAGES.register("window", "tidegate.pipeline.window_stage:build_window")
 STAGES.register("compact", "tidegate.deltas:Compact", any_clock=True)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.align import Align
+from tidegate.align import Align, Episodes
 from tidegate.batching.stage import Batch
 from tidegate.core.checks import int_in, names
 from tidegate.core.operator import Operator
@@ -219,6 +219,23 @@ class Frames(Dataflow):
             topics, reference=reference, grid=grid, topic=self._topic(), keys=self.keys, **options
         )
         return self._timed("align", "align(...)").then(stage)
+
+    def episodes(self, **options: Any) -> Frames:
+        """Rows numbered by episode and frame, per key, with actions made of the next row.
+
+        Args:
+            **options: The settings of `tidegate.align.Episodes`: `gap`, `marker`, `state`,
+                `within`, `actions`, `last`.
+
+        Returns:
+            Frames whose `data` has `episode`, `frame`, `episode_time_ns` and the actions. Rows that
+            are part of no episode are in `dropped`, one row per episode in `table("episodes")`.
+
+        Raises:
+            ConfigError: A setting is wrong, or no stage before it gives rows a time.
+        """
+        stage = Episodes(keys=self.keys, **options)
+        return self._timed("episodes", 'episodes(gap="2 s")').then(stage)
 
     def batch(
         self, length: Duration = "1 s", *, gated: str | Sequence[str] | bool = True, **options: Any
