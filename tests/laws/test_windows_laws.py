@@ -24,7 +24,9 @@ from tidegate.windows import (
     AfterTime,
     Aggregate,
     AtWatermark,
+    Calendar,
     CountWindow,
+    Cumulate,
     Discard,
     Everything,
     LookBack,
@@ -51,6 +53,8 @@ SUMS = {"n": "count", "s": ("sum", "v"), "lo": ("min", "w"), "hi": ("max", "v"),
         "m": ("mean", "v"), "a": ("first", "id"), "z": ("last", "id")}  # fmt: skip
 LISTED = {**SUMS, "q": Aggregate("quantile", "v", q=0.3), "d": ("count_distinct", "g"),
           "t": Aggregate(lambda values: len(values), "g", type=pa.int64())}  # fmt: skip
+MORE = {"n": "count", "t": ("top", "v", 3), "b": Aggregate("top", "id", n=2, by="w"),
+        "q": ("approx_quantile", "v", 0.9)}  # fmt: skip
 BIG = Predicate(When("v", ">", 90.0), "big")
 
 STAGES = {
@@ -83,6 +87,23 @@ STAGES = {
         Session(4), trigger=AfterCount(3), aggregates=SUMS, in_order=True,
         accumulation=Accumulation.RETRACTING,
     ),
+    "tumbling, earliest": Window(
+        Tumbling(10), aggregates=SUMS, group_by=("g",), timestamp="earliest"
+    ),
+    "tumbling, latest": Window(Tumbling(10), aggregates=LISTED, timestamp="latest"),
+    "tumbling, complete": Window(
+        Tumbling(10), trigger=AfterCount(2), aggregates=SUMS, keys=("k",), complete=True,
+        in_order=True,
+    ),
+    "session, complete": Window(Session(4), aggregates=SUMS, complete=True),
+    "sliding, complete, earliest": Window(
+        Sliding(20, 5), aggregates=SUMS, complete=True, timestamp="earliest"
+    ),
+    "cumulate": Window(Cumulate(20, 5, 3), aggregates=SUMS),
+    "cumulate grouped": Window(Cumulate(20, 5), aggregates=SUMS, group_by=("g",)),
+    "cumulate rows": Window(Cumulate(12, 4)),
+    "calendar": Window(Calendar("day", "Europe/Berlin"), aggregates=SUMS, group_by=("g",)),
+    "top and sketch": Window(Sliding(20, 10), aggregates=MORE, group_by=("g",)),
     "count": Window(CountWindow(3), aggregates=SUMS, group_by=("g",)),
     "count rows": Window(CountWindow(4), stats=True, affected="g"),
     "state": Window(
@@ -273,6 +294,12 @@ def model(window: Any, collection: Collection) -> dict[Any, list[int]]:
             out.pop((lane, open_[0], None), None)
             out[lane, open_[0], None] = open_[2]
             continue
+        if isinstance(window, Cumulate):
+            start = (t - window.offset) // window.size * window.size + window.offset
+            for end in range(start + window.step, start + window.size + 1, window.step):
+                if end > t:
+                    out[lane, start, end].append(i)
+            continue
         step = getattr(window, "step", window.size)
         start = (t - window.offset) // step * step + window.offset
         while start + window.size > t:
@@ -282,7 +309,15 @@ def model(window: Any, collection: Collection) -> dict[Any, list[int]]:
 
 
 @pytest.mark.parametrize(
-    "window", [Tumbling(7), Tumbling(10, 4), Sliding(20, 5), Sliding(21, 6, 2), Session(4)]
+    "window",
+    [
+        Tumbling(7),
+        Tumbling(10, 4),
+        Sliding(20, 5),
+        Sliding(21, 6, 2),
+        Session(4),
+        Cumulate(20, 4, 3),
+    ],
 )
 @pytest.mark.parametrize("how", ["incremental", "buffered", "direct"])
 @FEW
@@ -306,8 +341,12 @@ def test_against_a_plain_model(
     assert sum(len(found) for found in got.values()) == len(expected)
     v = collection.rows.column("v").to_pylist()
     w = collection.rows.column("w").to_pylist()
-    for (lane, start, _), ids in expected.items():
-        (row,) = [r for r in got[lane, "data"] if r["window_start_ns"] == start]
+    for (lane, start, end), ids in expected.items():
+        (row,) = [
+            r
+            for r in got[lane, "data"]
+            if r["window_start_ns"] == start and end in (None, r["window_end_ns"])
+        ]
         assert row["n"] == len(ids)
         known = [v[i] for i in ids if v[i] is not None]
         assert row["s"] == (pytest.approx(sum(known)) if known else None)

@@ -9,7 +9,7 @@ filled in.
     STAGES.register("smooth", Smooth)          #   - smooth: {window: 5, keepFirst: true}
 
 For a form of its own, register a factory (settings, context) -> operator instead of a class; its
-attribute `settings` lists the names for the JSON Schema.
+attribute `settings` lists the names for the JSON Schema, or is a function that returns them.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ class Stage:
         if isinstance(target, type):
             return list(self.arguments(target))
         named = getattr(target, "settings", None)
+        if callable(named):
+            named = named()
         return None if named is None else list(named)
 
     @staticmethod

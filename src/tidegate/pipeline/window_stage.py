@@ -88,7 +88,12 @@ allowed are all, any, count, memory_pressure, once, rate_change, size, time, wat
     return Window(keys=context.key, **made)
 
 
-build_window.settings = (*WINDOW_KINDS, *SETTINGS)  # type: ignore[attr-defined]
+def _names() -> tuple[str, ...]:
+    """Every name the stage knows now: kinds of window may be registered at any time."""
+    return (*WINDOW_KINDS, *SETTINGS)
+
+
+build_window.settings = _names  # type: ignore[attr-defined]
 
 
 def _trigger(value: Any, path: str) -> Trigger:

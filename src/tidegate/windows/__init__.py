@@ -10,11 +10,19 @@ in_process    Windows: the same in plain Python, with a memory budget and a log
 memory, rate, durable, look_back, sub_windows, kernels    what they are made of
 """
 
-from tidegate.windows.aggregates import Aggregate, AggregateFunction, Fold, aggregate_function
+from tidegate.windows.aggregates import (
+    Aggregate,
+    AggregateFunction,
+    Fold,
+    QuantileSketch,
+    aggregate_function,
+)
 from tidegate.windows.in_process import Windows
 from tidegate.windows.kinds import (
     Adaptive,
+    Calendar,
     CountWindow,
+    Cumulate,
     Everything,
     Fixed,
     LookBack,
@@ -71,7 +79,9 @@ __all__ = [
     "Aggregate",
     "AggregateFunction",
     "AtWatermark",
+    "Calendar",
     "CountWindow",
+    "Cumulate",
     "Discard",
     "Everything",
     "Fixed",
@@ -87,6 +97,7 @@ __all__ = [
     "NextWindow",
     "Once",
     "Predicate",
+    "QuantileSketch",
     "RateChange",
     "RateMonitor",
     "Reemit",

@@ -1,7 +1,8 @@
 """What is worked out per window and group, and the accumulators it is worked out with.
 
 `count sum mean min max first last` of numbers, booleans and times are kept up to date as rows
-arrive; no row is buffered for them. So is a `Fold` of your own. `quantile`, every further
+arrive; no row is buffered for them. So are `approx_quantile` and a `Fold` of your own. `quantile`,
+`top`, every further
 aggregation that Arrow knows (`stddev`, `count_distinct`, ...) and plain functions see the rows of a
 window when it emits, which are kept until then.
 
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.core.checks import int_in
 from tidegate.core.columns import LANE, SERIAL
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
@@ -51,6 +53,7 @@ __all__ = [
     "Aggregate",
     "AggregateFunction",
     "Fold",
+    "QuantileSketch",
     "aggregate_function",
     "parse_aggregates",
 ]
@@ -122,17 +125,22 @@ class Aggregate:
     """
 
     function: str | Fold | Callable[[pa.Array], Any] = field(repr=False)
-    """`count`, `sum`, `mean`, `min`, `max`, `first`, `last`, `quantile` (with `q`), any other name
+    """`count`, `sum`, `mean`, `min`, `max`, `first`, `last`, `quantile` and `approx_quantile` (with
+    `q`), `top` (with `n`), any other name
     of an Arrow group aggregation; a `Fold`; or a function from an Arrow array (the values of one
     window and group, sorted by time) to one value of the Arrow type `type`."""
     column: str | None = None
     """The input column. None is for `count` only: it then counts rows, not values."""
     q: float | None = None
-    """The quantile, from 0 to 1; for `quantile` only."""
+    """The quantile, from 0 to 1; for `quantile` and `approx_quantile` only."""
     type: pa.DataType | None = None
     """The Arrow type of the result; for a function of your own only, and necessary there."""
     name: str = ""
     """How settings and snapshots call it; the function's name by default."""
+    n: int | None = None
+    """How many values; for `top` only, at least 1."""
+    by: str | None = None
+    """For `top`: the column that decides which rows are greatest. None: `column` itself."""
 
     def __post_init__(self) -> None:
         what = self.function
@@ -150,17 +158,24 @@ class Aggregate:
                 raise ConfigError("state_type", None, f"must be given by {label}")
         if self.column is None and what != "count":
             raise ConfigError("column", None, f"must be given for {label}")
-        if what == "quantile":
+        if what in ("quantile", "approx_quantile"):
             if not isinstance(self.q, (int, float)) or not 0 <= self.q <= 1:
                 raise ConfigError("q", self.q, "must be between 0 and 1 for a quantile")
         elif self.q is not None:
             raise ConfigError("q", self.q, "is only for a quantile")
+        if what == "top":
+            int_in("n", self.n, 1)
+        elif self.n is not None or self.by is not None:
+            raise ConfigError("n" if self.by is None else "by", self.n or self.by, "is for top")
 
     @property
     def implementation(self) -> AggregateFunction:
         """What carries it out."""
         if isinstance(self.function, Fold):
             return UserFold(self.function)
+        if self.function == "approx_quantile":
+            assert self.q is not None
+            return UserFold(QuantileSketch(self.q))
         if not isinstance(self.function, str):
             return UserFunction(self.function, self.type)
         return AGGREGATE_FUNCTIONS.get(self.function) or ArrowFunction(self.function)
@@ -184,6 +199,11 @@ class Aggregate:
             ConfigError: there is no such column, or the function has no meaning for its type.
         """
         kind = None if self.column is None else column_type(rows, self.column)
+        if self.by is not None:
+            column_type(rows, self.by)
+        if self.function == "approx_quantile" and not is_number(kind):
+            text = f"must be of numbers, not {kind}"
+            raise ConfigError("aggregates", f"approx_quantile({self.column})", text)
         return self.implementation.result_type(kind, self.column)
 
 
@@ -214,6 +234,8 @@ def parse_aggregates(given: object) -> tuple[tuple[str, Aggregate], ...]:
             made = what
         elif isinstance(what, str):
             made = Aggregate(what)
+        elif isinstance(what, tuple) and len(what) == 3 and what[0] == "top":
+            made = Aggregate(what[0], what[1], n=what[2])
         elif isinstance(what, tuple) and 2 <= len(what) <= 3:
             made = Aggregate(what[0], what[1], *(what[2:]))
         else:
@@ -497,6 +519,140 @@ class Quantile(AggregateFunction):
         return pa.array(out, mask=~present)
 
 
+@aggregate_function("top")
+class TopValues(AggregateFunction):
+    """The `n` greatest values, greatest first, as a list; with `by`, the values of the rows in
+    which that column is greatest. Of equal ones the earliest comes first; nulls are left out."""
+
+    def result_type(self, kind: pa.DataType | None, column: str | None) -> pa.DataType:
+        return pa.list_(kind)
+
+    def over_rows(
+        self,
+        values: pa.Array,
+        edges: Int64s,
+        which: Int64s,
+        aggregate: Aggregate,
+        kind: pa.DataType,
+    ) -> pa.Array:
+        assert aggregate.n is not None
+        by = values
+        if aggregate.by is not None:
+            values, by = values.field("value"), values.field("by")
+        slot = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        table = pa.table({"slot": slot, "by": by, "row": np.arange(len(slot))})
+        keys = [("slot", "ascending"), ("by", "descending"), ("row", "ascending")]
+        order = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
+        valid = to_numpy(by.is_valid())[order]
+        # Nulls are sorted behind the values of their slot, so ranks of values are not cut by them.
+        rank = np.arange(len(order)) - edges[:-1][slot]
+        chosen = order[valid & (rank < aggregate.n)]
+        counts = np.bincount(slot[chosen], minlength=len(edges) - 1)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+        listed = pa.ListArray.from_arrays(pa.array(ends), values.take(pa.array(chosen)))
+        return listed.take(pa.array(which)).cast(kind)
+
+
+SKETCH_ERROR = 0.01
+"""Relative error of `approx_quantile`: one per cent needs about 2,100 buckets for values from a
+nanosecond to a day. Less needs more of them in proportion."""
+
+_MIDDLE = 1 << 20
+"""Bucket numbers are shifted by this, so that those of positive values are positive: the logarithm
+of a float64 gives numbers between -75,000 and 71,000 at an error of one per cent."""
+
+
+class QuantileSketch(Fold):
+    """A quantile without keeping the values, within a stated relative error.
+
+    Values are counted in buckets whose bounds grow by a constant factor, so that any value of a
+    bucket is within `error` of the one it is reported as. The result r for the value v at rank
+    ceil(q * n), counted from 1, is `abs(r - v) <= error * abs(v)`; NaN is left out like null.
+    Counts are whole numbers: sketches merge exactly, in any order.
+
+    >>> sketch = QuantileSketch(0.5)
+    >>> state = sketch.add(sketch.init(), pa.array([1.0, 100.0, 10_000.0]))
+    >>> 99 <= sketch.finish(state) <= 101
+    True
+    """
+
+    type = pa.float64()
+    state_type = pa.struct([("bucket", pa.list_(pa.int64())), ("count", pa.list_(pa.int64()))])
+
+    def __init__(self, q: float, error: float = SKETCH_ERROR) -> None:
+        """Make a sketch for one quantile.
+
+        Args:
+            q: from 0 to 1.
+            error: relative, above 0.0001 and below 1; `SKETCH_ERROR` by default.
+
+        Raises:
+            ConfigError: either is out of range.
+        """
+        if not 0 <= q <= 1:
+            raise ConfigError("q", q, "must be between 0 and 1")
+        if not 0.0001 < error < 1:
+            raise ConfigError("error", error, "must be above 0.0001 and below 1")
+        self.q, self.error = q, error
+        self.variant = f"[{error}]"
+        self._base = np.log1p(error) - np.log1p(-error)
+
+    def init(self) -> dict[str, list[int]]:
+        """No buckets."""
+        return {"bucket": [], "count": []}
+
+    def add(self, state: dict[str, list[int]], values: pa.Array) -> dict[str, list[int]]:
+        """Count the values in their buckets.
+
+        Args:
+            state: the buckets so far.
+            values: numbers, nulls included.
+        """
+        found = to_numpy(values.drop_null().cast(pa.float64()))
+        found = found[~np.isnan(found)]
+        with np.errstate(divide="ignore"):
+            index = np.ceil(np.log(np.abs(found)) / self._base)
+        bucket = np.clip(index, -_MIDDLE + 1, _MIDDLE).astype(np.int64) + _MIDDLE
+        bucket = np.where(found == 0, 0, np.where(found < 0, -bucket, bucket))
+        numbers, counts = np.unique(bucket, return_counts=True)
+        return self.merge(state, {"bucket": numbers.tolist(), "count": counts.tolist()})
+
+    def merge(
+        self, left: dict[str, list[int]], right: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
+        """The buckets of both.
+
+        Args:
+            left: buckets and counts.
+            right: the same.
+        """
+        both = dict(zip(left["bucket"], left["count"], strict=True))
+        for bucket, count in zip(right["bucket"], right["count"], strict=True):
+            both[bucket] = both.get(bucket, 0) + count
+        order = sorted(both)
+        return {"bucket": order, "count": [both[bucket] for bucket in order]}
+
+    def finish(self, state: dict[str, list[int]]) -> float | None:
+        """The value of the bucket in which the rank falls; None without values.
+
+        Args:
+            state: the buckets.
+        """
+        total = sum(state["count"])
+        if total == 0:
+            return None
+        rank = max(1, int(np.ceil(self.q * total)))
+        found = state["bucket"][int(np.searchsorted(np.cumsum(state["count"]), rank))]
+        if found == 0:
+            return 0.0
+        if abs(found) == 2 * _MIDDLE:
+            return float(np.copysign(np.inf, found))
+        # The middle of a bucket, in the sense that both of its ends are within the error.
+        with np.errstate(over="ignore", under="ignore"):
+            size = np.exp((abs(found) - _MIDDLE) * self._base) * (1 - self.error)
+        return float(np.copysign(min(size, np.finfo(np.float64).max), found))
+
+
 @dataclass(frozen=True)
 class ArrowFunction(AggregateFunction):
     """An aggregation that Arrow brings, such as `stddev` or `count_distinct`."""
@@ -581,7 +737,7 @@ class UserFold(AggregateFunction):
 
 def fold_key(fold: Fold, column: str) -> str:
     """The name under which the states of a fold are kept."""
-    return f"{type(fold).__qualname__}:{column}"
+    return f"{type(fold).__qualname__}{getattr(fold, 'variant', '')}:{column}"
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -639,7 +795,10 @@ class SlotPlan:
 
 
 def plan_slots(
-    rows: pa.Schema, carried: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]]
+    rows: pa.Schema,
+    carried: Sequence[str],
+    aggregates: Sequence[tuple[str, Aggregate]],
+    timed: bool = False,
 ) -> SlotPlan:
     """What these aggregates need, besides the columns whose first value is carried along.
 
@@ -647,6 +806,7 @@ def plan_slots(
         rows: the schema of the rows.
         carried: keys and groups, which are constant within a slot.
         aggregates: output names and aggregates; those that are not incremental need nothing here.
+        timed: the times of the first and last row are wanted.
     """
     first, last = list(carried), []
     sums: dict[str, SlotColumn] = {}
@@ -674,7 +834,7 @@ def plan_slots(
         tuple(sums.values()),
         tuple(dict.fromkeys(counted)),
         tuple((key, *what) for key, what in folds.items()),
-        not last and len(first) == len(carried),
+        not last and len(first) == len(carried) and not timed,
     )
 
 

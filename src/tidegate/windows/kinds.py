@@ -3,7 +3,9 @@
 Clock policy: a row is placed by its own event time, never by "now". `Fixed` is the one kind that
 lives in processing time: there a row's own time is the wall time of its collection.
 
-    Tumbling, Sliding, Fixed    aligned: spans [start, end) counted from the epoch (plus offset)
+    Tumbling, Sliding, Cumulate, Fixed
+                                aligned: spans [start, end) counted from the epoch (plus offset)
+    Calendar                    aligned to the calendar of a time zone
     Session                     grown: [first row, last row + gap], merged when they touch
     LookBack                    one window per row: [t - back, t + ahead], both ends inclusive
     CountWindow, StateWindow, Everything, Adaptive
@@ -17,8 +19,9 @@ that no kernel can assign yet brings a kernel as well (`kernels/`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,15 +30,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.checks import duration, int_in, names
+from tidegate.core.outcomes import Int64s
 from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
+from tidegate.windows.calendar import CALENDAR_UNITS, calendar_edges, check_zone, start_of_date
 from tidegate.windows.kernels.layout import Family
 from tidegate.windows.rate import fitting_duration
 
 __all__ = [
     "WINDOW_KINDS",
     "Adaptive",
+    "Calendar",
     "CountWindow",
+    "Cumulate",
     "Everything",
     "Fixed",
     "LookBack",
@@ -64,9 +71,20 @@ class WindowKind:
     nested: ClassVar[dict[str, type[Any]]] = {}
     """Settings that a definition may write as a mapping, and the class they become."""
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         """Fields of `kernels.layout.Settings` that this kind decides."""
         return {}
+
+    def edges(self, times: Sequence[Int64s]) -> Int64s | None:
+        """For aligned windows whose lengths differ: where they begin, ascending, so that each of
+        these times lies between two neighbours. None, the default: `kernel_settings` says it.
+
+        Called once per collection.
+
+        Args:
+            times: arrays of the times that matter: of rows, and of watermarks.
+        """
+        return None
 
     @property
     def reach_ns(self) -> int:
@@ -137,7 +155,7 @@ class Tumbling(WindowKind):
         object.__setattr__(self, "size", duration("size", self.size, 1))
         object.__setattr__(self, "offset", duration("offset", self.offset, None))
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         size = in_ns(self.size)
         return {"size": size, "step": size, "offset": in_ns(self.offset) % size}
 
@@ -171,13 +189,103 @@ class Sliding(WindowKind):
         if in_ns(self.step) > in_ns(self.size):
             raise ConfigError("step", self.step, "must not exceed size: rows would be left out")
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         size, step = in_ns(self.size), in_ns(self.step)
         return {"size": size, "step": step, "offset": in_ns(self.offset) % step}
 
     @property
     def reach_ns(self) -> int:
         return in_ns(self.size)
+
+
+@window_kind("cumulate")
+@dataclass(frozen=True)
+class Cumulate(WindowKind):
+    """Growing spans that start anew every `size`: [start, start + step), [start, start + 2 step),
+    up to the whole [start, start + size). A running total of the day, told every hour.
+
+    Each window is emitted by the watermark, once; so early triggers and late policies that change
+    windows are refused.
+
+    >>> Cumulate("1 day", "1 h").step
+    3600000000000
+    """
+
+    size: Duration
+    """Length of the longest window, and the distance from one start to the next: ns, text or
+    timedelta. At least 1 ns."""
+    step: Duration
+    """By how much a window is longer than the one before it. Must divide `size`."""
+    offset: Duration = 0
+    """Shifts every start; may be negative."""
+
+    family = Family.ALIGNED
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", duration("size", self.size, 1))
+        object.__setattr__(self, "step", duration("step", self.step, 1))
+        object.__setattr__(self, "offset", duration("offset", self.offset, None))
+        if in_ns(self.size) % in_ns(self.step):
+            raise ConfigError("step", self.step, f"must divide size ({self.size} ns)")
+
+    def kernel_settings(self) -> dict[str, Any]:
+        size, step = in_ns(self.size), in_ns(self.step)
+        start = {"span": size, "stride": size, "offset": in_ns(self.offset) % size}
+        return {"size": step, "step": step, "cumulate": True, **start}
+
+    @property
+    def reach_ns(self) -> int:
+        return in_ns(self.size)
+
+
+@window_kind("calendar")
+@dataclass(frozen=True)
+class Calendar(WindowKind):
+    """Days, weeks, months, quarters or years of a time zone, right across daylight saving: a day
+    has 23 or 25 hours where the clocks change, and starts where the zone says it does.
+
+    A window begins with the first moment of its first local date and ends where the next begins.
+
+    >>> berlin = Calendar("day", "Europe/Berlin")
+    >>> [berlin.hours(2026, 3, 28), berlin.hours(2026, 3, 29), berlin.hours(2026, 10, 25)]
+    [24.0, 23.0, 25.0]
+    """
+
+    unit: str = "day"
+    """`day`, `week` (from Monday), `month`, `quarter` or `year`."""
+    zone: str = "UTC"
+    """An IANA name such as `Europe/Berlin`. UTC by default: the zone of a machine is no part of a
+    result. An unknown one is a ConfigError."""
+
+    family = Family.ALIGNED
+
+    def __post_init__(self) -> None:
+        if self.unit not in CALENDAR_UNITS:
+            raise ConfigError("unit", self.unit, f"must be one of {', '.join(CALENDAR_UNITS)}")
+        check_zone(self.zone)
+
+    def kernel_settings(self) -> dict[str, Any]:
+        return {"size": 1, "step": 1}
+
+    @property
+    def reach_ns(self) -> int:
+        return 370 * 86_400 * 10**9
+
+    def edges(self, times: Sequence[Int64s]) -> Int64s | None:
+        return calendar_edges(self.unit, self.zone, times)
+
+    def hours(self, year: int, month: int, day: int) -> float:
+        """The length of the window that contains this local date, in hours.
+
+        Args:
+            year: of the date.
+            month: from 1.
+            day: from 1.
+        """
+        first = start_of_date(date(year, month, day), self.zone)
+        edges = calendar_edges(self.unit, self.zone, [np.array([first])])
+        at = int(np.searchsorted(edges, first, "right"))
+        return float(edges[at] - edges[at - 1]) / 3.6e12
 
 
 @window_kind("fixed")
@@ -199,7 +307,7 @@ class Fixed(WindowKind):
     def __post_init__(self) -> None:
         object.__setattr__(self, "interval", duration("interval", self.interval, 1))
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         return {"size": in_ns(self.interval), "step": in_ns(self.interval)}
 
     @property
@@ -228,7 +336,7 @@ class Session(WindowKind):
     def __post_init__(self) -> None:
         object.__setattr__(self, "gap", duration("gap", self.gap, 1))
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         return {"size": in_ns(self.gap)}
 
     @property
@@ -286,7 +394,7 @@ class CountWindow(WindowKind):
     def __post_init__(self) -> None:
         int_in("rows", self.rows, 1)
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         return {"target": self.rows}
 
 
@@ -333,7 +441,7 @@ class Adaptive(WindowKind):
             raise ConfigError("min", self.min, f"must not exceed max ({self.max} ns)")
         int_in("target", self.target, 1)
 
-    def kernel_settings(self) -> dict[str, int]:
+    def kernel_settings(self) -> dict[str, Any]:
         shortest, longest = in_ns(self.min), in_ns(self.max)
         return {"target": self.target, "shortest": shortest, "longest": longest}
 

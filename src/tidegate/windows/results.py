@@ -45,6 +45,19 @@ WINDOW_COLUMNS = {
 }
 """Which window, which emission of it, why and when it was emitted, and whether another can come."""
 
+COMPLETE_COLUMNS = {
+    "window_id": pa.string(),
+    "window_start_ns": pa.int64(),
+    "window_end_ns": pa.int64(),
+    "panes": pa.int64(),
+    "reason": pa.string(),
+    "final": pa.bool_(),
+    "open_until_ns": pa.int64(),
+}
+"""The side table `complete`: the window, how many panes of it have left, why it is complete
+(`watermark`, `expired` after its lateness, `end` of the stream or the key), whether it is final,
+and if not the watermark at which it will be: until then late rows can change it."""
+
 TIMINGS = pa.array([timing.name.lower() for timing in Timing])
 """`early`, `on_time`, `late`, by the numbers of `Timing`."""
 
@@ -101,6 +114,10 @@ class OutputPlan:
     """Identifiers contain the serial number of the window."""
     names: tuple[str, ...]
     """Of the stage's triggers, by bit."""
+    timestamp: str
+    """The time of an aggregated row: `end`, `earliest` or `latest`."""
+    inclusive_end: bool
+    """The end of a window is a time at which a row may still belong to it."""
 
     _trigger_names: dict[int, str] = field(default_factory=dict, init=False, repr=False)
     """Masks seen so far and their names."""
@@ -135,6 +152,8 @@ class Wanted(NamedTuple):
     sized: bool
     budgeted: bool
     names: tuple[str, ...]
+    timestamp: str
+    inclusive_end: bool
 
 
 def make_plan(rows: pa.Schema, wanted: Wanted) -> OutputPlan:
@@ -201,7 +220,11 @@ def make_plan(rows: pa.Schema, wanted: Wanted) -> OutputPlan:
         aggregated=aggregated,
         buffered=buffered,
         sized=wanted.sized or wanted.stats or (wanted.budgeted and buffered),
-        slots=plan_slots(widened, carried if aggregated else (), accumulated),
+        slots=plan_slots(
+            widened, carried if aggregated else (), accumulated, wanted.timestamp != "end"
+        ),
+        timestamp=wanted.timestamp,
+        inclusive_end=wanted.inclusive_end,
         output=pa.schema(fields),
         own=named,
         deduplicate_by=wanted.deduplicate_by,
@@ -333,7 +356,7 @@ class Emitted(NamedTuple):
 
 def emit_slots(
     plan: OutputPlan, slots: Accumulators, emits: Emits, which: Int64s, emit: Int64s
-) -> tuple[pa.RecordBatch, Int64s]:
+) -> Emitted:
     """Make aggregated rows: slot `which[i]` belongs to emission `emit[i]`.
 
     Args:
@@ -344,7 +367,7 @@ def emit_slots(
         emit: the emission of each.
 
     Returns:
-        The rows with the emission each belongs to, in the order of emission, then of group values.
+        The rows in the order of emission, then of group values.
     """
     order = _order_of_slots(plan, slots, which, emit)
     which, emit = which[order], emit[order]
@@ -355,7 +378,28 @@ def emit_slots(
         out = plan.own.get(name, name)
         columns[out] = slots.result(aggregate, plan.output.field(out).type, which)
     _add_duration(plan, columns, emits, emit)
-    return _output_batch(plan, columns), emit
+    times = slot_times(plan, slots, emits, which, emit)
+    return Emitted(_output_batch(plan, columns), emit, times)
+
+
+def slot_times(
+    plan: OutputPlan, slots: Accumulators, emits: Emits, which: Int64s, emit: Int64s
+) -> Int64s:
+    """The event times of aggregated rows: the time of the first or last row of a slot, or the last
+    moment of its window, which is never at or before a watermark that was handed on earlier.
+
+    Args:
+        plan: of the stage.
+        slots: the accumulators.
+        emits: the emissions.
+        which: the slots.
+        emit: the emission of each.
+    """
+    if plan.timestamp == "earliest":
+        return slots.rows.first_time[which]
+    if plan.timestamp == "latest":
+        return slots.rows.last_time[which]
+    return emits.end[emit] - (not plan.inclusive_end)
 
 
 def emit_rows(
@@ -384,14 +428,13 @@ def emit_rows(
     taken = take(held, row)
     times = times[row]
     if plan.aggregated:
-        out, of = _aggregate_rows(plan, emits, taken, times, emit, grouped=True)
-        return Emitted(out, of, emits.end[of] - 1)
+        return _aggregate_rows(plan, emits, taken, times, emit, grouped=True)
     carried = {name: taken.column(name) for name in plan.keys}
     columns = {name: taken.column(name) for name in plan.rows.names}
     columns |= window_columns(plan, emits, emit, carried)
     columns[plan.own["late"]] = taken.column(IS_LATE)
     if plan.stats:
-        stats, of = _aggregate_rows(plan, emits, taken, times, emit, grouped=False)
+        stats, of, _ = _aggregate_rows(plan, emits, taken, times, emit, grouped=False)
         back = pa.array(np.searchsorted(of, emit))
         for name in stats.schema.names:
             columns[name] = stats.column(name).take(back)
@@ -406,7 +449,7 @@ def _aggregate_rows(
     emit: Int64s,
     *,
     grouped: bool,
-) -> tuple[pa.RecordBatch, Int64s]:
+) -> Emitted:
     """Aggregates of rows sorted by (emission, time): the same kernels as the incremental ones.
 
     Args:
@@ -419,7 +462,7 @@ def _aggregate_rows(
             one row per emission.
 
     Returns:
-        The rows, and the emission of each.
+        The rows, the emission of each, and its time by `plan.timestamp`.
     """
     n = len(emits.lane)
     edges = np.searchsorted(emit, np.arange(n + 1))
@@ -455,13 +498,17 @@ def _aggregate_rows(
             stable = np.argsort(owner, kind="stable")
             by_slot = pa.array(row[stable]), np.searchsorted(owner[stable], np.arange(n_slots + 1))
         values = rows.column(str(aggregate.column)).take(by_slot[0])
+        if aggregate.by is not None:
+            by = rows.column(aggregate.by).take(by_slot[0])
+            values = pa.StructArray.from_arrays([values, by], ["value", "by"])
         does = aggregate.implementation
         columns[out] = does.over_rows(values, by_slot[1], which, aggregate, kind)
     _add_duration(plan, columns, emits, of)
     if not grouped:
         names = [plan.own[name] for name in plan.stats]
-        return pa.RecordBatch.from_arrays([columns[n] for n in names], names=names), of
-    return _output_batch(plan, columns), of
+        table = pa.RecordBatch.from_arrays([columns[n] for n in names], names=names)
+        return Emitted(table, of, emits.end[of] - 1)
+    return Emitted(_output_batch(plan, columns), of, slot_times(plan, slots, emits, which, of))
 
 
 def window_columns(

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tidegate.core.adoption import STAGE_REMOVED, SettingChange
 from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.checks import boolean, names
-from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME
+from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, output_names
 from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Adopted, Operator, check_state, left_behind, plain_setting
 from tidegate.core.outcomes import (
@@ -45,6 +45,7 @@ from tidegate.core.outcomes import (
     Int64s,
     Late,
     Outcome,
+    Side,
     Watermark,
 )
 from tidegate.core.state import Column, Layout, State, require_int64
@@ -80,6 +81,7 @@ from tidegate.windows.kernels.firing import (
     fire_due,
     fire_panes,
 )
+from tidegate.windows.kernels.ids import join_numbers
 from tidegate.windows.kernels.layout import (
     KEPT,
     STACK,
@@ -103,6 +105,8 @@ from tidegate.windows.kernels.sequential import assign_sequential
 from tidegate.windows.kernels.sessions import assign_sessions
 from tidegate.windows.kinds import (
     Adaptive,
+    Calendar,
+    Cumulate,
     Fixed,
     LookBack,
     Sliding,
@@ -115,6 +119,7 @@ from tidegate.windows.late import LATE_POLICIES, Accumulation, LatePolicy, SideO
 from tidegate.windows.look_back import RowWindows
 from tidegate.windows.memory import Level, Memory, MemoryPolicy
 from tidegate.windows.results import (
+    COMPLETE_COLUMNS,
     Emits,
     Emitted,
     OutputPlan,
@@ -149,6 +154,9 @@ NEW_PANES_SMALL = 1 << 7
 GROUPED_ROWS = 1 << 19
 """Rows decided at once where groups split them: a step per row (32 bytes) must still fit into the
 cache."""
+
+TIMESTAMPS = ("end", "earliest", "latest")
+"""What `Window.timestamp` may be."""
 
 COUNTERS = (
     "rows_in",
@@ -208,6 +216,8 @@ class WindowDecision:
     """Where rows are not told in steps: the pane each joins, or -1 (`kernels/any_order.py`)."""
     first: int = 0
     """The row that `row_panes` begins with."""
+    ended: bool = False
+    """The windows end with the stream or the key, complete or not."""
 
     # Set by `trimmed`, when the kernel has decided:
     n: int = 0
@@ -322,6 +332,14 @@ class Window(Operator):
     measures the row itself."""
     memory: Memory | None = None
     """A budget for buffered rows. None by default: no limit but the machine's."""
+    timestamp: str = "end"
+    """The event time of an aggregated row, for the stages behind: `end`, the last moment of its
+    window (the default: what is behind waits least), `earliest` or `latest`, the time of the first
+    or last row in it. With the latter two the watermark is held back until the window has left."""
+    complete: bool = False
+    """Also deliver a side table `complete`: a row for every window when the watermark completes it,
+    even if early panes took all its rows, saying whether it is final or until when late rows can
+    change it; and one more when it is closed for good. For windows that the watermark closes."""
     in_order: bool = False
     """The rows of a key come in time order, so that a row at t closes what ends before it. Makes
     the sequence of early panes independent of how the input is cut. A definition sets it behind an
@@ -367,6 +385,7 @@ class Window(Operator):
         put(self, "aggregates", parse_aggregates(self.aggregates))
         boolean("stats", self.stats)
         boolean("in_order", self.in_order)
+        boolean("complete", self.complete)
         if not isinstance(self.window, WindowKind):
             raise ConfigError("window", self.window, "must be a window such as Tumbling(...)")
         if not isinstance(self.late, LatePolicy):
@@ -377,6 +396,12 @@ class Window(Operator):
             raise ConfigError("group_by", self.group_by, "needs aggregates")
         if self.affected is not None and not self.stats:
             raise ConfigError("affected", self.affected, "needs stats=True")
+        if self.timestamp not in TIMESTAMPS:
+            known = ", ".join(TIMESTAMPS)
+            raise ConfigError("timestamp", self.timestamp, f"must be one of {known}")
+        if self.timestamp != "end" and (not self.aggregates or isinstance(self.window, LookBack)):
+            text = "is for aggregates; rows, and the windows of single rows, keep their own times"
+            raise ConfigError("timestamp", self.timestamp, text)
         mode = self.late.accumulation(self.accumulation)
         if self.window.emits_once and mode is not Accumulation.DISCARDING:
             what = "late" if self.late.lateness_ns else "accumulation"
@@ -394,6 +419,19 @@ class Window(Operator):
         row_windows = None
         if isinstance(self.window, LookBack):
             row_windows = RowWindows(self.window.back, self.window.ahead, bool(self.aggregates))
+        if isinstance(self.window, Cumulate) and (
+            program.fires_on_rows or self.late.takes_late_rows
+        ):
+            field = "trigger" if program.fires_on_rows else "late"
+            text = "Cumulate windows are emitted by the watermark, once"
+            raise ConfigError(field, getattr(self, field), text)
+        if self.complete and (
+            self.window.emits_once
+            or isinstance(self.window, (Fixed, Cumulate))
+            or self.window.family not in (Family.ALIGNED, Family.SESSION)
+        ):
+            text = f"every pane of {type(self.window).__name__} windows is final as it is"
+            raise ConfigError("complete", True, text)
         put(self, "mode", mode)
         put(self, "program", program)
         put(self, "row_windows", row_windows)
@@ -407,10 +445,13 @@ class Window(Operator):
         """Overlapping windows that emit once, when complete: rows are accumulated in sub-windows
         that do not overlap, and these are put together at the end."""
         window = self.window
+        if isinstance(window, Cumulate):
+            return True
         return (
             isinstance(window, Sliding)
             and window.step != window.size
             and self._only_watermark_emits
+            and not self.complete
         )
 
     @property
@@ -425,9 +466,10 @@ class Window(Operator):
         """Windows by the row's time that emit once, when the watermark completes them, and
         aggregates that are kept up to date: rows may then come in any order."""
         return (
-            isinstance(self.window, (Tumbling, Sliding))
-            and (isinstance(self.window, Tumbling) or self.combines)
+            isinstance(self.window, (Tumbling, Calendar, Sliding, Cumulate))
+            and (isinstance(self.window, (Tumbling, Calendar)) or self.combines)
             and self._only_watermark_emits
+            and self.timestamp == "end"
             and self.mode is Accumulation.DISCARDING
             and not self.stats
             and self.deduplicate_by is None
@@ -453,7 +495,7 @@ class Window(Operator):
         if conditions or (sizes and self.size_column is None):
             return None  # conditions of the user's own, and the size of a whole row
         named = (self.affected, self.deduplicate_by, self.size_column)
-        columns = (aggregate.column for _, aggregate in self.aggregates)
+        columns = [name for _, each in self.aggregates for name in (each.column, each.by)]
         return frozenset(filter(None, (*self.keys, *self.group_by, *named, *columns)))
 
     def plan(self, rows: pa.Schema) -> OutputPlan:
@@ -479,6 +521,8 @@ class Window(Operator):
                 look_back=family is Family.LOOK_BACK,
                 sized=self.program.sized,
                 budgeted=self.memory is not None,
+                timestamp=self.timestamp,
+                inclusive_end=self.window.inclusive_end,
                 names=tuple(self.program.names),
             )
             found = self._plans[rows] = make_plan(rows.remove_metadata(), wanted)
@@ -498,7 +542,7 @@ class Window(Operator):
         divisor of size and step is the largest length of which both are multiples.
         """
         values: dict[str, Any] = {**self.window.kernel_settings()}
-        if self.combines:
+        if self.combines and not isinstance(self.window, Cumulate):
             values["span"], values["stride"] = values["size"], values["step"]
             values["size"] = values["step"] = gcd(values["size"], values["step"])
         if self.memory is not None:
@@ -520,7 +564,11 @@ class Window(Operator):
             in_order=self.in_order and (self.program.fires_on_rows or self.memory is not None),
             buffered=plan.buffered,
             overhead=ROW_OVERHEAD if plan.buffered else 0,
-            reject=self.memory is not None and self.memory.policy is MemoryPolicy.REJECT,
+            # Windows put together from sub-windows have no early panes to flush.
+            reject=self.memory is not None
+            and (self.memory.policy is MemoryPolicy.REJECT or self.combines),
+            tracked=plan.buffered or self.timestamp != "end",
+            complete=self.complete,
             once=self.program.once,
             earliest=MIN_NS + reach,
             latest=MAX_NS - reach,
@@ -542,7 +590,11 @@ class Window(Operator):
         if self.window.family is Family.ADAPTIVE:
             arrays |= {name: Column(np.int64) for name in LaneState._fields[5:9]}
             arrays["duration"] = Column(np.float64)
-        return Layout(arrays, ("open", "slots", "rows", "sent", "unknown"))
+        tables: tuple[str, ...] = ("open", "slots", "rows", "sent", "unknown")
+        if self.complete and self.keys:
+            arrays["keyed"] = Column(np.bool_)
+            tables = (*tables, "keys")
+        return Layout(arrays, tables)
 
     def settings(self) -> dict[str, Any]:
         plain = super().settings()
@@ -774,6 +826,16 @@ class Window(Operator):
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return self.plan(rows).output
 
+    def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
+        """With `complete`: the table of that name."""
+        if not self.complete:
+            return {}
+        plan = self.plan(rows)
+        fields = [rows.field(name) for name in plan.keys]
+        named = output_names([field.name for field in fields], list(COMPLETE_COLUMNS))
+        fields += [pa.field(named[name], kind) for name, kind in COMPLETE_COLUMNS.items()]
+        return {"complete": pa.schema(fields)}
+
     def uses_wall_time(self) -> bool:
         return self._has_deadlines or isinstance(self.window, Fixed)
 
@@ -912,6 +974,8 @@ class Window(Operator):
         count_rows(state, "rows_in", collection.lane)
         rows = collection.rows
         plan = self.plan(rows.schema)
+        if self.complete and self.keys:
+            _learn_keys(state, plan, collection)
         if self.row_windows is not None:
             return out + self._process_row_windows(state, plan, collection, marks)
         n = rows.num_rows
@@ -1011,6 +1075,11 @@ class Window(Operator):
             What was decided, and the first row that is still to be decided.
         """
         n, lanes = len(rows.time) - first, kernel_lanes(state)
+        if self.window.family is Family.ALIGNED:
+            known = lanes.watermark[lanes.watermark != UNSET]
+            edges = self.window.edges([rows.time, rows.mark, np.minimum(known, MAX_NS - 1) + 1])
+            if edges is not None:
+                settings = settings._replace(edges=edges)
         if self.accepts_any_order and not plan.buffered and not plan.sized:
             # Runs of rows are best where one lane comes in order; else a pane per row
             # (`any_order.py`).
@@ -1140,7 +1209,11 @@ class Window(Operator):
         lanes = watermark.lane if len(watermark.lane) == 1 else np.unique(watermark.lane)
         limit = state.arrays["watermark"].copy()
         held = held_panes(state)
-        own_times = not self.aggregates or self.window.family >= Family.EVERYTHING
+        own_times = (
+            not self.aggregates
+            or self.window.family >= Family.EVERYTHING
+            or self.timestamp != "end"
+        )
         if held is not None and own_times:
             waiting = (held["fired"] == 0) & (held["rows"] > 0)
             if self.mode is not Accumulation.DISCARDING:  # its next pane has the old rows again
@@ -1302,6 +1375,7 @@ class Window(Operator):
             decision.alive = decision.call.panes.dead == 0
             return self._apply(state, plan, decision, None, combined)
         fire_all(decision.call, decision.settings, order, int(reason))
+        decision.ended = True
         decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)
 
@@ -1362,7 +1436,47 @@ class Window(Operator):
             out = self._deliver(state, emits, made, decision.settings.wall)
         if retracting:
             _forget_sent(state, decision)
+        if int(decision.call.totals.marks[0]):
+            out.append(self._completions(state, plan, decision))
         return out
+
+    def _completions(self, state: State, plan: OutputPlan, decision: WindowDecision) -> Side:
+        """The rows of the side table `complete` for what this decision completed or closed."""
+        marks = decision.call.marks[: int(decision.call.totals.marks[0])]
+        closed = marks < 0
+        which = np.where(closed, -1 - marks, marks)
+        p, lateness = decision.call.panes, decision.settings.lateness
+        ended = np.full(len(which), decision.ended)
+        final = closed | ended | (lateness == 0)
+        lane, start, end = p.lane[which], p.start[which], p.end[which]
+        until = end - (self.window.family is not Family.SESSION) + lateness + 1
+        columns: dict[str, Any] = {}
+        texts = []
+        if plan.keys:
+            table = state.tables["keys"]
+            assert table is not None
+            row = np.zeros(state.lanes, np.int64)
+            row[table.column(LANE).to_numpy()] = np.arange(table.num_rows)
+            columns = {name: table.column(name).take(pa.array(row[lane])) for name in plan.keys}
+            texts = [column.cast(pa.string()).fill_null("null") for column in columns.values()]
+        ids = join_numbers([start, end, p.revision[which]])
+        if texts:
+            ids = pc.binary_join_element_wise(*texts, ids, "/")
+        reason = np.where(ended, "end", np.where(closed, "expired", "watermark"))
+        schema = self.side_schemas(plan.rows)["complete"]
+        arrays = [
+            *columns.values(),
+            ids,
+            pa.array(start),
+            pa.array(end),
+            pa.array(p.pane[which] + 1),
+            pa.array(reason, pa.string()),
+            pa.array(final),
+            pa.array(until, mask=final),
+        ]
+        return Side(
+            "complete", pa.RecordBatch.from_arrays(arrays, schema=schema), lane.astype(np.int32)
+        )
 
     def _deliver(self, state: State, emits: Emits, made: Emitted, wall_ns: int) -> list[Outcome]:
         """Output rows as a collection, unless there are none: an empty window is never emitted."""
@@ -1394,11 +1508,6 @@ class Window(Operator):
             found = self.plan(pa.ipc.read_schema(pa.py_buffer(written)))
             self._plans[written] = found
         return found
-
-    def _when(self, emits: Emits, emit: Int64s) -> Int64s:
-        """The time of an aggregated row: the last moment of its window, which is never at or before
-        a watermark that was handed on earlier."""
-        return emits.end[emit] - (not self.window.inclusive_end)
 
     def _move_slots(
         self,
@@ -1452,16 +1561,14 @@ class Window(Operator):
             if len(combined.emits.lane):
                 emits = combined.emits
                 which = size + np.flatnonzero(filled[size:])
-                out, emit = emit_slots(plan, slots, emits, which, owner[which - size])
-                made = Emitted(out, emit, emits.end[emit] - 1)
+                made = emit_slots(plan, slots, emits, which, owner[which - size])
         elif len(decision.call.fires):
             emits = decision.emits()
             place = np.full(n, -1, np.int64)
             place[decision.call.fires] = np.arange(len(decision.call.fires))
             of = place[pane]
             which = np.flatnonzero((of >= 0) & filled[:size])
-            out, emit = emit_slots(plan, slots, emits, which, of[which])
-            made = Emitted(out, emit, self._when(emits, emit))
+            made = emit_slots(plan, slots, emits, which, of[which])
         stay = np.flatnonzero(decision.keeps()[pane] & filled[:size])
         hold_slots(state, slots.store(stay, decision.keys[pane[stay]]) if len(stay) else None)
         return emits, made
@@ -1512,8 +1619,6 @@ class Window(Operator):
         elif len(decision.call.fires):
             emits = decision.emits()
             made = emit_rows(plan, emits, held, *_rows_of_fired(decision, owner))
-            if plan.aggregated:
-                made = made._replace(time=self._when(emits, made.emit))
         stay = decision.keeps()[owner]
         if decision.settings.accumulate:  # an earlier pane of a living window
             stay = np.isin(decision.keys, decision.keys[decision.alive])[owner]
@@ -1687,6 +1792,7 @@ def open_decision(
         np.full(entries if rows else 0, -1, np.int64),
         np.empty(n + room, np.int64),
         np.zeros(STACK, np.int64),
+        np.empty(2 * (n + room) if settings.complete else 0, np.int64),
     )
     if rows and n:
         order = np.arange(n)
@@ -1696,6 +1802,18 @@ def open_decision(
         keys = panes.start if settings.family == Family.ALIGNED else panes.part
         link_panes(panes, order, call.head, call.table, keys, not session)
     return WindowDecision(call, settings, n, block[: len(KEPT)])
+
+
+def _learn_keys(state: State, plan: OutputPlan, collection: Collection) -> None:
+    """Keep the key columns of lanes seen for the first time in the state table `keys`."""
+    known = state.arrays["keyed"]
+    lanes, first = np.unique(collection.lane, return_index=True)
+    new = ~known[lanes]
+    if new.any():
+        keys = take(collection.rows.select(list(plan.keys)), first[new])
+        keys = keys.append_column(LANE, pa.array(lanes[new].astype(np.int32)))
+        state.tables["keys"] = concat([state.tables["keys"], keys])
+        known[lanes[new]] = True
 
 
 def count_rows(state: State, name: str, lanes: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Overlapping windows from sub-windows that do not overlap.
+"""Overlapping windows (sliding, cumulating) from sub-windows that do not overlap.
 
 A sliding window that emits once, when complete, is the union of whole sub-windows of length
 gcd(size, step): every row is accumulated once, whatever the overlap, and the windows the watermark
@@ -78,25 +78,32 @@ def combine_sub_windows(
     lane, start, end = panes.lane, panes.start, panes.end
     newest = (start - offset) // stride * stride + offset
     old, new = before[lane], after[lane]
-    starts, parts = [], []
-    for back in range(-(-span // stride)):
-        first = newest - back * stride
-        done = first + span - 1
-        found = np.flatnonzero((first + span >= end) & (done > old) & (done <= new))
+    starts, ends, parts = [], [], []
+    for number in range(span // settings.size if settings.cumulate else -(-span // stride)):
+        if settings.cumulate:  # one start, and an end after every sub-window
+            first, last = newest, end + number * settings.size
+            inside = last <= newest + span
+        else:
+            first = newest - number * stride
+            last = first + span
+            inside = last >= end
+        done = last - 1
+        found = np.flatnonzero(inside & (done > old) & (done <= new))
         starts.append(first[found])
+        ends.append(last[found])
         parts.append(found)
-    begin, part = np.concatenate(starts), np.concatenate(parts)
-    order = np.lexsort((start[part], begin, lane[part]))
-    begin, part = begin[order], part[order]
+    begin, finish, part = np.concatenate(starts), np.concatenate(ends), np.concatenate(parts)
+    order = np.lexsort((start[part], finish, begin, lane[part]))
+    begin, finish, part = begin[order], finish[order], part[order]
     owner = lane[part]
     fresh = np.ones(len(begin), np.bool_)
-    fresh[1:] = (begin[1:] != begin[:-1]) | (owner[1:] != owner[:-1])
+    fresh[1:] = (begin[1:] != begin[:-1]) | (finish[1:] != finish[:-1]) | (owner[1:] != owner[:-1])
     window = np.cumsum(fresh) - 1
-    begin, owner = begin[fresh], owner[fresh]
+    begin, finish, owner = begin[fresh], finish[fresh], owner[fresh]
     panes.dead[newest + span - 1 <= new] = 1
     zero = np.zeros(len(begin), np.int64)
     mask = np.full(len(begin), reason, np.int64)
     on_time = np.full(len(begin), Timing.ON_TIME, np.int64)
     final = np.ones(len(begin), np.bool_)  # only the watermark emits these windows, once
-    emits = Emits(owner, begin, begin + span, zero, zero, zero, mask, on_time, final)
+    emits = Emits(owner, begin, finish, zero, zero, zero, mask, on_time, final)
     return SubWindows(emits, window, part)

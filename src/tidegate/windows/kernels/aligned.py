@@ -25,12 +25,14 @@ from tidegate.core.outcomes import Int64s
 from tidegate.windows.kernels.assign import (
     add_row,
     add_step,
+    end_of,
     floor_to,
     insert,
     lookup,
     next_pane,
     open_pane,
     rate_changed,
+    start_of,
 )
 from tidegate.windows.kernels.firing import admit_to_budget, pass_time, try_fire
 from tidegate.windows.kernels.layout import (
@@ -95,7 +97,7 @@ def closes_at(start: Int, settings: Settings) -> Int:
     """
     if settings.span != 0:
         return floor_to(start, settings.stride, settings.offset) + settings.span - 1
-    return start + settings.size - 1
+    return end_of(start, settings) - 1
 
 
 @lean_kernel
@@ -140,7 +142,7 @@ def add_run(call: Call, settings: Settings, rows: KernelRows, e: Int, i: Int, j:
         j: the row behind the last.
     """
     panes = call.panes
-    if settings.buffered:  # first and last hold the watermark back while rows wait
+    if settings.tracked:  # first and last hold the watermark back while rows wait
         low, high = panes.first[e], panes.last[e]
         for q in range(i, j):
             low = min(low, rows.time[q])
@@ -208,18 +210,19 @@ def assign_aligned(
             i += 1
             continue
         wm = pass_time(call, settings, lanes, rows, i, lane, t)
-        newest = floor_to(t, step, offset)
+        newest = start_of(t, settings)
         if simple and len(rows.mark) == 0 and closes_at(newest, settings) > wm:
             e = lookup(call.table, panes.lane, panes.start, lane, newest)
             if e < 0:
-                e = open_pane(call, lanes, lane, newest, newest + size, t, settings.wall, 0)
+                end = end_of(newest, settings)
+                e = open_pane(call, lanes, lane, newest, end, t, settings.wall, 0)
                 insert(call.table, panes.lane, panes.start, e)
             elif panes.fired[e] != 0:  # by a control signal: there is no trigger
                 e = next_pane(call, settings, e, t)
                 panes.next[e] = call.head[lane]
                 call.head[lane] = e
                 insert(call.table, panes.lane, panes.start, e)
-            j = end_of_run(rows, i, lane, newest, newest + size, alone, ordered)
+            j = end_of_run(rows, i, lane, newest, panes.end[e], alone, ordered)
             add_run(call, settings, rows, e, i, j)
             i = j
             continue
@@ -236,26 +239,30 @@ def assign_aligned(
         flagged = False
         # Where the step does not divide the size, the earliest candidate may end before the row.
         s = newest - (copies - 1) * step
-        if s + size <= t:
+        if end_of(s, settings) <= t:
             s += step
         while True:
             if s > newest:
                 # Every window of this row is closed. Should it go into the next one to close?
                 if placed or settings.policy != LateRows.NEXT:
                     break
-                s = floor_to(wm + 1 - size, step, offset) + step
+                # The window that contains wm + 1; of overlapping ones that which ends first.
+                s = start_of(wm + 1, settings)
+                if len(settings.edges) == 0:
+                    s = floor_to(wm + 1 - size, step, offset) + step
                 flagged = True
             e = lookup(call.table, panes.lane, panes.start, lane, s)
             late = False
             if e < 0 or panes.dead[e] != 0:
                 late = closes_at(s, settings) <= wm
-                if late and (settings.lateness == 0 or wm - settings.lateness > s + size - 1):
+                end = end_of(s, settings)
+                if late and (settings.lateness == 0 or wm - settings.lateness > end - 1):
                     s += step
                     continue
-                e = open_pane(call, lanes, lane, s, s + size, t, settings.wall, 0)
+                e = open_pane(call, lanes, lane, s, end, t, settings.wall, 0)
                 panes.on_time[e] = 1 if late else 0
                 insert(call.table, panes.lane, panes.start, e)
-                due = s + size + (settings.lateness if late else np.int64(-1))
+                due = end + (settings.lateness if late else np.int64(-1))
                 call.due_at[lane] = min(call.due_at[lane], due)
             else:
                 late = panes.on_time[e] != 0

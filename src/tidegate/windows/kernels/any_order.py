@@ -15,7 +15,14 @@ import numpy as np
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.windows.kernels.aligned import closes_at
-from tidegate.windows.kernels.assign import floor_to, insert, lookup, next_pane, open_pane
+from tidegate.windows.kernels.assign import (
+    end_of,
+    insert,
+    lookup,
+    next_pane,
+    open_pane,
+    start_of,
+)
 from tidegate.windows.kernels.layout import (
     Call,
     Int,
@@ -75,7 +82,6 @@ def place_rows(
         The first row that is still to be decided; the number of rows when all are.
     """
     panes = call.panes
-    size, offset = settings.size, settings.offset
     near = np.full(len(call.head), -1, np.int64)
     low, high = np.zeros(len(call.head), np.int64), np.zeros(len(call.head), np.int64)
     for i in range(first, len(rows.time)):
@@ -86,7 +92,7 @@ def place_rows(
                 verdicts.status[i] = RowVerdict.OUT_OF_RANGE
                 joined[i - first] = -1
                 continue
-            start = floor_to(t, size, offset)
+            start = start_of(t, settings)
             if closes_at(start, settings) <= lanes.watermark[lane]:
                 discard = settings.policy == LateRows.DISCARD
                 verdicts.status[i] = RowVerdict.DISCARDED if discard else RowVerdict.ASIDE
@@ -100,7 +106,8 @@ def place_rows(
                 e = next_pane(call, settings, e, t)
                 insert(call.table, panes.lane, panes.start, e)
             if e < 0:
-                e = open_pane(call, lanes, np.int64(lane), start, start + size, t, settings.wall, 0)
+                end = end_of(start, settings)
+                e = open_pane(call, lanes, np.int64(lane), start, end, t, settings.wall, 0)
                 insert(call.table, panes.lane, panes.start, e)
             near[at], low[at], high[at] = e, panes.start[e], panes.end[e]
         e = near[at]

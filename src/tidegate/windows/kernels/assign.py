@@ -19,6 +19,37 @@ def floor_to(t: Int, step: Int, offset: Int) -> Int:
 
 
 @lean_kernel
+def start_of(t: Int, settings: Settings) -> Int:
+    """Start of the last aligned window that begins at or before t."""
+    edges = settings.edges
+    if len(edges) == 0:
+        return floor_to(t, settings.step, settings.offset)
+    return edges[edge_at(edges, t)]
+
+
+@lean_kernel
+def end_of(start: Int, settings: Settings) -> Int:
+    """End of the aligned window (or sub-window) that begins at `start`."""
+    edges = settings.edges
+    if len(edges) == 0:
+        return start + settings.size
+    return edges[edge_at(edges, start) + 1]
+
+
+@lean_kernel
+def edge_at(edges: Int64s, t: Int) -> Int:
+    """The last edge at or before t, but never the last of all."""
+    low, high = 0, len(edges) - 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if edges[middle] <= t:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@lean_kernel
 def hash_index(lane: Int, key: Int, size: Int) -> Int:
     """Where the search for (lane, key) starts in a hash table of `size` = 2^n entries."""
     # 31-bit factors: the product fits into 63 bits, so it is the same without the JIT.

@@ -87,6 +87,8 @@ def close_pane(call: Call, settings: Settings, e: Int, watermark: Int) -> None:
     done = complete_at(panes, e, settings.family)
     if panes.on_time[e] == 0:
         panes.on_time[e] = 1
+        if settings.complete:
+            note_mark(call, e)
         if panes.fired[e] == 0 and panes.rows[e] > 0:
             mask = np.int64(FiringReason.WATERMARK)
             if settings.family == Family.ADAPTIVE:
@@ -96,6 +98,15 @@ def close_pane(call: Call, settings: Settings, e: Int, watermark: Int) -> None:
         if panes.fired[e] == 0 and panes.rows[e] > 0:
             fire(call, settings, e, FiringReason.LATE, Timing.LATE)
         panes.dead[e] = 1
+        if settings.complete and settings.lateness > 0:
+            note_mark(call, -1 - e)
+
+
+@lean_kernel
+def note_mark(call: Call, mark: Int) -> None:
+    """Append to `call.marks`: a pane, or -1 - pane."""
+    call.marks[call.totals.marks[0]] = mark
+    call.totals.marks[0] += 1
 
 
 @lean_kernel
@@ -324,6 +335,8 @@ def fire_all(call: Call, settings: Settings, order: Int64s, mask: Int) -> None:
             # ON_TIME, or LATE for what came after the window was complete.
             fire(call, settings, e, mask, 1 + panes.on_time[e])
         panes.dead[e] = 1
+        if settings.complete:
+            note_mark(call, e)
 
 
 @lean_kernel

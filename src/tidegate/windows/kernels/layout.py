@@ -173,6 +173,10 @@ class Programs(NamedTuple):
     late: PostfixProgram
 
 
+_NO_EDGES: Int64s = np.zeros(0, np.int64)
+_NO_EDGES.flags.writeable = False
+
+
 class Settings(NamedTuple):
     """The configuration of a stage as the kernels read it. Times and lengths in ns."""
 
@@ -225,6 +229,16 @@ class Settings(NamedTuple):
     """Wall time of the call."""
     ascending: bool = False
     """One lane, whose times are known to ascend."""
+    cumulate: bool = False
+    """Where sub-windows are combined: windows of one `span` share its start, and end one sub-window
+    after the other."""
+    tracked: bool = False
+    """The first and last row time of a pane matter: rows are buffered, or give emissions theirs."""
+    complete: bool = False
+    """Completions are written to `Call.marks`."""
+    edges: Int64s = _NO_EDGES
+    """Aligned windows of different lengths: where they begin, ascending; every window that a row of
+    the call falls into lies between two neighbours. Empty where `size` and `step` say it."""
 
 
 class KernelRows(NamedTuple):
@@ -335,6 +349,7 @@ class Totals(NamedTuple):
     fires: Int64s
     used: Int64s
     """Bytes of all rows that are buffered."""
+    marks: Int64s
 
 
 class Call(NamedTuple):
@@ -355,6 +370,9 @@ class Call(NamedTuple):
     """Scratch: panes of a lane in the order in which they close."""
     stack: Int64s
     """Scratch: masks of a trigger program."""
+    marks: Int64s
+    """With `Settings.complete`: panes whose windows became complete, and as -1 - pane those that
+    were closed for good after lateness, in order."""
 
 
 class Verdicts(NamedTuple):
