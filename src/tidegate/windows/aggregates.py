@@ -137,17 +137,19 @@ class Aggregate:
     """The Arrow type of the result; for a function of your own only, and necessary there."""
     name: str = ""
     """How settings and snapshots call it; the function's name by default."""
-    n: int | None = None
+    n: int | None = field(default=None, repr=False)
     """How many values; for `top` only, at least 1."""
-    by: str | None = None
+    by: str | None = field(default=None, repr=False)
     """For `top`: the column that decides which rows are greatest. None: `column` itself."""
 
     def __post_init__(self) -> None:
         what = self.function
         label = what if isinstance(what, str) else getattr(what, "__qualname__", "")
         if isinstance(what, Fold):
-            label = what.__class__.__name__
+            label = what.__class__.__name__ + getattr(what, "variant", "")
             object.__setattr__(self, "type", self.type or getattr(what, "type", None))
+        if what == "top":  # settings and snapshots show the name, so it says everything
+            label = f"top({self.n})" if self.by is None else f"top({self.n}, by {self.by})"
         object.__setattr__(self, "name", self.name or label or "function")
         if not isinstance(what, str):
             if not isinstance(what, Fold) and not callable(what):
