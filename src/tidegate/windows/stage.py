@@ -155,9 +155,6 @@ GROUPED_ROWS = 1 << 19
 """Rows decided at once where groups split them: a step per row (32 bytes) must still fit into the
 cache."""
 
-ADDED_SETTINGS = {"timestamp": "end", "complete": False}
-"""Settings that snapshots of the first version do not know, and their defaults."""
-
 TIMESTAMPS = ("end", "earliest", "latest")
 """What `Window.timestamp` may be."""
 
@@ -578,15 +575,6 @@ class Window(Operator):
         )
 
     # -- the operator protocol --------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """The settings as plain JSON values. Those that came later are left out at their defaults,
-        so that snapshots made before them still fit."""
-        made = super().settings()
-        for name, default in ADDED_SETTINGS.items():
-            if made[name] == default:
-                del made[name]
-        return made
 
     def layout(self) -> Layout:
         arrays = {
