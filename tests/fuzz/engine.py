@@ -18,6 +18,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -112,7 +113,8 @@ def run(target: Target, *, seconds: float, seed: int = 0) -> tuple[int, Finding 
     """Try inputs for some seconds; returns how many, and the first finding."""
     seeds = [*target.seeds(), *target.corpus()]
     for good in target.seeds():
-        target.use(good)  # children then need not load kernels
+        with suppress(*target.promised):
+            target.use(good)  # children then need not load kernels
     end = time.monotonic() + seconds
     number = 0
     while number == 0 or time.monotonic() < end:

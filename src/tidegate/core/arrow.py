@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.numba import as_readonly, kernel
+from tidegate.core.numba import all_readonly, kernel
 from tidegate.core.parallel import MANY, each
 
 __all__ = [
@@ -82,7 +82,8 @@ def _take_column(column: pa.Array, indices: Int64s, chosen: pa.Array) -> pa.Arra
     ends = np.zeros(len(indices) + 1, np.int32)
     # As unsigned words: two compiled versions serve every type of number.
     words = items.to_numpy(zero_copy_only=False).view(bits)
-    made = _gather(as_readonly(start), as_readonly(words), as_readonly(indices), ends)
+    start, words, indices = all_readonly(start, words, indices)
+    made = _gather(start, words, indices, ends)
     flat = pa.Array.from_buffers(items.type, len(made), [None, pa.py_buffer(made)])
     return pa.ListArray.from_arrays(pa.array(ends), flat, type=column.type)
 
@@ -119,8 +120,7 @@ def ranges(starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
     [[5, 6, 0], [0, 0, 1]]
     """
     return _ranges(  # type: ignore[no-any-return]
-        as_readonly(starts.astype(np.int64, copy=False)),
-        as_readonly(ends.astype(np.int64, copy=False)),
+        *all_readonly(starts.astype(np.int64, copy=False), ends.astype(np.int64, copy=False)),
     )
 
 

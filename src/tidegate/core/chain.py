@@ -293,23 +293,26 @@ class Chain:
             if counts is not None and number > 0:
                 name = _LEAVES.get(item.kind)
                 if name is not None:
-                    counts[number - 1][name] += len(item)
+                    counts[number - 1][name] += len(item.lane)
             if number == len(self.stages) or not isinstance(item, (Collection, Late, Watermark)):
                 out.append(item)
                 continue
-            if len(item) == 0:
+            rows = len(item.lane)
+            if rows == 0:
                 continue
             state = states[number]
-            state.grow(int(item.lane.max()) + 1)
+            top = int(item.lane.max()) + 1
+            if top > state.lanes:
+                state.grow(top)
             state.touch(item.lane)
             stage = self.stages[number]
             if isinstance(item, Collection):
                 if counts is not None:
-                    counts[number]["rows_in"] += len(item)
+                    counts[number]["rows_in"] += rows
                 made = stage.process(state, item)
             elif isinstance(item, Late):
                 if counts is not None:
-                    counts[number]["late_in"] += len(item)
+                    counts[number]["late_in"] += rows
                 made = stage.process_late(state, item)
             else:
                 made = stage.advance(state, item)

@@ -227,12 +227,12 @@ class Flow:
 
     def accept(self, collection: Collection) -> list[Outcome]:
         """Rows that have their times already; their lanes are found here."""
-        if len(collection) == 0:
+        if collection.rows.num_rows == 0:
             return []
         self._look_for_names(collection.rows)
         lane = self._lanes_of(collection.rows)
         here = present(lane, self.lanes.lanes)
-        self.lanes["seen"][here] = collection.wall_ns
+        self.lanes.arrays["seen"][here] = collection.wall_ns
         self.lanes.touch(here)
         with_lanes = Collection(collection.rows, collection.time_ns, lane, collection.wall_ns)
         return self.chain.process(self.states, with_lanes, self.counts)

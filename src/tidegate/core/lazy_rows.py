@@ -74,14 +74,16 @@ class LazyRows(Collection):
 
     def read(self, name: str, turn: Callable[[pa.Array], NDArray[Any]]) -> NDArray[Any]:
         column = self.source.column(name)
+        if max(len(column), len(self.picks)) < MANY:
+            return np.take(turn(column), self.picks)
         made = each(lambda part: turn(column[part]), parts(len(column)))
         there = made[0] if len(made) == 1 else np.concatenate(made)
-        out = np.empty(len(self), there.dtype)
+        out = np.empty(len(self.picks), there.dtype)
 
         def pick(part: slice) -> None:
             np.take(there, self.picks[part], out=out[part], mode="clip")  # without a copy of `out`
 
-        each(pick, parts(len(self)))
+        each(pick, parts(len(self.picks)))
         return out
 
     def copied(self) -> Collection:

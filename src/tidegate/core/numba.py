@@ -15,7 +15,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["as_readonly", "entry_point", "kernel", "lean_inline", "lean_inner", "lean_kernel"]
+__all__ = [
+    "all_readonly",
+    "as_readonly",
+    "entry_point",
+    "kernel",
+    "lean_inline",
+    "lean_inner",
+    "lean_kernel",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,6 +102,11 @@ def as_readonly(array: NDArray[Any]) -> NDArray[Any]:
     view = (array if array.flags.c_contiguous else np.ascontiguousarray(array)).view()
     view.flags.writeable = False
     return view
+
+
+def all_readonly(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """`as_readonly` of several arrays: those that one kernel reads."""
+    return tuple(as_readonly(array) for array in arrays)
 
 
 def entry_point(function: F, *types: str) -> F:

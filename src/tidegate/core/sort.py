@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidegate.core.numba import as_readonly, kernel
+from tidegate.core.numba import all_readonly, as_readonly, kernel
 from tidegate.core.outcomes import Int32s, Int64s
-from tidegate.core.parallel import each, parts
+from tidegate.core.parallel import MANY, each, parts
 from tidegate.core.time import MAX_NS, MIN_NS
 
 __all__ = ["Arranged", "arrange", "order_rows"]
@@ -288,10 +288,12 @@ def arrange(
     rows, when = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
     where = np.empty(len(order), np.int32)
 
-    def write(which: Int64s) -> None:
-        split(order, stamps, edges, leaves, out, which, Arranged(rows, when, where))
-
-    each(write, _lanes_per_thread(len(order), count))
+    made = Arranged(rows, when, where)
+    if len(order) < MANY:
+        split(order, stamps, edges, leaves, out, np.arange(count), made)
+    else:
+        shares = _lanes_per_thread(len(order), count)
+        each(lambda which: split(order, stamps, edges, leaves, out, which, made), shares)
     cut = int(out[count])
     return (
         Arranged(rows[:cut], when[:cut], where[:cut]),
@@ -301,7 +303,8 @@ def arrange(
 
 def _sorted(lanes: Int32s, times: Int64s, codes: Any, count: int) -> tuple[Int64s, Int64s, Int64s]:
     """The accepted rows in order, their times, and where the rows of each lane begin."""
-    n, lanes, times, codes = len(lanes), as_readonly(lanes), as_readonly(times), as_readonly(codes)
+    n = len(lanes)
+    lanes, times, codes = all_readonly(lanes, times, codes)
     edges, ends = np.empty(count + 1, np.int64), np.empty((2, count), np.int64)
     spans = Spans(edges, ends[0], ends[1])
     if find_spans(lanes, times, codes, spans):

@@ -36,7 +36,7 @@ from tidegate.core import checks
 from tidegate.core.arrow import concat, present, take
 from tidegate.core.columns import AGAINST, LANE, TIME, TIME_NS
 from tidegate.core.lazy_rows import LazyRows, some_rows
-from tidegate.core.numba import as_readonly
+from tidegate.core.numba import all_readonly, as_readonly
 from tidegate.core.operator import Adopted, Operator
 from tidegate.core.outcomes import (
     Collection,
@@ -281,10 +281,11 @@ class EventtimeWatermark(Operator):
             Data, watermark, late rows, errors, in this order unless `late_in_order` is set.
         """
         collection, waiting = self._with_suspects(state, collection)
-        before = state["watermark"].copy()
+        kept = _lanes(state)
+        before = kept.watermark.copy()
         lanes = present(collection.lane, state.lanes)
         decided = self._decide(state, collection, waiting, lanes)
-        settle_all(lanes, self._rules, _lanes(state))
+        settle_all(lanes, self._rules, kept)
         late = errors = None
         if decided is not None:
             late = self._late(state, collection, decided)
@@ -321,7 +322,7 @@ class EventtimeWatermark(Operator):
             The decisions; None if all rows are accepted, which is the usual case and saves reading
             them.
         """
-        n, rules = len(collection), self._rules
+        n, rules = len(collection.lane), self._rules
         by_rows = rules.skew_mode == Skew.ROWS
         out = Decisions(
             verdict=np.zeros(n, np.int8),
@@ -334,9 +335,9 @@ class EventtimeWatermark(Operator):
             suspects = state.tables["suspects"]
             assert suspects is not None
             out.against[:waiting] = suspects.column(AGAINST).to_numpy()
-        lane, time_ns = as_readonly(collection.lane), as_readonly(collection.time_ns)
+        lane, time_ns = all_readonly(collection.lane, collection.time_ns)
         if self.source is None and not self.uses_wall_time():
-            state["wall"][lanes] = collection.wall_ns
+            state.arrays["wall"][lanes] = collection.wall_ns
             rows = ArrivingRows(lane, time_ns, time_ns)
             return None if admit_single_source(rows, waiting, rules, _lanes(state), out) else out
         rows = ArrivingRows(lane, time_ns, as_readonly(self._sources(collection)))
@@ -457,7 +458,7 @@ class EventtimeWatermark(Operator):
         lane, time, payload = _held_and_new(held, collection)
         waited = len(lane) - len(verdict)
         verdict = np.concatenate([np.zeros(waited, np.int8), verdict])
-        passed = state["watermark"]
+        passed = state.arrays["watermark"]
         if self._rules.tie:
             passed = np.where(passed == UNSET, UNSET, passed + 1)
         # Lanes and times are sorted and decided first; the payload of what stays is then copied,
@@ -473,7 +474,7 @@ class EventtimeWatermark(Operator):
             return None
         wall_ns = 0 if collection is None else collection.wall_ns
         rows = LazyRows(payload, *leaving, wall_ns)
-        few = _COPY_BELOW * len(rows) < payload.num_rows
+        few = _COPY_BELOW * len(leaving.rows) < payload.num_rows
         return _LeavingData(rows.copied() if few else rows, leaving.rows - waited)
 
     def _in_sequence(
@@ -499,10 +500,10 @@ class EventtimeWatermark(Operator):
             out = _between(data, late, before, by_time=self.hold, tie=self._rules.tie)
         elif data is not None:
             out = [data.rows]
-        watermark = state["watermark"]
+        watermark = state.arrays["watermark"]
         moved = lanes[watermark[lanes] > before[lanes]]
         if len(moved):
-            state["watermark_count"][moved] += 1
+            state.arrays["watermark_count"][moved] += 1
             out.append(Watermark(watermark[moved], moved.astype(np.int32)))
         if late is not None and not self.late_in_order:
             out.append(late.rows)
@@ -749,12 +750,13 @@ def _cut_out(state: State, name: str, lanes: Int32s | None) -> pa.RecordBatch | 
 
 def _lanes(state: State) -> Lanes:
     """The state arrays as the kernels take them: views, so that kernels write to the state."""
-    return Lanes(*(state[name] for name in Lanes._fields))
+    arrays = state.arrays
+    return Lanes(*(arrays[name] for name in Lanes._fields))
 
 
 def _all_accepted(collection: Collection) -> NDArray[np.int8]:
     """The verdict ACCEPTED for every row."""
-    return np.zeros(len(collection), np.int8)
+    return np.zeros(len(collection.lane), np.int8)
 
 
 def _span_between(later: Int64s, earlier: Int64s) -> Int64s:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidegate.core.arrow import as_text
 from tidegate.core.checks import boolean, names, one_of
 from tidegate.core.columns import LANE, PLACE
-from tidegate.core.numba import as_readonly
+from tidegate.core.numba import all_readonly, as_readonly
 from tidegate.core.operator import Adopted, Operator, check_state, left_behind
 from tidegate.core.outcomes import (
     Collection,
@@ -200,7 +200,7 @@ class Synchronize(SyncSettings, Operator):
         topics, times = number, collection.time_ns
         if len(usable) < len(number):
             topics, times = number[usable], times[usable]
-        topics, times = as_readonly(topics), as_readonly(times)
+        topics, times = all_readonly(topics, times)
         lanes, arrays = all_rows.lane[count:], self._arrays(state)
         waiting = np.bincount(all_rows.lane[:count], minlength=state.lanes)
         places = np.empty(len(usable), np.int64)
@@ -268,10 +268,11 @@ class Synchronize(SyncSettings, Operator):
             earliest = np.where(self.matcher.held(topics) > 0, fronts, watermark.time_ns[:, None])
             required = [j for j, name in enumerate(self.topics) if name not in self.optional]
             safe = np.minimum(watermark.time_ns, earliest[:, required].max(axis=1))
-        newer = safe > state["handed"][watermark.lane]
+        handed = state["handed"]
+        newer = safe > handed[watermark.lane]
         if not newer.any():
             return []
-        state["handed"][watermark.lane[newer]] = safe[newer]
+        handed[watermark.lane[newer]] = safe[newer]
         return [Watermark(safe[newer], watermark.lane[newer])]
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:

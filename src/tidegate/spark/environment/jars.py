@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
+from typing import Self
 
 from tidegate.errors import ConfigError
 
@@ -36,6 +38,10 @@ MOST_BYTES = 256 * 2**20
 does not fill the memory; what was read has another checksum and is refused."""
 
 
+_PINNED = re.compile(r"(?P<name>[^:@\s]+:[^:@\s]+:[^:@\s]+)@(?P<sha256>[0-9A-Fa-f]{64})")
+"""Coordinates of a jar, and the checksum of its file."""
+
+
 @dataclass(frozen=True)
 class Jar:
     """A jar, by what it is called and what is in it.
@@ -47,6 +53,12 @@ class Jar:
 
     coordinates: str
     sha256: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the jar that `group:artifact:version@SHA256` names; None for any other text."""
+        match = _PINNED.fullmatch(text)
+        return None if match is None else cls(match["name"], match["sha256"].lower())
 
     @property
     def file(self) -> str:

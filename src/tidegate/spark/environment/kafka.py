@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 from collections.abc import Mapping
 
@@ -52,9 +51,6 @@ PINNED = (
 needs beside Spark's own jars. Connector 4.0.0 does not run there; a token provider of 4.2.0 was not
 to be had, that of 4.0.0 does."""
 
-_COORDINATES = re.compile(r"(?P<name>[^:@\s]+:[^:@\s]+:[^:@\s]+)@(?P<sha256>[0-9A-Fa-f]{64})")
-"""Coordinates of a jar, and the checksum of its file."""
-
 ANSWER_WITHIN_S = 5.0
 """A broker on the same network answers in milliseconds. Spark alone would try for minutes and end
 in a Java stack."""
@@ -95,14 +91,14 @@ def _named_jar(name: str) -> str:
     """
     if name.endswith(".jar"):
         return name
-    match = _COORDINATES.fullmatch(name)
-    if match is None:
+    jar = Jar.parse(name)
+    if jar is None:
         raise ConfigError(
             PACKAGE_VARIABLE, name,
             "must be a jar file, or group:artifact:version@SHA256 with the 64 digits of its "
             "checksum (sha256sum FILE)",
         )  # fmt: skip
-    (file,) = fetch([Jar(match["name"], match["sha256"].lower())])
+    (file,) = fetch([jar])
     return str(file)
 
 
