@@ -148,7 +148,7 @@ def test_another_plan_is_refused_and_the_right_one_goes_on(
     started: Callable[..., Started], spark: SparkSession
 ) -> None:
     run = started()
-    run.refused(run.frames("300 ms"), "stage eventtime_watermark: made with settings")
+    run.refused(run.frames("300 ms"), "stage eventtime_watermark: made with other settings")
 
     # Keys would go to other shards than their state, and what is held there would be lost.
     run.refused(run.frames(shards=3), "made with 2 shards, now there are 3")

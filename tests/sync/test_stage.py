@@ -175,7 +175,7 @@ def test_lanes_beyond_the_state_make_it_grow() -> None:
 def test_a_snapshot_of_other_settings_is_refused() -> None:
     blob = STAGE.snapshot(STAGE.open())
     other = Synchronize(("camera", "lidar"), queue_size=5, keys=("car",))
-    with pytest.raises(StateError, match="made with settings"):
+    with pytest.raises(StateError, match="made with other settings"):
         other.restore(blob)
     assert STAGE.restore(blob).lanes == 1
 

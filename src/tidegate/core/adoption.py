@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tidegate.core.time import format_duration
 from tidegate.errors import StateError
 
-__all__ = ["SettingChange", "StageMatch", "changed_settings", "difference", "match_stages"]
+__all__ = ["SettingChange", "StageMatch", "changed_settings", "match_stages", "setting_difference"]
 
 STAGE_REMOVED = "stage_removed"
 """The reason with which rows leave that a removed stage held."""
@@ -124,7 +124,7 @@ def changed_settings(
     return out
 
 
-def difference(changes: Sequence[SettingChange], durations: Sequence[str] = ()) -> str:
+def setting_difference(changes: Sequence[SettingChange], durations: Sequence[str] = ()) -> str:
     """Write changes as two columns, the state's and the present one's, one line per setting.
 
     Args:
@@ -132,7 +132,8 @@ def difference(changes: Sequence[SettingChange], durations: Sequence[str] = ()) 
         durations: settings in nanoseconds, shown with a unit.
 
     Example:
-        >>> print(difference([SettingChange("window", "window.size", 5, 6, "windows are open")]))
+        >>> change = SettingChange("window", "window.size", 5, 6, "windows are open")
+        >>> print(setting_difference([change]))
           setting               in the state  now
           window: window.size   5             6    windows are open
     """

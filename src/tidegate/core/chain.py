@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.core.adoption import SettingChange, StageMatch, difference, match_stages
+from tidegate.core.adoption import SettingChange, StageMatch, match_stages, setting_difference
 from tidegate.core.operator import Operator, operator_named
 from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
 from tidegate.core.snapshot import FoundStage
@@ -189,7 +189,7 @@ class Chain:
         if refused:
             raise StateError(
                 "the state cannot be adopted with these settings:\n"
-                f"{difference(refused, spans)}\n"
+                f"{setting_difference(refused, spans)}\n"
                 "use the old values, or a new output and checkpoint"
             )
         return match

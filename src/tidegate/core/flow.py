@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.core import snapshot
-from tidegate.core.adoption import SettingChange, difference
+from tidegate.core.adoption import SettingChange, setting_difference
 from tidegate.core.arrow import (
     as_text,
     compile_kernels,
@@ -708,7 +708,7 @@ def _check_own(
     if was != now:
         changed = [SettingChange("keys", "key", was, now, "the state is kept by key")]
         raise StateError(
-            f"the state cannot be adopted with another key:\n{difference(changed)}\n"
+            f"the state cannot be adopted with another key:\n{setting_difference(changed)}\n"
             "use the old key, or a new output and checkpoint"
         )
 

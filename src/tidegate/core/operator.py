@@ -42,7 +42,12 @@ from typing import Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from tidegate.core import snapshot
-from tidegate.core.adoption import STAGE_REMOVED, SettingChange, changed_settings, difference
+from tidegate.core.adoption import (
+    STAGE_REMOVED,
+    SettingChange,
+    changed_settings,
+    setting_difference,
+)
 from tidegate.core.columns import LANE, PREFIX, TIME
 from tidegate.core.outcomes import (
     Collection,
@@ -328,7 +333,7 @@ class Operator(ABC):
         if refused:
             raise StateError(
                 "the state cannot be adopted with these settings:\n"
-                f"{difference(refused, self.durations())}\n"
+                f"{setting_difference(refused, self.durations())}\n"
                 "use the old values, or a new output and checkpoint"
             )
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.adoption import changed_settings, difference
+from tidegate.core.adoption import changed_settings, setting_difference
 from tidegate.core.columns import LANE
 from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.state import Column, Layout, State
@@ -376,7 +376,7 @@ def _match(found: dict[str, Any], wanted: dict[str, Any], what: str) -> None:
     if found["config"] != wanted["config"]:
         changed = changed_settings(found["config"], wanted["config"], name)
         raise StateError(
-            f"{what}, stage {name}: made with other settings:\n{difference(changed)}\n"
+            f"{what}, stage {name}: made with other settings:\n{setting_difference(changed)}\n"
             "use the same settings, adopt it, or use a new checkpoint"
         )
 
