@@ -6,7 +6,8 @@ that references such as `${env:NAME}` stood for are never printed.
 
     results         standard output, so that they can be piped; with `--json` as one JSON document
     progress, hints standard error
-    exit code       0 done, 2 what the user can correct or a run that failed, 130 after Ctrl-C
+    exit code       0 done, 1 a file is broken, 2 what the user can correct or a run that failed,
+                    130 after Ctrl-C
 
 The docstring of a command is its help text: what a maintainer must know stands in comments.
 """
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tidegate.core.text import plural
-from tidegate.errors import TidegateError, sentence_of
+from tidegate.errors import DataError, TidegateError, sentence_of
 
 __all__ = ["app", "main"]
 
@@ -37,6 +38,9 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells and typer have it."""
+
+BROKEN = 1
+"""Exit code for a file that is damaged: no option of the command helps."""
 
 console = Console()
 """Standard output: what a command was run for."""
@@ -60,7 +64,21 @@ TopicColumn = Annotated[str | None, typer.Option("--topic", help="Topic column."
 ArrivalColumn = Annotated[
     str | None, typer.Option("--arrival", help="Column that gives the order of arrival.")
 ]
-TimeColumn = Annotated[str | None, typer.Option("--time", help="Event-time column.")]
+TimeColumns = Annotated[
+    list[str] | None,
+    typer.Option("--time", help="Event-time column; repeat it for a date and a time of day."),
+]
+TimeFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="How the time is written, as %d.%m.%Y %H:%M; see strptime."),
+]
+TimeZone = Annotated[
+    str | None, typer.Option("--zone", help="Zone of times without one; UTC if not given.")
+]
+Recording = Annotated[
+    str,
+    typer.Argument(help="File or folder: CSV, JSON, Parquet, MCAP or bag, text also compressed."),
+]
 TimeType = Annotated[
     str | None, typer.Option("--type", help="Event-time type, such as unixtimestamp_ms.")
 ]
@@ -334,22 +352,25 @@ def export_run(
 
 @app.command(name="inspect")
 def inspect_recording(
-    path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
+    path: Recording,
     key: KeyColumns = None,
     topic: TopicColumn = None,
-    time: TimeColumn = None,
+    time: TimeColumns = None,
     time_type: TimeType = None,
+    time_format: TimeFormat = None,
+    zone: TimeZone = None,
     arrival: ArrivalColumn = None,
     limit: Limit = 5_000_000,
     as_json: Json = False,
 ) -> None:
-    """Profile a recording: rates, jitter, gaps, disorder, clock skew, and suggested settings."""
+    """Profile a recording: times, roles, rates, gaps, disorder, clock skew, suggested settings."""
     from tidegate.profile.inspect import inspect as make_profile
-    from tidegate.profile.roles import Roles
     from tidegate.profile.show import print_profile
 
-    roles = Roles(tuple(key or ()), topic, time, arrival)
-    profile = make_profile(path, roles, time_type=time_type, limit=limit)
+    roles = _roles(key, topic, time, arrival)
+    profile = make_profile(
+        path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit
+    )
     if as_json:
         print(json.dumps(profile.to_json(), indent=2))
     else:
@@ -358,34 +379,98 @@ def inspect_recording(
 
 @app.command()
 def init(
-    path: Annotated[str, typer.Argument(help="File or folder: Parquet, JSON lines, CSV or MCAP.")],
+    path: Recording,
     *,
     to: Annotated[Path, typer.Option(help="File to write.")] = Path("pipeline.yaml"),
     out: Annotated[str, typer.Option(help="Folder for the tables of the pipeline.")] = "out",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     key: KeyColumns = None,
     topic: TopicColumn = None,
-    time: TimeColumn = None,
+    time: TimeColumns = None,
     time_type: TimeType = None,
+    time_format: TimeFormat = None,
+    zone: TimeZone = None,
     arrival: ArrivalColumn = None,
     limit: Limit = 1_000_000,
 ) -> None:
-    """Write a first pipeline.yaml from a profile of the data, with a comment on every choice."""
+    """Write a first pipeline.yaml from a profile of the data, with a comment on every choice, and
+    try it on these data."""
     from tidegate.errors import ConfigError
-    from tidegate.profile.inspect import inspect as make_profile
-    from tidegate.profile.roles import Roles
-    from tidegate.profile.starter import starter
+    from tidegate.profile.inspect import inspect_rows
+    from tidegate.profile.show import print_proof
+    from tidegate.profile.starter import prove
 
     # Before the profile is made, which may take minutes.
     if to.exists() and not force:
         raise ConfigError("to", str(to), "exists already; --force replaces it")
-    roles = Roles(tuple(key or ()), topic, time, arrival)
-    text = starter(make_profile(path, roles, time_type=time_type, limit=limit), out=out)
+    roles = _roles(key, topic, time, arrival)
+    made = inspect_rows(
+        path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit
+    )
+    proof = prove(*made, out=out)
     try:
-        to.write_text(text, encoding="utf-8")
+        to.write_text(proof.text, encoding="utf-8")
     except OSError as error:
         raise ConfigError("to", str(to), f"cannot be written: {error.strerror}") from error
-    console.print(f"wrote [bold]{to}[/]; check it with: tidegate dry-run {to}", soft_wrap=True)
+    print_proof(proof, console)
+    console.print(f"wrote [bold]{to}[/]; run it with: tidegate run {to}", soft_wrap=True)
+
+
+@app.command()
+def look(
+    path: Recording,
+    page: Annotated[
+        Path | None, typer.Option(help="File to write; NAME.look.html here if not given.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+    ] = True,
+    key: KeyColumns = None,
+    topic: TopicColumn = None,
+    time: TimeColumns = None,
+    time_type: TimeType = None,
+    time_format: TimeFormat = None,
+    zone: TimeZone = None,
+    arrival: ArrivalColumn = None,
+    limit: Limit = 1_000_000,
+    as_json: Json = False,
+) -> None:
+    """Make a page of a recording, without Spark: every message on a timeline, rates, gaps,
+    disorder, and what a pipeline would do with it."""
+    from tidegate.profile.show import print_look
+    from tidegate.report.look import write_look
+
+    if page is None:
+        page = Path(f"{Path(path).absolute().name.split('.')[0]}.look.html")
+    made = write_look(
+        path, str(page), _roles(key, topic, time, arrival), time_type=time_type,
+        format=time_format, zone=zone, limit=limit,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(made.to_json(), indent=2))
+        return
+    print_look(made.proof, console)
+    console.print(made.headline, markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"wrote [bold]{page}[/] ({made.bytes / 1e6:.1f} MB): {plural(made.shown, 'message')}; "
+        f"next: tidegate init {escape(path)}",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    # Only where a person sits: a script, a container or a test has no browser to open.
+    if show and console.is_terminal:
+        import webbrowser
+
+        webbrowser.open(page.absolute().as_uri())
+
+
+def _roles(
+    key: list[str] | None, topic: str | None, time: list[str] | None, arrival: str | None
+) -> Any:
+    """Return the columns that the user named."""
+    from tidegate.profile.roles import Roles
+
+    named = tuple(time or ())
+    return Roles(tuple(key or ()), topic, named[0] if len(named) == 1 else named or None, arrival)
 
 
 def main() -> None:
@@ -406,7 +491,7 @@ def main() -> None:
         if debug:
             raise
         _say(str(error))
-        raise SystemExit(2) from None
+        raise SystemExit(BROKEN if isinstance(error, DataError) else 2) from None
     except (KeyboardInterrupt, typer.Abort):
         errors.print(
             "stopped; run the same command again to continue from the last commit", soft_wrap=True

@@ -3,16 +3,25 @@
     TidegateError
     ├── ConfigError     a definition or an option is wrong; says field, value and what is allowed
     ├── ContractError   a caller broke the protocol (a bug in code, never in data)
+    ├── DataError       a file is damaged, or is not what its name says
     ├── StateError      a snapshot or a checkpoint cannot be used; nothing was overwritten
     └── RunError        Spark failed while a pipeline ran; says the cause in one sentence
 
 Bad data is never an exception: it is an outcome (`Late`, `StreamError`, `Dropped`), counted and
-delivered.
+delivered. DataError is about a whole file, before any row of it is there.
 """
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "ContractError", "RunError", "StateError", "TidegateError", "sentence_of"]
+__all__ = [
+    "ConfigError",
+    "ContractError",
+    "DataError",
+    "RunError",
+    "StateError",
+    "TidegateError",
+    "sentence_of",
+]
 
 
 class TidegateError(Exception):
@@ -39,6 +48,13 @@ class ConfigError(TidegateError, ValueError):
 
 class ContractError(TidegateError):
     """A caller broke the operator protocol. Always a bug in code, never in data."""
+
+
+class DataError(TidegateError):
+    """A file is damaged, or is not what its name says: nothing of it can be read.
+
+    Raised by `tidegate inspect`, `init` and `look`, which end with exit code 1.
+    """
 
 
 class StateError(TidegateError):

@@ -179,6 +179,10 @@ class Decoder:
         kept = rows.filter(pa.array(good))
         return Collection(kept, parsed.time_ns[good], lanes[good], wall_ns), error
 
+    def read_times(self, rows: pa.RecordBatch) -> Parsed:
+        """Return the time of every row, and the reason where it has none, without a collection."""
+        return self._parse(rows)[0]
+
     def _parse(self, rows: pa.RecordBatch) -> tuple[Parsed, pa.Array, pa.Array]:
         """Times, and for each row the column they were read from and its value as text."""
         if self.times[0].message is None:

@@ -1,22 +1,29 @@
-"""Read some columns of a file or a folder of files: Parquet, JSON lines, CSV or MCAP.
+"""Which files a path names, and their rows: Parquet, JSON, CSV, MCAP or bags, read without Spark.
+
+    find_recording ─► RecordingFiles ─► load ─► LoadedRows: the rows, and what a pipeline must be
+                                                told to read the same ones
 
 Files of a folder are read in the order of their names; hidden ones (`.` or `_` first) are skipped,
-as Spark does. Everything that cannot be read is a ConfigError that names the path.
+as Spark does. What cannot be found is a ConfigError, what cannot be read a DataError; both name the
+path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.dataset as pads
-import pyarrow.json as pajson
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, DataError
+from tidegate.profile.rows import LoadedRows, joined_rows
+from tidegate.profile.text_csv import load_csv
+from tidegate.profile.text_json import load_json
 
 __all__ = ["FORMATS", "RecordingFiles", "find_recording"]
 
@@ -25,57 +32,86 @@ FORMATS = {
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
+    ".geojson": "json",
     ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
     ".mcap": "mcap",
+    ".bag": "rosbag",
 }
 """Format by the ending of a file name, in lower case."""
+
+ALSO_TEXT = (".txt", ".log", ".dat")
+"""Endings that are read as CSV if such a file is named itself. In a folder they are left alone: it
+may be a README."""
+
+COMPRESSIONS = (".gz", ".bz2", ".zst")
+"""Endings of compressed text that both Arrow and Spark read. Spark reads .lz4 as an empty file."""
 
 
 @dataclass(frozen=True)
 class RecordingFiles:
     """Files of one format.
 
-    Every method raises a ConfigError that names the path if a file cannot be read.
-
     Args:
         path: The file or folder as the user gave it.
         format: One of the values of `FORMATS`.
-        files: The files, sorted by name.
+        files: The files, sorted by name; for a ROS 2 bag its folder.
     """
 
     path: str
     format: str
     files: tuple[Path, ...]
 
-    def head(self, rows: int) -> pa.Table:
-        """Return the first `rows` rows with all columns."""
-        return self._guarded(lambda: _dataset(self).head(rows))
+    def load(self, limit: int) -> LoadedRows:
+        """Read up to `limit` rows of all columns but payloads, in the order of the files.
 
-    def read(self, columns: list[str], limit: int) -> pa.Table:
-        """Return up to `limit` rows of these columns, in the order of the files."""
-        return self._guarded(lambda: _dataset(self).head(limit, columns=columns))
-
-    def rows(self) -> int:
-        """Count the rows of all files."""
-        return int(self._guarded(lambda: _dataset(self).count_rows()))
-
-    def _guarded(self, read: Any) -> Any:
-        """Call `read` and turn errors of Arrow and of the file system into a ConfigError."""
+        Raises:
+            DataError: A file is damaged, or is not of its format.
+        """
+        readers: dict[str, Callable[[tuple[Path, ...], int], LoadedRows]] = {
+            "csv": load_csv,
+            "json": load_json,
+            "parquet": _load_parquet,
+            "mcap": _load_mcap,
+            "rosbag": _load_bags,
+        }
         try:
-            return read()
-        except (pa.ArrowException, OSError, ValueError) as error:
+            loaded = readers[self.format](self.files, limit)
+        except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+            if isinstance(error, ConfigError):
+                raise
             reason = str(error).split("\n")[0]
-            raise ConfigError(
-                "path", self.path, "must be readable",
-                message=f"{self.path}: is not readable as {self.format}: {reason}",
-            ) from error  # fmt: skip
+            raise DataError(f"{self.path}: is not readable as {self.format}: {reason}") from error
+        except DataError as error:
+            raise DataError(f"{self.path}: {error}") from error
+        if loaded.table.num_rows == 0 and loaded.unreadable:
+            reason, _ = max(loaded.unreadable.items(), key=lambda item: item[1])
+            raise DataError(f"{self.path}: is damaged, no message can be read: {reason}")
+        return loaded.with_options(**self._folder_options())
+
+    def _folder_options(self) -> dict[str, Any]:
+        """Return what tells Spark to read exactly these files of a folder."""
+        place = Path(self.path)
+        if not place.is_dir() or self.format in ("mcap", "rosbag"):
+            return {}
+        options: dict[str, Any] = {}
+        listed = [p for p in place.rglob("*") if p.is_file() and not _hidden(p, place)]
+        if any(file.parent != place for file in self.files):
+            options["recursiveFileLookup"] = True
+        if len(listed) > len(self.files):
+            endings = sorted({_endings(file.name) for file in self.files})
+            joined = ",".join(endings)
+            options["pathGlobFilter"] = f"*{{{joined}}}" if len(endings) > 1 else f"*{joined}"
+        return options
 
 
 def find_recording(path: str) -> RecordingFiles:
     """Find the files of a path.
 
     Args:
-        path: A file, or a folder that is searched with all its subfolders.
+        path: A file, or a folder that is searched with all its subfolders. A folder with a
+            `metadata.yaml` is a ROS 2 bag.
 
     Raises:
         ConfigError: If there are no files of a known format, or files of several formats.
@@ -87,14 +123,47 @@ def find_recording(path: str) -> RecordingFiles:
         files = [place]
     else:
         files = sorted(p for p in place.rglob("*") if p.is_file() and not _hidden(p, place))
-        files = [p for p in files if p.suffix.lower() in FORMATS]
-    formats = {FORMATS.get(p.suffix.lower(), "") for p in files}
-    if not files or formats == {""}:
+        bags = sorted({p.parent for p in files if p.suffix == ".db3"})
+        if bags:
+            return RecordingFiles(path, "rosbag", tuple(bags))
+        files = [p for p in files if _format_of(p) is not None]
+    formats = {_format_of(p, alone=place.is_file()) for p in files}
+    if not files or None in formats:
         what = ", ".join(FORMATS)
-        raise ConfigError("path", path, f"must be a file or a folder of files ending in {what}")
+        raise ConfigError(
+            "path", path,
+            f"must be a file or a folder of files ending in {what}, compressed ones also in "
+            f"{', '.join(COMPRESSIONS)}",
+        )  # fmt: skip
     if len(formats) > 1:
-        raise ConfigError("path", path, f"holds several formats: {', '.join(sorted(formats))}")
-    return RecordingFiles(path, formats.pop(), tuple(files))
+        named = ", ".join(sorted(str(each) for each in formats))
+        raise ConfigError("path", path, f"holds several formats: {named}; name one file or pattern")
+    return RecordingFiles(path, str(formats.pop()), tuple(files))
+
+
+def _endings(name: str) -> str:
+    """Return the ending of a file name, with that of a compression before it: `.csv.gz`."""
+    parts = name.lower().rsplit(".", 2)
+    last = f".{parts[-1]}" if len(parts) > 1 else ""
+    return f".{parts[1]}{last}" if last in COMPRESSIONS and len(parts) == 3 else last
+
+
+def _format_of(path: Path, *, alone: bool = False) -> str | None:
+    """Return the format of a file by its name; None if it is not known.
+
+    Args:
+        path: The file.
+        alone: Whether the user named this file: then any text is taken for CSV.
+    """
+    ending = _endings(path.name)
+    for compression in COMPRESSIONS:
+        plain = ending.removesuffix(compression)
+        if plain != ending:
+            found = FORMATS.get(plain)
+            return found if found in ("csv", "json") else None
+    if alone and ending in ALSO_TEXT:
+        return "csv"
+    return FORMATS.get(ending)
 
 
 def _hidden(path: Path, root: Path) -> bool:
@@ -102,54 +171,102 @@ def _hidden(path: Path, root: Path) -> bool:
     return any(part[0] in "._" for part in path.relative_to(root).parts)
 
 
-@dataclass(frozen=True)
-class _Recording:
-    """MCAP files with the methods of a pyarrow dataset that are used here. Payloads are not
-    read."""
+# -- Parquet --------------------------------------------------------------------------------------
 
-    files: list[str]
 
-    def head(self, rows: int, columns: list[str] | None = None) -> pa.Table:
-        """Return the first `rows` rows, of all columns but the payload or of those named."""
-        batches: list[pa.RecordBatch] = []
-        found = 0
-        for batch in self._batches():
-            batches.append(batch.select(columns) if columns else batch)
-            found += batch.num_rows
-            if found >= rows:
+def _load_parquet(files: tuple[Path, ...], limit: int) -> LoadedRows:
+    """Read Parquet files without their binary columns.
+
+    Timestamps in nanoseconds become integers, because that is how Spark hands them to a run.
+    """
+    schemas = [pq.read_schema(file) for file in files]
+    options = {} if all(s.equals(schemas[0]) for s in schemas) else {"mergeSchema": True}
+    whole = pa.unify_schemas(schemas, promote_options="permissive")
+    tables, left, total = [], limit, 0
+    for file, schema in zip(files, schemas, strict=True):
+        opened = pq.ParquetFile(file)
+        total += opened.metadata.num_rows
+        wanted = [f.name for f in schema if not _is_payload(f.type)]
+        parts = []
+        for batch in opened.iter_batches(columns=wanted) if left > 0 else ():
+            parts.append(batch.slice(0, left))
+            left -= parts[-1].num_rows
+            if left <= 0:
                 break
-        names = columns or [name for name in _mcap().schema("header").names if name != "data"]
-        wanted = pa.schema([_mcap().schema("header").field(name) for name in names])
-        return pa.Table.from_batches(batches, wanted).slice(0, rows)
-
-    def count_rows(self) -> int:
-        """Count the messages by reading the headers of all of them."""
-        return sum(batch.num_rows for batch in self._batches())
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of all files without their payloads, timed by the header stamp."""
-        for file in self.files:
-            for batch in _mcap().read(file, clock="header"):
-                yield batch.drop_columns(["data"])
+        kept = pa.schema([schema.field(name) for name in wanted])
+        table = pa.Table.from_batches(parts, schema=kept) if parts else kept.empty_table()
+        tables.append(_as_spark_reads(table))
+    return joined_rows(tables, total, options, payloads=[f.name for f in whole
+                                                         if _is_payload(f.type)])  # fmt: skip
 
 
-def _mcap() -> Any:
-    """Return the module `tidegate.mcap`, imported on first use."""
+def _is_payload(kind: pa.DataType) -> bool:
+    """Return whether a column holds bytes: images and the like, which are not looked at."""
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+
+
+def _as_spark_reads(table: pa.Table) -> pa.Table:
+    """Return a Parquet table with the types that a run gets."""
+    for place, field in enumerate(table.schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind):
+            plain = pc.cast(table.column(place), kind.value_type)
+            table = table.set_column(place, field.name, plain)
+        elif pa.types.is_timestamp(kind) and kind.unit == "ns":
+            plain = table.column(place).cast(pa.int64())
+            table = table.set_column(place, field.name, plain)
+    return table
+
+
+# -- recordings -----------------------------------------------------------------------------------
+
+
+def _load_mcap(files: tuple[Path, ...], limit: int) -> LoadedRows:
+    """Read MCAP files without their payloads."""
     import tidegate.mcap  # compiles its kernels on import: do it only for a recording
 
-    return tidegate.mcap
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from tidegate.mcap.read(str(file), clock="header")
+
+    return _load_recording(batches(), limit)
 
 
-def _dataset(source: RecordingFiles) -> Any:
-    """Return the files as a pyarrow dataset, or as something with its `head` and `count_rows`."""
-    files = [str(file) for file in source.files]
-    if source.format == "mcap":
-        return _Recording(files)
-    if source.format == "parquet":
-        return pads.dataset(files, format="parquet")
-    if source.format == "csv":
-        # Times stay text, as in Spark: the event-time types of the pipeline read them.
-        text = pacsv.ConvertOptions(timestamp_parsers=["\x00"])
-        return pads.dataset(files, format=pads.CsvFileFormat(convert_options=text))
-    options = pajson.ReadOptions(block_size=16 << 20)  # a line longer than a block is refused
-    return pads.dataset(files, format=pads.JsonFileFormat(read_options=options))
+def _load_bags(files: tuple[Path, ...], limit: int) -> LoadedRows:
+    """Read ROS bags without their payloads; needs the package rosbags."""
+    from tidegate.mcap import Selection
+    from tidegate.spark.recordings.bags import read_bag
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from read_bag(str(file), Selection(clock="header"))
+
+    return _load_recording(batches(), limit)
+
+
+def _load_recording(batches: Iterator[pa.RecordBatch], limit: int) -> LoadedRows:
+    """Gather the messages of a recording; rows that only say what is damaged are counted apart."""
+    kept: list[pa.RecordBatch] = []
+    unreadable: dict[str, int] = {}
+    found = total = 0
+    for batch in batches:
+        plain = batch.drop_columns(["data"])
+        bad = pc.is_valid(plain.column("error"))
+        if pc.any(bad).as_py():
+            for reason in plain.column("error").drop_null().to_pylist():
+                unreadable[reason] = unreadable.get(reason, 0) + 1
+            plain = plain.filter(pc.invert(bad))
+        total += plain.num_rows
+        if found < limit:
+            kept.append(plain.slice(0, limit - found))
+            found += kept[-1].num_rows
+    table = pa.Table.from_batches(kept) if kept else pa.table({})
+    file = np.zeros(table.num_rows, np.int64)
+    if table.num_rows:
+        encoded = table["file"].combine_chunks().dictionary_encode()
+        file = np.asarray(encoded.indices).astype(np.int64)
+    return LoadedRows(table, file, total, {}, unreadable, payloads=["data"])

@@ -1,12 +1,16 @@
 """Profile a recording: topics, disorder, delays, and the settings that follow from them.
 
-Disorder is what the event-time stage itself reports with a tolerance of 0, so that a suggested late
-tolerance means the same here as in a run.
+    files ─► rows ─► which column is the time ─► key, topic, arrival ─► order and rates ─► settings
+
+Disorder is what the event-time stage itself reports with a tolerance of 0, and rows are given to it
+in the order in which a run takes them, so that a suggested late tolerance means the same here as in
+a run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,27 +23,43 @@ from tidegate.core.time import format_duration, format_time
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.profile.files import RecordingFiles, find_recording
-from tidegate.profile.roles import Roles, guess_roles
+from tidegate.profile.order import (
+    Skewed,
+    forward_skew,
+    recorded_order,
+    rows_held,
+    suggest_tolerance,
+)
+from tidegate.profile.roles import RoleGuess, Roles, guess_with_times
+from tidegate.profile.rows import LoadedRows
+from tidegate.profile.spans import span
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
-from tidegate.profile.time_columns import TimeCandidate, recording_clocks, time_candidates
+from tidegate.profile.time_columns import (
+    TimeCandidate,
+    read_times,
+    recording_clocks,
+    time_candidates,
+)
 
-__all__ = ["Profile", "TopicDelay", "inspect"]
+__all__ = [
+    "CHUNK_ROWS",
+    "Profile",
+    "TopicDelay",
+    "arrival_order",
+    "count_reasons",
+    "inspect",
+    "inspect_rows",
+]
 
-SAMPLE_ROWS = 20_000
-"""Rows from which columns, roles and time types are guessed. Fewer may all come from one topic;
-more make `inspect` slow on wide tables."""
 CHUNK_ROWS = 500_000
 """Rows given to the event-time stage at once. It bounds memory; results do not depend on it."""
-MAX_FUTURE_SKEW = "1 h"
-"""A row further ahead than this has a wrong clock. Without a limit, one such row makes all rows
-after it late."""
-KEEP_SHARE = 0.999
-"""Share of the rows that a suggested late tolerance keeps in order where disorder has no clear
-end."""
-JUMP_FLOOR_NS = 1_000_000
-"""Jumps below a millisecond are ignored: tolerating that much costs nothing."""
-MAX_TOPICS = 200
-"""With more, the topic column was guessed wrongly, and the statistics would fill many screens."""
+MAX_TOPICS = 60
+"""With more topics, statistics are given per group of topics with the same beginning: more lines
+than two screens hold are not read."""
+MAX_GROUPS = 24
+"""Groups that topics are gathered into, at most."""
+FACT_ROWS = 20_000
+"""Rows that nulls and distinct values of columns are counted in."""
 
 
 @dataclass(frozen=True)
@@ -65,54 +85,84 @@ class Profile:
         source: The files.
         rows, rows_read: Rows there are, and rows the statistics come from.
         columns: Name, type, nulls and distinct values of every column, in the sample.
+        schema: The columns with the types that a run gets.
+        options: Options of the source that make Spark read the same rows.
         times: Columns that can be read as a time, the most likely first.
-        roles, time_type: The columns used, and the event-time type of the time column.
-        keys: Number of keys.
-        streams: Statistics per topic.
+        time: The one that is used; None if there is none that is sure enough.
+        roles: The columns used.
+        guesses: Why each column has its role (`key`, `topic`, `time`, `arrival`), and how sure.
+        keys, topics: Number of keys and of topics.
+        streams: Statistics per topic, or per group of topics where there are many.
         delays: Delay per topic; empty without an arrival column that is a time.
         errors: Rows that cannot be used, by reason.
+        unreadable: Lines and parts of files that hold no row, by reason.
         first_ns, last_ns: The earliest and the latest event time.
         disorder, disordered: How far rows arrive after a newer one of their key, and how many do.
         histogram: Edges and counts of that distance.
         late_tolerance_ns: The suggested late tolerance; None without a time column.
         late_share: For some tolerances, the share of rows that would be late.
+        held: Rows that wait at one moment with that tolerance, at most.
+        max_future_skew_ns: The suggested limit for wrong clocks; None without a time column.
+        wrong_clocks: Rows beyond it.
+        longest_gap_ns: How far ahead of the rows before it a good row gets.
         lower_bounds_ns: Per topic the smallest step between two messages, rounded down.
+        notes: Sentences about how the files were read.
     """
 
     source: RecordingFiles
     rows: int
     rows_read: int
     columns: list[dict[str, Any]]
+    schema: pa.Schema
+    options: dict[str, Any]
     times: list[TimeCandidate]
+    time: TimeCandidate | None
     roles: Roles
-    time_type: str | None
-    keys: int
-    streams: list[TopicStatistics]
-    delays: list[TopicDelay]
-    errors: dict[str, int]
-    first_ns: int | None
-    last_ns: int | None
-    disorder: Spread
-    disordered: int
-    histogram: tuple[list[int], list[int]]
-    late_tolerance_ns: int | None
-    late_share: list[tuple[int, float]]
-    lower_bounds_ns: dict[str, int]
+    guesses: dict[str, RoleGuess] = field(default_factory=dict)
+    keys: int = 0
+    topics: int = 0
+    streams: list[TopicStatistics] = field(default_factory=list)
+    delays: list[TopicDelay] = field(default_factory=list)
+    errors: dict[str, int] = field(default_factory=dict)
+    unreadable: dict[str, int] = field(default_factory=dict)
+    first_ns: int | None = None
+    last_ns: int | None = None
+    disorder: Spread = field(default_factory=Spread)
+    disordered: int = 0
+    histogram: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    late_tolerance_ns: int | None = None
+    late_share: list[tuple[int, float]] = field(default_factory=list)
+    held: int = 0
+    max_future_skew_ns: int | None = None
+    wrong_clocks: int = 0
+    longest_gap_ns: int = 0
+    lower_bounds_ns: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def time_type(self) -> str | None:
+        """The event-time type of the time column; None without one."""
+        return None if self.time is None else self.time.type
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `tidegate inspect --json`."""
         return {
             "path": self.source.path,
             "format": self.source.format,
+            "options": self.options,
             "rows": self.rows,
             "rows_read": self.rows_read,
             "columns": self.columns,
-            "time_candidates": [c.__dict__ for c in self.times],
+            "time_candidates": [c.to_json() for c in self.times],
+            "time": None if self.time is None else self.time.to_json(),
             "roles": {**self.roles.__dict__, "time_type": self.time_type},
+            "guesses": {role: guess._asdict() for role, guess in self.guesses.items()},
             "keys": self.keys,
+            "topics": self.topics,
             "streams": [s.to_json() for s in self.streams],
             "delays": [{**d.__dict__, "delay": d.delay.__dict__} for d in self.delays],
             "errors": self.errors,
+            "unreadable": self.unreadable,
             "first": format_time(self.first_ns),
             "last": format_time(self.last_ns),
             "disorder": {**self.disorder.__dict__, "rows": self.disordered},
@@ -121,112 +171,308 @@ class Profile:
             "suggested": {
                 "late_tolerance": None if self.late_tolerance_ns is None
                 else format_duration(self.late_tolerance_ns),
+                "max_future_skew": None if self.max_future_skew_ns is None
+                else format_duration(self.max_future_skew_ns),
+                "rows_held": self.held,
                 "lower_bounds": {t: format_duration(b) for t, b in self.lower_bounds_ns.items()},
             },
+            "notes": list(self.notes),
         }  # fmt: skip
 
 
 def inspect(
-    path: str, roles: Roles | None = None, *, time_type: str | None = None, limit: int = 5_000_000
+    path: str,
+    roles: Roles | None = None,
+    *,
+    time_type: str | None = None,
+    format: str | None = None,
+    zone: str | None = None,
+    limit: int = 5_000_000,
 ) -> Profile:
     """Profile a file or a folder of files.
 
     Args:
-        path: A file or folder of Parquet, JSON lines, CSV or MCAP.
+        path: A file or folder of Parquet, JSON, CSV, MCAP or bags, text also compressed.
         roles: Columns the user names; the others are guessed.
         time_type: The event-time type of the time column; guessed if not given.
-        limit: Most rows read for the statistics, from the first file on. `Profile.rows` counts all.
+        format: The layout of its text (`%d.%m.%Y`); makes the type `date_time`.
+        zone: The zone of times without one; default UTC.
+        limit: Most rows read, from the first file on. `Profile.rows` counts all.
 
     Returns:
-        The profile. Without a readable time column it has columns and candidates, but no
+        The profile. Without a time column that is sure enough it has columns and candidates, but no
         statistics.
 
     Raises:
-        ConfigError: The path cannot be read, a named column does not exist, it is not a time, or
-            the topic column has more than `MAX_TOPICS` values.
+        ConfigError: The path does not exist, a named column does not exist, or it is not a time.
+        DataError: A file is damaged, or is not of its format.
     """
+    return inspect_rows(path, roles, time_type=time_type, format=format, zone=zone, limit=limit)[0]
+
+
+def inspect_rows(
+    path: str,
+    roles: Roles | None = None,
+    *,
+    time_type: str | None = None,
+    format: str | None = None,
+    zone: str | None = None,
+    limit: int = 5_000_000,
+) -> tuple[Profile, LoadedRows]:
+    """Return the profile, as `inspect` does, and the rows it was made from."""
     source = find_recording(path)
-    sample = source.head(SAMPLE_ROWS)
-    roles = roles or Roles()
-    roles.check(sample.schema)
-    if source.format == "mcap":
-        times = recording_clocks(sample)
+    loaded = source.load(limit)
+    asked = roles or Roles()
+    asked.check(loaded.table.schema)
+    recorded = source.format in ("mcap", "rosbag")
+    if loaded.table.num_rows == 0:
+        times: list[TimeCandidate] = []
+    elif recorded:
+        times = recording_clocks(loaded.table)
     else:
-        times = time_candidates(sample, as_text=source.format != "parquet")
-    guessed = guess_roles(sample)
-    time = roles.time or (times[0].column if times else None)
-    if time_type is None:
-        time_type = next((c.type for c in times if c.column == time), None)
-    if roles.time and time_type is None:
-        raise ConfigError(
-            "time",
-            roles.time,
-            "cannot be read as a time between 1990 and 2100; give its type with --type",
-        )
-    roles = replace(roles.over(guessed), time=time)
-    if roles.arrival == time:
-        roles = replace(roles, arrival=None)
-    rows = source.rows()
-    empty = Profile(
-        source, rows, 0, _column_facts(sample), times, roles, time_type, 0, [], [], {}, None, None,
-        Spread(), 0, ([], []), None, [], {},
+        times = time_candidates(loaded.table, loaded.text)
+    time = _chosen_time(times, loaded, asked, _Told(time_type, format, zone))
+    if time is not None:
+        loaded = loaded.as_text(time.as_text)
+    profile = Profile(
+        source, loaded.total, 0, _column_facts(loaded.table), loaded.table.schema,
+        dict(loaded.options), times, time, asked, unreadable=dict(loaded.unreadable),
+        notes=loaded.notes,
     )  # fmt: skip
-    if time is None or time_type is None or sample.num_rows == 0:
-        return empty
-    wanted = [*roles.key, roles.topic, time, roles.arrival]
-    table = source.read(list(dict.fromkeys(n for n in wanted if n)), limit)
-    if roles.arrival:
-        table = table.take(pc.sort_indices(table, sort_keys=[(roles.arrival, "ascending")]))
-    return _measured(empty, table, roles, time_type)
+    if time is None:
+        return profile, loaded
+    asked = replace(asked, time=time.columns[0] if len(time.columns) == 1 else time.columns)
+    guesses = {"time": RoleGuess(time.column, time.confidence, time.reason)}
+    time_ns, good = read_times(time, loaded.table)
+    if recorded:
+        guesses |= _roles_of_recording(time)
+        if time.columns[0] == "header_stamp_ns":
+            profile.options["clock"] = "header"
+    elif good.any():
+        readable = {c.column: c.type for c in times if c.confidence != "low"}
+        kept = pa.array(good)
+        guesses |= guess_with_times(
+            loaded.table.filter(kept), time_ns[good], loaded.file[good], time.columns, readable
+        )
+    guessed = Roles(
+        (guesses["key"].column,) if "key" in guesses else (),
+        guesses["topic"].column if "topic" in guesses else None,
+        None,
+        guesses["arrival"].column if "arrival" in guesses else None,
+    )
+    final = asked.over(guessed)
+    if final.arrival in time.columns and asked.arrival is None:
+        final = replace(final, arrival=None)
+    if final.arrival is None and _newest_first(time_ns[good], loaded.file[good]):
+        if _sorts_as_read(time, loaded):
+            final = replace(final, arrival=time.columns[0])
+            reason = "the rows are newest first, so they are taken in order of their time"
+            guesses["arrival"] = RoleGuess(time.columns[0], "high", reason)
+        else:
+            note = "the rows are newest first, so the tolerance must span all of them"
+            profile = replace(profile, notes=(*profile.notes, note))
+    for role, column in (("key", ", ".join(final.key)), ("topic", final.topic),
+                         ("arrival", final.arrival)):  # fmt: skip
+        if not column:
+            guesses.pop(role, None)
+        elif role not in guesses or guesses[role].column != column:
+            guesses[role] = RoleGuess(column, "high", "named by you")
+    profile = replace(profile, roles=final, guesses=guesses)
+    if not good.any():
+        return replace(profile, rows_read=loaded.table.num_rows), loaded
+    return _measured(profile, loaded, time_ns, good), loaded
 
 
-def _measured(profile: Profile, table: pa.Table, roles: Roles, time_type: str) -> Profile:
+# -- the time column ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the user said about the time column beside its name."""
+
+    type: str | None
+    format: str | None
+    zone: str | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether the user said how the column is read."""
+        return self.type is not None or self.format is not None
+
+
+def _chosen_time(
+    times: list[TimeCandidate], loaded: LoadedRows, asked: Roles, told: _Told
+) -> TimeCandidate | None:
+    """Return the time column that is used: as told, else the most likely one that is sure enough.
+
+    Raises:
+        ConfigError: A column that the user names cannot be read, or only in a way that is not sure.
+    """
+    names = asked.time_columns
+    if told.anything:
+        if not names and times:
+            names = times[0].columns
+        if not names:
+            raise ConfigError("time", None, "is needed: name the column with --time")
+        type = told.type or "date_time"
+        declared = TimeColumn(names, type, zone=told.zone, format=told.format)
+        text = _text_for(type, names, loaded)
+        time_ns, good = read_times(declared, loaded.as_text(text).table)
+        share = float(np.count_nonzero(good)) / max(len(good), 1)
+        if share == 0:
+            raise ConfigError("time", " + ".join(names), f"holds no value that {type} reads")
+        low, high = int(time_ns[good].min()), int(time_ns[good].max())
+        return TimeCandidate(names, type, share, low, high, told.format, told.zone,
+                             reason="as you said", as_text=text)  # fmt: skip
+    wanted = [c for c in times if not names or c.columns == names]
+    sure = [c for c in wanted if c.confidence != "low"]
+    if names and not sure:
+        why = wanted[0].reason if wanted else "cannot be read as a time"
+        raise ConfigError(
+            "time", " + ".join(names), f"{why}; give its type with --type, or its --format"
+        )
+    if not sure:
+        return None
+    first = sure[0]
+    return replace(first, zone=told.zone) if told.zone else first
+
+
+def _text_for(type: str, names: tuple[str, ...], loaded: LoadedRows) -> tuple[str, ...]:
+    """Return the columns that must stay text so that this type can read them."""
+    numbers = [n for n in names if n in loaded.text]
+    if type in ("date_time", "iso8601", "date") or type.endswith("_float"):
+        return tuple(numbers)
+    return ()
+
+
+def _roles_of_recording(time: TimeCandidate) -> dict[str, RoleGuess]:
+    """Return the roles of the columns of an MCAP file or a bag. Files of one recording share one
+    clock, so the file is no key."""
+    made = {"topic": RoleGuess("topic", "high", "the topic of a recording")}
+    if time.columns[0] != "log_time_ns":
+        made["arrival"] = RoleGuess("log_time_ns", "high", "when messages were recorded")
+    return made
+
+
+def _newest_first(time_ns: Int64s, file: Int64s) -> bool:
+    """Return whether rows are sorted by falling time, as exports often are."""
+    steps = np.diff(time_ns)[np.diff(file) == 0]
+    falling = np.count_nonzero(steps < 0)
+    return len(steps) > 2 and bool(falling > 20 * np.count_nonzero(steps > 0))
+
+
+def _sorts_as_read(time: TimeCandidate, loaded: LoadedRows) -> bool:
+    """Return whether sorting the time column sorts the rows by time: numbers, and dates with the
+    year first."""
+    name = time.columns[0]
+    if len(time.columns) > 1 or name not in loaded.table.column_names:
+        return False
+    kind = loaded.table.schema.field(name).type
+    if loaded.table[name].null_count:
+        return False
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if numeric or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return True
+    if time.type not in ("iso8601", "date"):
+        return False
+    times, good = read_times(time, loaded.table)
+    order = pc.sort_indices(loaded.table, sort_keys=[(name, "ascending")]).to_numpy()
+    return bool(good.all()) and bool(np.all(np.diff(times[order]) >= 0))
+
+
+# -- what the rows say ----------------------------------------------------------------------------
+
+
+def arrival_order(
+    loaded: LoadedRows, roles: Roles, time_ns: Int64s, good: Any
+) -> tuple[Int64s, Skewed, Int64s]:
+    """Return the order in which a run takes the rows, rows with a wrong clock, and their keys.
+
+    Args:
+        loaded: The rows, in the order of the files.
+        roles: Key and arrival.
+        time_ns: The time of each row.
+        good: Which rows have a time; the others come last.
+
+    Returns:
+        Indices of the rows; the skew of the rows in that order, good ones only; the number of the
+        key of every row.
+    """
+    key, _ = _codes(loaded.table, roles.key)
+    if roles.arrival is not None:
+        order = pc.sort_indices(loaded.table, sort_keys=[(roles.arrival, "ascending")]).to_numpy()
+        ordered = order[good[order]]
+        skew = forward_skew(time_ns[ordered], key[ordered])
+        return np.concatenate([ordered, order[~good[order]]]), skew, key
+    at = np.flatnonzero(good)
+    group = loaded.file[at] * (int(key.max(initial=0)) + 1) + key[at]
+    skew = forward_skew(time_ns[at], group)
+    inner = recorded_order(time_ns[at], loaded.file[at], key[at], skew.wrong)
+    ordered = at[inner]
+    skew = skew._replace(wrong=skew.wrong[inner])
+    return np.concatenate([ordered, np.flatnonzero(~good)]), skew, key
+
+
+def _measured(profile: Profile, loaded: LoadedRows, time_ns: Int64s, good: Any) -> Profile:
     """Return the profile with everything that needs the rows: statistics, disorder, delays.
 
     Args:
         profile: The profile of the columns alone.
-        table: The rows in order of arrival, with the columns of the roles.
-        roles: Which column is what; the time is set.
-        time_type: The event-time type of the time column.
+        loaded: The rows.
+        time_ns: The time of each row.
+        good: Which rows have a time; at least one.
     """
-    kept, errors = _stage(table, roles, time_type)
+    roles, time = profile.roles, profile.time
+    assert time is not None
+    order, skew, _ = arrival_order(loaded, roles, time_ns, good)
+    outer = [n if n in loaded.table.column_names else n.split(".")[0] for n in time.columns]
+    wanted = [*roles.key, roles.topic, *outer, roles.arrival]
+    table = loaded.table.select(list(dict.fromkeys(n for n in wanted if n))).take(pa.array(order))
+    kept, errors = _stage(table, roles, time, skew.limit_ns)
     if not kept:
         return replace(profile, rows_read=table.num_rows, errors=errors)
     rows = pa.concat_tables([pa.Table.from_batches([k.rows]) for k in kept])
-    time_ns = np.concatenate([k.time_ns for k in kept])
+    times = np.concatenate([k.time_ns for k in kept])
     disorder = np.concatenate([
         k.lateness_ns if isinstance(k, Late) else np.zeros(len(k), np.int64) for k in kept
     ])  # fmt: skip
     late = np.concatenate([np.full(len(k), isinstance(k, Late)) for k in kept])
     key, keys = _codes(rows, roles.key)
     topic, names = _codes(rows, (roles.topic,) if roles.topic else ())
-    if len(names) > MAX_TOPICS:
-        raise ConfigError("topic", roles.topic, f"names {len(names)} topics; give another --topic")
-    labels = [name[0] if name else "all messages" for name in names]
+    labels = [name[0] if name else "all rows" for name in names]
     stream = key * len(labels) + topic
+    bounds = _lower_bounds(stream, topic, times, labels) if len(labels) <= MAX_TOPICS else {}
+    group, shown = _grouped(topic, labels)
+    streams = topic_statistics(stream, group, times, shown)
+    period = min((s.period_ns for s in streams if s.period_ns), default=0)
     behind = disorder[late]
-    tolerance, shares = _suggest_tolerance(behind, len(time_ns))
-    arrival = _arrival(rows, roles)
+    tolerance, shares = suggest_tolerance(behind, len(times), period)
+    arrival = _arrival_ns(rows, roles, profile)
     return replace(
         profile,
         rows_read=table.num_rows,
         keys=len(keys),
-        streams=topic_statistics(stream, topic, time_ns, labels),
-        delays=[] if arrival is None else _delays(arrival - time_ns, topic, labels),
+        topics=len(labels) if roles.topic else 0,
+        streams=streams,
+        delays=[] if arrival is None else _delays(arrival - times, group, shown),
         errors=errors,
-        first_ns=int(time_ns.min()),
-        last_ns=int(time_ns.max()),
+        first_ns=int(times.min()),
+        last_ns=int(times.max()),
         disorder=Spread.of(behind),
         disordered=int(np.count_nonzero(late)),
         histogram=histogram(behind),
         late_tolerance_ns=tolerance,
         late_share=shares,
-        lower_bounds_ns=_lower_bounds(stream, topic, time_ns, labels),
+        held=rows_held(times, key, tolerance),
+        max_future_skew_ns=skew.limit_ns,
+        wrong_clocks=int(np.count_nonzero(skew.wrong)),
+        longest_gap_ns=skew.furthest_ns,
+        lower_bounds_ns=bounds,
     )
 
 
 def _stage(
-    table: pa.Table, roles: Roles, time_type: str
+    table: pa.Table, roles: Roles, time: TimeCandidate, skew_ns: int
 ) -> tuple[list[Collection | Late], dict[str, int]]:
     """Run the rows through the event-time stage with a tolerance of 0: every row that arrives after
     a newer one of its key is late by its disorder.
@@ -234,58 +480,67 @@ def _stage(
     Returns:
         The outcomes with rows, in order and late, and the number of error rows by reason.
     """
-    stage = EventtimeWatermark(0, max_future_skew=MAX_FUTURE_SKEW, watermark_per="tuple")
-    decoder = Decoder((TimeColumn(roles.time or "", time_type),))
-    flow = Flow([stage], key=roles.key, decoder=decoder)
+    stage = EventtimeWatermark(0, max_future_skew=skew_ns, watermark_per="tuple")
+    flow = Flow([stage], key=roles.key, decoder=Decoder((time.declaration,)))
     out: list[Outcome] = []
     for batch in table.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS):
         out += flow.process(batch)
     out += flow.end()
-    errors: dict[str, int] = {}
-    for outcome in out:
-        if isinstance(outcome, StreamError):
-            for reason in outcome.reason.to_pylist():
-                # A reason with a number in it would be counted once per row.
-                ahead = "ahead, more than" in str(reason)
-                text = "more than 1 h ahead of its key" if ahead else str(reason)
-                errors[text] = errors.get(text, 0) + 1
     kept = [o for o in out if isinstance(o, (Collection, Late)) and len(o)]
-    return kept, errors
+    return kept, count_reasons(out, skew_ns)
 
 
-def _suggest_tolerance(behind: Int64s, rows: int) -> tuple[int, list[tuple[int, float]]]:
-    """Return a round tolerance, and the share of rows that some tolerances would make late.
-
-    Ordinary disorder and rows that are really late are usually far apart: the tolerance ends where,
-    among the last percent of rows, the distance more than doubles from one row to the next. Where
-    there is no such jump, it keeps KEEP_SHARE of the rows in order.
+def count_reasons(outcomes: list[Outcome], skew_ns: int) -> dict[str, int]:
+    """Return the number of error rows by reason.
 
     Args:
-        behind: Disorder in ns of the rows that arrive after a newer one of their key.
-        rows: Number of all rows, those in order included.
+        outcomes: What came out of a flow.
+        skew_ns: The limit for wrong clocks, for the sentence about them: each such row has its own
+            number in its reason, and would be counted alone.
     """
-    behind = np.sort(behind)
-    few = behind[max(len(behind) - rows // 100 - 1, 0) :]
-    jumps = np.flatnonzero(few[1:] > np.maximum(2 * few[:-1], JUMP_FLOOR_NS))
-    allowed = int(rows * (1 - KEEP_SHARE))
-    needed = -1
-    if len(jumps):
-        needed = int(few[jumps[0]])
-    elif len(behind) > allowed:
-        needed = int(behind[-1 - allowed])
-    suggested = _round_up(needed + 1)
-    shares = []
-    for tolerance in sorted({0, suggested // 4, suggested // 2, suggested, suggested * 2}):
-        # A row exactly as far behind as the tolerance is late.
-        late = len(behind) - int(np.searchsorted(behind, tolerance, side="left"))
-        shares.append((tolerance, late / rows))
-    return suggested, shares
+    errors: dict[str, int] = {}
+    for reason in _reasons(outcomes):
+        ahead = "ahead, more than" in reason
+        text = f"more than {span(skew_ns)} ahead of its key" if ahead else reason
+        errors[text] = errors.get(text, 0) + 1
+    return errors
 
 
-def _round_up(ns: int) -> int:
-    """Round up to two significant digits."""
-    step: int = 10 ** max(len(str(ns)) - 2, 0)
-    return -(-ns // step) * step
+def _reasons(outcomes: list[Outcome]) -> Iterator[str]:
+    """Yield the reason of every error row."""
+    for outcome in outcomes:
+        if isinstance(outcome, StreamError):
+            yield from map(str, outcome.reason.to_pylist())
+
+
+def _grouped(topic: Int64s, names: list[str]) -> tuple[Int64s, list[str]]:
+    """Gather topics with the same beginning, if there are more than `MAX_TOPICS`.
+
+    The beginning is as long as it can be with at most `MAX_GROUPS` groups.
+
+    Returns:
+        The number of the group of each row, and the names of the groups with how many topics each
+        has; the topics themselves if there are few.
+    """
+    if len(names) <= MAX_TOPICS:
+        return topic, names
+    sep = next((s for s in ("/", ".", "_", "-") if sum(s in n for n in names) > len(names) // 2),
+               "/")  # fmt: skip
+    parts = [name.split(sep) for name in names]
+    best = [""] * len(names)
+    for depth in range(1, max(map(len, parts)) + 1):
+        heads = [sep.join(part[:depth]) for part in parts]
+        if len(set(heads)) > MAX_GROUPS:
+            break
+        best = heads
+    groups = {head: number for number, head in enumerate(dict.fromkeys(best))}
+    counts = {head: best.count(head) for head in groups}
+    labels = [
+        head if n == 1 and head in names else f"{head}{sep if head else ''}… ({n:,} topics)"
+        for head, n in counts.items()
+    ]
+    of = np.array([groups[head] for head in best], np.int64)
+    return of[topic], labels
 
 
 def _delays(delay: Int64s, topic: Int64s, names: list[str]) -> list[TopicDelay]:
@@ -325,17 +580,17 @@ def _lower_bounds(
     return out
 
 
-def _arrival(rows: pa.Table, roles: Roles) -> Int64s | None:
+def _arrival_ns(rows: pa.Table, roles: Roles, profile: Profile) -> Int64s | None:
     """Return arrival in nanoseconds, if that column is a time and not just a number."""
     if roles.arrival is None:
         return None
     column = rows[roles.arrival].combine_chunks()
     kind = "unixtimestamp_ns"
     if not (roles.arrival.endswith("_ns") and pa.types.is_integer(column.type)):
-        found = time_candidates(rows.select([roles.arrival]).slice(0, SAMPLE_ROWS))
-        if not found or found[0].readable < 1:
+        found = next((c for c in profile.times if c.column == roles.arrival), None)
+        if found is None or found.confidence == "low":
             return None
-        kind = found[0].type
+        kind = found.type
     parsed = Decoder().types.parse(kind, column)
     return parsed.time_ns if bool(parsed.ok.all()) else None
 
@@ -354,13 +609,14 @@ def _codes(rows: pa.Table, names: tuple[str, ...]) -> tuple[Int64s, list[tuple[s
     return codes, labels
 
 
-def _column_facts(sample: pa.Table) -> list[dict[str, Any]]:
+def _column_facts(rows: pa.Table) -> list[dict[str, Any]]:
     """Return name, type and nulls of every column, and its distinct values if it is not nested."""
     out = []
-    for field in sample.schema:
-        column = sample[field.name]
-        entry = {"name": field.name, "type": str(field.type), "nulls": column.null_count}
-        if not pa.types.is_nested(field.type):
+    sample = rows.slice(0, FACT_ROWS)
+    for field_ in sample.schema:
+        column = sample[field_.name]
+        entry = {"name": field_.name, "type": str(field_.type), "nulls": column.null_count}
+        if not pa.types.is_nested(field_.type):
             entry["distinct"] = pc.count_distinct(column).as_py()
         out.append(entry)
     return out

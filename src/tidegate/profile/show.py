@@ -11,10 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate.core.text import plural
-from tidegate.core.time import format_duration, format_time
+from tidegate.core.time import format_time
 from tidegate.profile.inspect import Profile
+from tidegate.profile.spans import setting, span
+from tidegate.profile.starter import Proof, no_time
 
-__all__ = ["print_profile", "span"]
+__all__ = ["print_look", "print_profile", "print_proof"]
 
 BARS = "▏▎▍▌▋▊▉█"
 """Blocks of one to eight eighths of a character cell: a bar ends on an eighth."""
@@ -25,25 +27,12 @@ BAR_CELLS = 40
 ERRORS_SHOWN = 8
 """Reasons printed, the most frequent first. More would push the suggestions off the screen."""
 
+TOPICS_SHOWN = 12
+"""Topics that `look` lists; the page has all of them."""
 
-def span(ns: float) -> str:
-    """Return a span of time in three significant digits. For reading, not for computing.
-
-    Hours begin at four: below that, seconds are easier to compare with a tolerance.
-
-    Args:
-        ns: The span in ns; may be negative.
-
-    >>> span(33_333_333), span(1_500), span(0)
-    ('33.3 ms', '1.5 µs', '0')
-    """
-    size = abs(ns)
-    for unit, factor in (("h", 3.6e12), ("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if size >= factor and (unit != "h" or size >= 4 * factor):
-            return (
-                f"{ns / factor:.3g} {unit}" if size < 1000 * factor else f"{ns / factor:.0f} {unit}"
-            )
-    return f"{ns:.0f} ns" if ns else "0"
+COLUMNS_SHOWN = 40
+"""Columns printed; those with a role or a time always are. More fill the screen and hide the
+answer."""
 
 
 def print_profile(profile: Profile, console: Console) -> None:
@@ -56,30 +45,78 @@ def print_profile(profile: Profile, console: Console) -> None:
         console: The rich console to print to.
     """
     some = ""
-    if profile.rows_read < profile.rows:
+    if profile.rows_read and profile.rows_read < profile.rows:
         some = f"; statistics from the first {plural(profile.rows_read, 'row')}"
     _print_line(
         console,
         f"[bold]{escape(profile.source.path)}[/]: {plural(profile.rows, 'row')} in "
         f"{plural(len(profile.source.files), 'file')}, {profile.source.format}{some}",
     )
+    for note in profile.notes:
+        _print_line(console, escape(f"  {note}"))
+    for reason, count in profile.unreadable.items():
+        _print_line(console, escape(f"  not readable: {count:,} × {reason}"))
     _print_columns(profile, console)
-    if profile.time_type is None:
-        _print_line(console, "no column can be read as a time: name one with --time and its type "
-                       "with --type")  # fmt: skip
+    if profile.time is None:
+        _print_line(console, escape(no_time(profile)))
         return
-    key = escape(", ".join(profile.roles.key)) or "none"
-    _print_line(
-        console,
-        f"key [bold]{key}[/] ({plural(profile.keys, 'value')}), "
-        f"topic [bold]{escape(profile.roles.topic or 'none')}[/], "
-        f"event time [bold]{escape(profile.roles.time or '')}[/] ({profile.time_type}), "
-        f"arrival [bold]{escape(profile.roles.arrival or 'order of the rows')}[/]",
-    )
-    _print_line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}")
+    _print_roles(profile, console)
+    if profile.first_ns is None:
+        _print_line(console, f"no row has a time that {profile.time.type} reads")
+        return
+    _print_line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}"
+                         f" ({span((profile.last_ns or 0) - profile.first_ns)})")  # fmt: skip
     _print_topics(profile, console)
     _print_disorder(profile, console)
     _print_suggestions(profile, console)
+
+
+def print_look(proof: Proof, console: Console) -> None:
+    """Print a recording in a few lines: its time, roles, rates, gaps, disorder, and what a pipeline
+    would do with it."""
+    profile = proof.profile
+    _print_line(
+        console,
+        f"[bold]{escape(profile.source.path)}[/]: {plural(profile.rows, 'row')}, "
+        f"{profile.source.format}, from {format_time(profile.first_ns)} to "
+        f"{format_time(profile.last_ns)}",
+    )
+    _print_roles(profile, console)
+    for topic in profile.streams[:TOPICS_SHOWN]:
+        gaps = f", {plural(topic.gaps, 'gap')} (longest {span(topic.longest_gap_ns)})"
+        rate = f", {_rate(topic.rate_hz)}" if topic.rate_hz else ""
+        _print_line(
+            console,
+            f"  {escape(topic.topic)}: {plural(topic.rows, 'row')}{rate}"
+            f"{gaps if topic.gaps else ''}",
+        )
+    if len(profile.streams) > TOPICS_SHOWN:
+        more = plural(len(profile.streams) - TOPICS_SHOWN, "more topic")
+        _print_line(console, f"  and {more}")
+    if profile.disordered:
+        _print_line(
+            console,
+            f"{plural(profile.disordered, 'row')} out of order, by up to "
+            f"{span(profile.disorder.max)}",
+        )
+    print_proof(proof, console)
+
+
+def print_proof(proof: Proof, console: Console) -> None:
+    """Print what the pipeline that was written did with the rows, and what had to be raised."""
+    for change in proof.changes:
+        _print_line(console, escape(change))
+    _print_line(console, escape(f"tried in process: {proof.sentence()}"))
+    tolerance = proof.profile.late_tolerance_ns or 0
+    _print_line(
+        console,
+        f"lateTolerance {setting(tolerance)}: results come {span(tolerance)} later in event time, "
+        f"up to {plural(proof.profile.held, 'row')} wait; maxFutureSkew "
+        f"{setting(proof.profile.max_future_skew_ns or 0)}",
+    )
+    for role, guess in proof.profile.guesses.items():
+        if guess.confidence == "medium":
+            _print_line(console, escape(f"please check: {role} {guess.column} ({guess.reason})"))
 
 
 def _print_line(console: Console, text: str) -> None:
@@ -91,37 +128,72 @@ def _print_line(console: Console, text: str) -> None:
 
 def _print_columns(profile: Profile, console: Console) -> None:
     """Print the columns of the sample with their roles, and as which time each can be read."""
-    times = {candidate.column: candidate for candidate in profile.times}
+    times = {c.column: c for c in reversed(profile.times)}
     roles = dict.fromkeys(profile.roles.key, "key")
     roles |= {
         name: role
         for role, name in (
             ("topic", profile.roles.topic),
-            ("event time", profile.roles.time),
             ("arrival", profile.roles.arrival),
+            *(("event time", name) for name in profile.roles.time_columns),
         )
         if name
     }
     table = Table(box=None, title="columns", title_justify="left", title_style="bold")
     for name in ("column", "type", "distinct", "nulls", "role", "reads as"):
         table.add_column(name, justify="right" if name in ("distinct", "nulls") else "left")
-    for column in profile.columns:
-        time = times.get(column["name"])
+    left_out = 0
+    for number, column in enumerate(profile.columns):
+        name = column["name"]
+        inner = [c for c in times.values() if c.column.startswith(f"{name}.")]
+        if number >= COLUMNS_SHOWN and name not in roles and name not in times and not inner:
+            left_out += 1
+            continue
+        time = times.get(name)
         reads = "" if time is None else f"{time.type} ({time.readable:.1%} of rows)"
+        if time is not None and time.confidence != "high":
+            reads = f"{time.type}? {time.reason}"
+        kind = "struct" if column["type"].startswith("struct<") else column["type"]
         table.add_row(
-            escape(column["name"]), escape(column["type"]), f"{column.get('distinct', '')}",
-            f"{column['nulls'] or ''}", roles.get(column["name"], ""), reads,
+            escape(name), escape(kind), f"{column.get('distinct', '')}",
+            f"{column['nulls'] or ''}", roles.get(name, ""), escape(reads),
         )  # fmt: skip
+        for each in inner:
+            table.add_row(escape(f"  {each.column}"), "", "", "", roles.get(each.column, ""),
+                          f"{each.type} ({each.readable:.1%} of rows)")  # fmt: skip
     console.print(table)
+    if left_out:
+        _print_line(console, f"  and {plural(left_out, 'more column')}")
+
+
+def _print_roles(profile: Profile, console: Console) -> None:
+    """Print which column has which role, why, and how sure that is."""
+    time = profile.time
+    assert time is not None
+    how = time.type if time.format is None else f"{time.type} {time.format}"
+    zone = f", {time.zone}" if time.zone else ""
+    key = plural(profile.keys, "value") if profile.roles.key else "all rows share one clock"
+    topic = plural(profile.topics, "topic") if profile.roles.topic else ""
+    for role, name, more in (
+        ("event time", time.column, f"{how}{zone}"),
+        ("key", ", ".join(profile.roles.key), key),
+        ("topic", profile.roles.topic, topic),
+        ("arrival", profile.roles.arrival or "order of the rows", ""),
+    ):
+        guess = profile.guesses.get("time" if role == "event time" else role)
+        why = "" if guess is None else f"; {guess.confidence} confidence: {guess.reason}"
+        about = f" ({more}{why})".replace("(; ", "(") if more or why else ""
+        _print_line(console, f"{role} [bold]{escape(name or 'none')}[/]{escape(about)}")
 
 
 def _print_topics(profile: Profile, console: Console) -> None:
     """Print rate, period, jitter and gaps per topic, and the delays if the arrival is known."""
-    table = _number_table("topics", "topic", "rows", "rate", "period", "jitter p99", "gaps",
-                   "longest", "missing", "same time")  # fmt: skip
+    title = "topics" if profile.roles.topic else "rows"
+    table = _number_table(title, "topic", "rows", "rate", "period", "jitter", "gaps",
+                   "longest", "missing", "equal")  # fmt: skip
     for topic in profile.streams:
         table.add_row(
-            escape(topic.topic), f"{topic.rows:,}", f"{topic.rate_hz:.4g} Hz",
+            escape(topic.topic), f"{topic.rows:,}", _rate(topic.rate_hz),
             span(topic.period_ns), span(topic.jitter.p99), f"{topic.gaps:,}",
             span(topic.longest_gap_ns), f"{topic.missing:,}", f"{topic.duplicates:,}",
         )  # fmt: skip
@@ -138,17 +210,34 @@ def _print_topics(profile: Profile, console: Console) -> None:
         console.print(table)
 
 
+def _rate(hertz: float) -> str:
+    """Return a rate as people say it: 10 Hz, 24 per day.
+
+    >>> _rate(100.0), _rate(1 / 3600), _rate(0.0)
+    ('100 Hz', '24 per day', '')
+    """
+    if hertz == 0:
+        return ""
+    if hertz >= 0.1:
+        return f"{hertz:.4g} Hz"
+    for name, seconds in (("minute", 60), ("hour", 3600), ("day", 86_400), ("year", 31_557_600)):
+        if hertz * seconds >= (1 if name != "hour" else 2):
+            return f"{hertz * seconds:.3g} per {name}"
+    return f"one in {1 / hertz / 31_557_600:.3g} years"
+
+
 def _number_table(title: str, *names: str) -> Table:
     """Return an empty table: the first column aligned left for names, the others right for numbers.
 
     Args:
         title: The heading above the table.
-        names: The headings of its columns. None of them wraps.
+        names: The headings of its columns. Only the first one wraps: a number that is cut is
+            wrong.
     """
-    table = Table(box=None, title=title, title_justify="left", title_style="bold")
-    for name in names:
-        left = name == names[0]
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", padding=(0, 1))
+    table.add_column(names[0], justify="left", overflow="fold")
+    for name in names[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -159,12 +248,16 @@ def _print_disorder(profile: Profile, console: Console) -> None:
     left out. A bar has at least an eighth of a cell, so that a single row can be seen.
     """
     behind = profile.disorder
+    same = "of the same key" if profile.roles.key else ""
     if profile.disordered:
+        verb = "arrives" if profile.disordered == 1 else "arrive"
         _print_line(
             console,
             f"[bold]disorder[/]: {profile.disordered:,} of {plural(profile.rows_read, 'row')} "
-            f"arrive after a newer row of the same key: half of them by up to {span(behind.p50)}, "
-            f"99 % by up to {span(behind.p99)}, all by up to {span(behind.max)}",
+            f"{verb} after a newer row {same}".rstrip()
+            + f": half of them by up to "
+            f"{span(behind.p50)}, 99 % by up to {span(behind.p99)}, all by up to "
+            f"{span(behind.max)}",
         )
     else:
         _print_line(console, "[bold]disorder[/]: none; all rows arrive in order of their time")
@@ -191,12 +284,18 @@ def _print_suggestions(profile: Profile, console: Console) -> None:
     if profile.late_tolerance_ns is None:
         return
     console.print("[bold]suggested settings[/]")
-    shares = ", ".join(f"{format_duration(t)}: {share:.3%}" for t, share in profile.late_share)
+    tolerance = profile.late_tolerance_ns
+    shares = ", ".join(f"{span(t)}: {share:.3%}" for t, share in profile.late_share)
     _print_line(
         console,
-        f"  lateTolerance: {format_duration(profile.late_tolerance_ns)}   (late rows by "
-        f"tolerance: {shares})",
+        f"  lateTolerance: {setting(tolerance)}   (up to {plural(profile.held, 'row')} wait; late "
+        f"rows by tolerance: {shares})",
     )
-    bounds = ", ".join(f"{t}: {format_duration(b)}" for t, b in profile.lower_bounds_ns.items())
-    if bounds:
+    _print_line(
+        console,
+        f"  maxFutureSkew: {setting(profile.max_future_skew_ns or 0)}   (the longest step of a "
+        f"good row is {span(profile.longest_gap_ns)})",
+    )
+    bounds = ", ".join(f"{t}: {setting(b)}" for t, b in profile.lower_bounds_ns.items())
+    if bounds and profile.roles.topic:
         _print_line(console, escape(f"  lowerBounds: {{{bounds}}}"))

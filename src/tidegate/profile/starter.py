@@ -1,26 +1,48 @@
-"""Write a first pipeline file from a profile, with a comment on every choice.
+"""Write a first pipeline file from a profile, with a comment on every choice, and prove it.
 
-The file must run as it is, so it suggests only what the profile has measured: event time, key,
-arrival and late tolerance. What needs a decision (which topics to match) is there as a comment. All
-names go through `_yaml_quoted`, because a topic or a path may hold any character.
+The file must run as it is, so it suggests only what the profile has measured: how the files are
+read, their schema, event time, key, arrival, late tolerance and the limit for wrong clocks. What
+needs a decision (which topics to match) is there as a comment. All names go through `_yaml_quoted`,
+because a topic or a path may hold any character.
+
+`prove` plans the file and runs it on the rows of the profile, in process, in the order in which a
+run takes them. If more than `MOST_LOST` of the rows are late or refused, and the data give no
+reason for it, the setting at fault is raised to the smallest value that suffices and the file is
+written anew.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.outcomes import Collection, Int64s, Late, Outcome, StreamError
 from tidegate.core.text import plural
-from tidegate.core.time import format_duration
 from tidegate.errors import ConfigError
-from tidegate.profile.inspect import Profile
-from tidegate.profile.show import span
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.profile.inspect import CHUNK_ROWS, Profile, arrival_order, count_reasons
+from tidegate.profile.order import late_share, round_digits, round_span, rows_held
+from tidegate.profile.rows import LoadedRows, spark_ddl
+from tidegate.profile.spans import setting, span
+from tidegate.profile.time_columns import read_times
 
-__all__ = ["starter"]
+__all__ = ["Proof", "prove", "starter"]
 
 MOST_TOPICS = 8
 """Topics named in the suggested `synchronize` stage. With more, the smallest spread over all of
 them is rarely what is wanted, and the line no longer fits a screen."""
+
+MOST_LOST = 0.01
+"""Share of the rows that may be late or refused before a setting is held to be at fault."""
+
+ROUNDS = 4
+"""Times that settings are raised. Each raise is to what the rows ask for, so one is enough, but
+where a limit and a tolerance depend on each other."""
 
 
 def starter(profile: Profile, *, out: str = "out") -> str:
@@ -31,36 +53,40 @@ def starter(profile: Profile, *, out: str = "out") -> str:
         out: The folder for the tables, as it will stand in `sink.path`.
 
     Raises:
-        ConfigError: If no column of the data can be read as a time.
+        ConfigError: If no column of the data can be read as a time, or only in two ways.
     """
-    if profile.roles.time is None or profile.time_type is None or profile.late_tolerance_ns is None:
+    time = profile.time
+    if time is None or profile.late_tolerance_ns is None:
         raise ConfigError(
-            "time", None, "", message=f"{profile.source.path}: no column can be read as a time; "
-            "name one with --time and its type with --type",
+            "time", None, "", message=f"{profile.source.path}: {no_time(profile)}"
         )  # fmt: skip
     path = str(Path(profile.source.path).absolute())
-    options = {"csv": ", options: {header: true}"}.get(profile.source.format, "")
-    if profile.roles.time == "header_stamp_ns" and profile.source.format == "mcap":
-        options = ", options: {clock: header}"
     lines = [
         f"# Written by `tidegate init` from {plural(profile.rows_read, 'row')} of "
         f"{_yaml_quoted(path)}.",
         "# Check it: tidegate dry-run pipeline.yaml   Run it: tidegate run pipeline.yaml",
         "",
-        f"name: {_yaml_quoted(Path(path).stem or 'pipeline')}",
+        f"name: {_yaml_quoted(_name(profile))}",
         "streams:",
         "  messages:",
-        f"    source: {{format: {profile.source.format}, path: {_yaml_quoted(path)}{options}}}",
+        "    source:",
+        f"      format: {profile.source.format}",
+        f"      path: {_yaml_quoted(path)}",
+        *_option_lines(profile),
+        *_schema_lines(profile),
     ]
     if profile.roles.key:
         keys = ", ".join(_yaml_quoted(name) for name in profile.roles.key)
         lines += [
-            f"    # {plural(profile.keys, 'key')}, each with its own order, watermark and state",
+            f"    # {plural(profile.keys, 'key')}, each with its own order, watermark and state"
+            f"{_why(profile, 'key')}",
             f"    key: [{keys}]",
         ]
     else:
         lines += ["    # key: [vehicle]      no key was found: all rows share one watermark"]
     if profile.roles.topic:
+        why = _why(profile, "topic").removeprefix(": ")
+        lines += [f"    # {why}"] if why else []
         lines += [f"    topic: {_yaml_quoted(profile.roles.topic)}"]
     if profile.roles.arrival:
         lines += [
@@ -68,7 +94,7 @@ def starter(profile: Profile, *, out: str = "out") -> str:
             f"    arrival: {_yaml_quoted(profile.roles.arrival)}",
         ]
     lines += [
-        f"    eventtime: {{column: {_yaml_quoted(profile.roles.time)}, type: {profile.time_type}}}",
+        *_eventtime_lines(profile),
         *_other_times(profile),
         "options:",
         "  # batch reads what there is once; for a stream: mode: streaming, trigger: available_now",
@@ -76,15 +102,34 @@ def starter(profile: Profile, *, out: str = "out") -> str:
         "  eventtime:",
         "    enabled: true",
         *_tolerance_lines(profile),
-        "    # a row further ahead has a wrong clock: it is reported as an error and does not move",
-        "    # the watermark",
-        "    maxFutureSkew: 1 h",
+        *_skew_lines(profile),
         "    # lateness is decided row by row: results do not depend on how the input was cut",
         "    watermarkPer: tuple",
         *_stage_suggestion(profile),
         f"sink: {{format: parquet, path: {_yaml_quoted(out)}}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def no_time(profile: Profile) -> str:
+    """Return the sentence about a recording without a time column that is sure enough."""
+    doubts = [c for c in profile.times if c.confidence == "low"]
+    if doubts:
+        first = doubts[0]
+        return (
+            f"{first.column} may be the time, but {first.reason}; say which with "
+            f"--time {json.dumps(first.column) if ' ' in first.column else first.column} and "
+            "--format or --type"
+        )
+    return (
+        "no column can be read as a time: name one with --time and its type with --type (or its "
+        "layout with --format)"
+    )
+
+
+def _name(profile: Profile) -> str:
+    """Return a name for the pipeline: that of the file without its endings."""
+    return Path(profile.source.path).name.split(".")[0] or "pipeline"
 
 
 def _yaml_quoted(text: str) -> str:
@@ -97,28 +142,106 @@ def _yaml_quoted(text: str) -> str:
     ['lidar_top', '"on"', '"12:30"', '"a: b"']
     """
     plain = text.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
-    words = {"true", "false", "null", "yes", "no", "on", "off"}
+    words = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
     safe = plain.isascii() and plain.isalnum() and not plain.isdigit() and text[0] not in "-."
     if safe and text.lower() not in words and not plain[0].isdigit():
         return text
     return json.dumps(text)
 
 
+def _yaml_value(value: Any) -> str:
+    """Return the value of an option: text quoted, true and false as they are."""
+    return json.dumps(value) if isinstance(value, str | bool) else str(value)
+
+
+def _option_lines(profile: Profile) -> list[str]:
+    """Return the options that make Spark read the files as they were read here."""
+    if not profile.options:
+        return []
+    made = ", ".join(f"{name}: {_yaml_value(value)}" for name, value in profile.options.items())
+    return [f"      options: {{{made}}}"]
+
+
+def _schema_lines(profile: Profile) -> list[str]:
+    """Return the schema of text files, whose types Spark would guess anew, or all as text."""
+    if profile.source.format not in ("csv", "json"):
+        return []
+    return [
+        "      # the types that all values have; a line that does not fit is set apart",
+        f"      schema: {json.dumps(spark_ddl(profile.schema))}",
+    ]
+
+
+def _eventtime_lines(profile: Profile) -> list[str]:
+    """Return the declaration of event time, with what to know about it."""
+    time = profile.time
+    assert time is not None
+    names = [_yaml_quoted(name) for name in time.columns]
+    column = names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+    made = f"column: {column}, type: {time.type}"
+    if time.format is not None:
+        made += f", format: {json.dumps(time.format)}"
+    if time.zone is not None:
+        made += f", zone: {_yaml_quoted(time.zone)}"
+    lines = []
+    if time.confidence == "medium":
+        lines.append(f"    # please check: {time.reason}")
+    if time.type in ("date", "date_time", "iso8601", "year_month_day") and time.zone is None:
+        lines.append("    # times without a zone are UTC; for another one: zone: Europe/Berlin")
+    return [*lines, f"    eventtime: {{{made}}}"]
+
+
+def _why(profile: Profile, role: str) -> str:
+    """Return why a column has a role, for a comment; nothing if that is sure."""
+    guess = profile.guesses.get(role)
+    if guess is None or guess.confidence == "high":
+        return ""
+    return f": please check, {guess.reason}"
+
+
 def _other_times(profile: Profile) -> list[str]:
     """Return comments on up to three other columns that can be read as a time."""
-    chosen = (profile.roles.time, profile.roles.arrival)
-    others = [c for c in profile.times if c.column not in chosen]
+    chosen = () if profile.time is None else profile.time.columns
+    others = [
+        c for c in profile.times
+        if c.columns != chosen and c.column != profile.roles.arrival and c.confidence != "low"
+        and not set(c.columns) <= set(chosen)
+    ]  # fmt: skip
     return [f"    # also reads as a time: {_yaml_quoted(c.column)} ({c.type})" for c in others[:3]]
 
 
 def _tolerance_lines(profile: Profile) -> list[str]:
-    """Return the suggested late tolerance, with a comment on the disorder it was derived from."""
+    """Return the late tolerance, with a comment on the disorder it was derived from and its
+    price."""
     tolerance = profile.late_tolerance_ns or 0
     share = next((s for t, s in profile.late_share if t == tolerance), 0.0)
+    if profile.disordered:
+        why = (
+            f"    # rows arrive up to {span(profile.disorder.max)} after a newer one (99 % within "
+            f"{span(profile.disorder.p99)}); with this tolerance {share:.3%} are late"
+        )
+    else:
+        why = (
+            "    # all rows arrive in order; this lets two neighbours change places in the next "
+            "recording"
+        )
     return [
-        f"    # rows arrive up to {span(profile.disorder.max)} after a newer one (99 % within "
-        f"{span(profile.disorder.p99)}); with this tolerance {share:.3%} are late",
-        f"    lateTolerance: {format_duration(tolerance)}",
+        why,
+        f"    # its price: results come {span(tolerance)} later in event time, and up to "
+        f"{plural(profile.held, 'row')} wait",
+        f"    lateTolerance: {setting(tolerance)}",
+    ]
+
+
+def _skew_lines(profile: Profile) -> list[str]:
+    """Return the limit for wrong clocks, with a comment on the gaps it was derived from."""
+    limit = profile.max_future_skew_ns or 0
+    wrong = plural(profile.wrong_clocks, "row")
+    verb = "is" if profile.wrong_clocks == 1 else "are"
+    return [
+        f"    # a row further ahead has a wrong clock and is an error ({wrong} here {verb}); the "
+        f"longest step of a good row is {span(profile.longest_gap_ns)}",
+        f"    maxFutureSkew: {setting(limit)}",
     ]
 
 
@@ -129,12 +252,12 @@ def _stage_suggestion(profile: Profile) -> list[str]:
     rounded down: they let a set be decided earlier.
     """
     topics = [s.topic for s in profile.streams if s.rate_hz > 0]
-    if not profile.roles.topic or len(topics) < 2:
+    if not profile.roles.topic or len(topics) < 2 or profile.topics > len(profile.streams):
         return []
     named = topics[:MOST_TOPICS]
     names = ", ".join(_yaml_quoted(topic) for topic in named)
     bounds = ", ".join(
-        f"{_yaml_quoted(topic)}: {format_duration(bound)}"
+        f"{_yaml_quoted(topic)}: {setting(bound)}"
         for topic, bound in profile.lower_bounds_ns.items()
         if topic in named
     )
@@ -149,3 +272,139 @@ def _stage_suggestion(profile: Profile) -> list[str]:
         "# stages:",
         f"#   - synchronize: {{topics: [{names}], queueSize: {queue}, lowerBounds: {{{bounds}}}}}",
     ]
+
+
+# -- proof ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """What the pipeline that `init` wrote did with the rows of the profile.
+
+    Attributes:
+        text: The pipeline file, with the settings that were proved.
+        profile: The profile with these settings.
+        rows: Rows that went in.
+        in_order: Rows that came out in order.
+        late: Rows that were late.
+        errors: Rows that were refused, by reason.
+        changes: Sentences about settings that had to be raised.
+        outcomes: All that came out, in order.
+    """
+
+    text: str
+    profile: Profile
+    rows: int
+    in_order: int
+    late: int
+    errors: dict[str, int]
+    changes: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+
+    def sentence(self) -> str:
+        """Return what came out, in words.
+
+        >>> Proof("", None, 9, 7, 1, {"null": 1}, (), ()).sentence()
+        'of 9 rows, 7 come out in order, 1 is late and 1 is refused (1 × null)'
+        """
+        refused = sum(self.errors.values())
+        parts = [f"{self.in_order:,} {'comes' if self.in_order == 1 else 'come'} out in order"]
+        if self.late:
+            parts.append(f"{self.late:,} {'is' if self.late == 1 else 'are'} late")
+        if refused:
+            why = "; ".join(f"{n:,} × {reason}" for reason, n in list(self.errors.items())[:3])
+            parts.append(f"{refused:,} {'is' if refused == 1 else 'are'} refused ({why})")
+        listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+        return f"of {plural(self.rows, 'row')}, {listed}"
+
+
+def prove(profile: Profile, loaded: LoadedRows, *, out: str = "out") -> Proof:
+    """Write a pipeline file, run it in process on the rows of the profile, and raise settings that
+    lose good rows.
+
+    Args:
+        profile: From `inspect_rows`, with a time column.
+        loaded: The rows it was made from.
+        out: The folder for the tables, as it will stand in `sink.path`.
+
+    Raises:
+        ConfigError: If the profile has no time column.
+    """
+    text = starter(profile, out=out)  # raises without a time
+    assert profile.time is not None
+    time_ns, good = read_times(profile.time, loaded.table)
+    order, _, key = arrival_order(loaded, profile.roles, time_ns, good)
+    rows = loaded.table.take(pa.array(order))
+    changes: list[str] = []
+    for _ in range(ROUNDS):
+        made = _run(text, profile, rows)
+        changed = _raised(profile, made, time_ns[good], key[good])
+        if changed is None:
+            break
+        profile, sentence = changed
+        changes.append(sentence)
+        text = starter(profile, out=out)
+    return replace(made, changes=tuple(changes))
+
+
+def _run(text: str, profile: Profile, rows: pa.Table) -> Proof:
+    """Plan a pipeline file and run rows, in order of arrival, through its flow."""
+    definition = PipelineDefinition.from_yaml(text)
+    flow = plan(definition, {"messages": rows.schema}).flow()
+    out: list[Outcome] = []
+    for batch in rows.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS):
+        out += flow.process(batch)
+    out += flow.end()
+    errors = count_reasons(out, profile.max_future_skew_ns or 0)
+    in_order = sum(len(o) for o in out if isinstance(o, Collection))
+    late = sum(len(o) for o in out if isinstance(o, Late))
+    return Proof(text, profile, rows.num_rows, in_order, late, errors, (), tuple(out))
+
+
+def _raised(
+    profile: Profile, made: Proof, time_ns: Int64s, key: Int64s
+) -> tuple[Profile, str] | None:
+    """Return the profile with the setting raised that loses good rows, and a sentence about it;
+    None if none does."""
+    skewed = sum(n for reason, n in made.errors.items() if "ahead of its key" in reason)
+    if skewed - profile.wrong_clocks > MOST_LOST * made.rows:
+        before = profile.max_future_skew_ns or 0
+        limit = round_span(max(2 * before, _furthest(made, before)))
+        if limit > before:
+            sentence = (
+                f"maxFutureSkew raised from {span(before)} to {span(limit)}: it refused "
+                f"{plural(skewed, 'row')}"
+            )
+            return replace(profile, max_future_skew_ns=limit), sentence
+    tolerance = profile.late_tolerance_ns or 0
+    behind = np.concatenate([
+        np.empty(0, np.int64),
+        *(o.lateness_ns + tolerance for o in made.outcomes if isinstance(o, Late)),
+    ])  # fmt: skip
+    if len(behind) > MOST_LOST * made.rows:
+        behind = np.sort(behind)
+        allowed = int(MOST_LOST * made.rows)
+        needed = round_digits(int(behind[-1 - allowed]) + 1)
+        shares = [*profile.late_share, (needed, late_share(behind, made.rows, needed))]
+        held = rows_held(time_ns, key, needed)
+        sentence = (
+            f"lateTolerance raised from {span(tolerance)} to {span(needed)}: "
+            f"{plural(len(behind), 'row')} were late; results come {span(needed)} later, and up "
+            f"to {plural(held, 'row')} wait"
+        )
+        changed = replace(profile, late_tolerance_ns=needed, late_share=shares, held=held)
+        return changed, sentence
+    return None
+
+
+def _furthest(made: Proof, limit: int) -> int:
+    """Return how far ahead the refused row is that the limit must let pass: the nearest of the
+    furthest 1 %."""
+    found = []
+    for outcome in made.outcomes:
+        if isinstance(outcome, StreamError):
+            for reason in outcome.reason.to_pylist():
+                number = str(reason).split(" ", 1)[0]
+                if "ahead, more than" in str(reason) and number.isdigit():
+                    found.append(int(number))
+    return int(np.quantile(found, 0.99)) if found else limit

@@ -1,109 +1,629 @@
-"""Which columns can be read as event time, in which unit, and how many rows would be unreadable.
+"""Which columns can be read as event time, how, and how sure that is.
 
-Every registered event-time type is tried on every column that may hold a time, so a suggested type
+Every guess is checked by reading the column with the event-time type itself, so a suggested type
 reads exactly what a run will read.
+
+    high     the values and the name leave no other reading
+    medium   the most likely reading; it is used, and said to be checked
+    low      two readings are equally good, or something is missing (a year, a unit): it is told,
+             and never used unless the user names the column and its type
+
+Numbers are times if their name says so, or if they fall between 1990 and 2100 in exactly one unit
+and their name does not speak of an identifier: a ten-digit customer number is no time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidegate.eventtime import EventtimeTypes
-from tidegate.profile.roles import ARRIVAL_NAMES, TIME_NAMES
+from tidegate.core.outcomes import Int64s
+from tidegate.eventtime import Decoder, EventtimeTypes, TimeColumn, TimeOptions
+from tidegate.profile.time_formats import layouts_of, time_of_day, without_year
 
-__all__ = ["TimeCandidate", "recording_clocks", "time_candidates"]
+__all__ = [
+    "Confidence",
+    "TimeCandidate",
+    "name_words",
+    "read_times",
+    "recording_clocks",
+    "time_candidates",
+    "word_set",
+]
+
+Confidence = Literal["high", "medium", "low"]
+"""How sure a guess is; see the head of this module."""
 
 EARLIEST_NS = 631_152_000 * 10**9
-"""1990-01-01. A number that would be a time before this is a counter or another unit."""
+"""1990-01-01. A number that would be a time before this needs a name that says it is a time."""
 LATEST_NS = 4_102_444_800 * 10**9
 """2100-01-01. A number that would be a time after this is in another unit."""
+OLDEST_NS = -2_208_988_800 * 10**9
+"""1900-01-01. Counts in a column named like a time may go back this far."""
+
+SAMPLE_ROWS = 20_000
+"""Rows, from all over the table, that candidates are judged by. Fewer may miss the one value that
+tells day and month apart; more take time on wide tables."""
+
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Nanoseconds per unit of a count."""
+
+UNIT_WORDS = {
+    "s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "ms": "ms", "msec": "ms",
+    "milli": "ms", "millis": "ms", "millisecond": "ms", "milliseconds": "ms", "us": "us",
+    "usec": "us", "micros": "us", "microsecond": "us", "microseconds": "us", "ns": "ns",
+    "nsec": "ns", "nanos": "ns", "nanosecond": "ns", "nanoseconds": "ns",
+}  # fmt: skip
+"""Words in the name of a column that tell the unit of its numbers."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+TIME_WORDS = word_set(
+    "time times timestamp timestamps ts t datetime date dates day stamp epoch utc when at "
+    "eventtime zeit datum uhrzeit zeitstempel fecha hora heure horodatage clock created occurred "
+    "observed recorded measured posix unixtime unix period month year sec secs seconds boottime "
+    "uptime elapsed dt dttm"
+)
+"""Words in a name that say: this is a time."""
+
+EVENT_WORDS = word_set(
+    "event occurred occurrence observed observation measured measurement recorded sample sampled "
+    "created creation start started begin began origin pickup departure header trade"
+)
+"""Words that say: this is when it happened."""
+
+AFTER_WORDS = word_set(
+    "updated update modified closed close resolved resolution due end ended finish finished stop "
+    "expiry expires expiration birth born dob received receive recv arrival arrived logged log "
+    "ingest ingested ingestion processed server publish published deleted last dropoff generated "
+    "indexed inserted loaded settlement action next offset zone tz timezone boot"
+)
+"""Words that say: this is when something else happened, mostly later."""
+
+ID_WORDS = word_set(
+    "id ids key uid uuid guid code number num no phone zip postal account ean isbn barcode mmsi "
+    "imo imei serial seq sequence index count size bytes total sum amount price volume cost "
+    "lat lon latitude longitude hash version offset population"
+)
+"""Words that say: this number is no time."""
 
 
 @dataclass(frozen=True)
 class TimeCandidate:
-    """A column that can be read as a time.
+    """A column, or several that are joined, that can be read as a time.
 
     Attributes:
-        column, type: The column, and the event-time type that reads most of its rows.
-        readable: Share of the rows that this type reads as a time between 1990 and 2100.
+        columns: The columns; several are a date and a time of day, or year, month and day.
+        type: The event-time type that reads it.
+        readable: Share of the sampled rows that it reads.
         first_ns, last_ns: The earliest and latest of these times.
+        format: For type `date_time`.
+        zone: The zone of values without one; None: UTC.
+        confidence: How sure the reading is.
+        reason: Why it is read so, or why it is not sure, as a half sentence.
+        has_time: Whether there is a time of day, not only a date.
+        as_text: Columns that the schema of a text format must leave as text.
     """
 
-    column: str
+    columns: tuple[str, ...]
     type: str
     readable: float
     first_ns: int
     last_ns: int
+    format: str | None = None
+    zone: str | None = None
+    confidence: Confidence = "high"
+    reason: str = ""
+    has_time: bool = True
+    as_text: tuple[str, ...] = ()
+
+    @property
+    def column(self) -> str:
+        """The column; several with a plus between them."""
+        return " + ".join(self.columns)
+
+    @property
+    def declaration(self) -> TimeColumn:
+        """The declaration of event time that a pipeline needs."""
+        return TimeColumn(self.columns, self.type, zone=self.zone, format=self.format)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "column": self.columns[0] if len(self.columns) == 1 else list(self.columns),
+            "type": self.type, "format": self.format, "zone": self.zone,
+            "readable": round(self.readable, 6), "confidence": self.confidence,
+            "reason": self.reason, "first_ns": self.first_ns, "last_ns": self.last_ns,
+        }  # fmt: skip
 
 
-def time_candidates(sample: pa.Table, *, as_text: bool = False) -> list[TimeCandidate]:
+def time_candidates(
+    rows: pa.Table, text: Mapping[str, pa.ChunkedArray] | None = None
+) -> list[TimeCandidate]:
     """Return the columns that may be the event time, the most likely first.
 
     Args:
-        sample: The first rows of the data.
-        as_text: Set for formats without a type for times (JSON, CSV), where a run gets text.
+        rows: The data.
+        text: Columns of numbers as the text they were, where a file is text.
 
     >>> from tidegate.core.time import format_time
     >>> sample = pa.table({"n": [1, 2], "at": [1_767_225_600_000, 1_767_225_600_100]})
     >>> [(c.column, c.type, format_time(c.first_ns)) for c in time_candidates(sample)]
     [('at', 'unixtimestamp_ms', '2026-01-01T00:00:00.000000000Z')]
     """
-    types = EventtimeTypes()
+    at = pa.array(np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(int))
+    if rows.num_rows == 0:
+        return []
+    sample = rows.take(at)
+    written = {name: column.take(at) for name, column in (text or {}).items()}
     found: list[TimeCandidate] = []
-    for field in sample.schema:
-        column = sample[field.name].combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0) if column.num_chunks else pa.array([], field.type)
-        if len(column) == 0 or not _may_be_time(field.type):
-            continue
-        best: TimeCandidate | None = None
-        for name in types.list():
-            if name == "date_time":  # needs a format, which nobody has given
-                continue
-            parsed = types.parse(name, column)
-            good = parsed.ok & (parsed.time_ns >= EARLIEST_NS) & (parsed.time_ns < LATEST_NS)
-            share = float(np.count_nonzero(good)) / len(column)
-            if share > 0.5 and (best is None or share > best.readable):
-                times = parsed.time_ns[good]
-                given = "iso8601" if as_text and name == "timestamp" else name
-                best = TimeCandidate(field.name, given, share, int(times.min()), int(times.max()))
-        if best is not None:
-            found.append(best)
+    clocks: list[tuple[str, str]] = []
+    for name, column in _leaves(sample):
+        one = written.get(name)
+        made = _candidates_of(name, column, None if one is None else _flat(one))
+        found += made
+        if not made and (format := _clock_format(name, column)) is not None:
+            clocks.append((name, format))
+    found += _split_candidates(sample, found, clocks) + _calendar_parts(sample)
     return sorted(found, key=_likelihood)
 
 
+def read_times(time: TimeCandidate | TimeColumn, rows: pa.Table) -> tuple[Int64s, Any]:
+    """Return the time in ns of every row, and which rows have one."""
+    declared = time.declaration if isinstance(time, TimeCandidate) else time
+    decoder = Decoder((declared,))
+    parts = [decoder.read_times(batch) for batch in rows.combine_chunks().to_batches()]
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.bool_)
+    times = np.concatenate([part.time_ns for part in parts])
+    return times, np.concatenate([part.ok for part in parts])
+
+
 def recording_clocks(sample: pa.Table) -> list[TimeCandidate]:
-    """Return the clocks of an MCAP recording, best first. They are always nanoseconds; their values
-    are not checked, because simulated time may begin at zero."""
+    """Return the clocks of an MCAP recording or a bag, best first. They are always nanoseconds;
+    their values are not checked, because simulated time may begin at zero."""
+    what = {
+        "header_stamp_ns": "the stamp in the header of the messages",
+        "publish_time_ns": "when messages were published",
+        "log_time_ns": "when messages were recorded",
+    }
     found = []
-    for column in ("header_stamp_ns", "publish_time_ns", "log_time_ns"):
+    for column, reason in what.items():
         times = sample[column].drop_null().to_numpy()
         share = len(times) / max(sample.num_rows, 1)
         if share > 0.5:
-            found.append(
-                TimeCandidate(column, "unixtimestamp_ns", share, int(times.min()), int(times.max()))
-            )
+            low, high = int(times.min()), int(times.max())
+            found.append(TimeCandidate((column,), "unixtimestamp_ns", share, low, high,
+                                       reason=reason))  # fmt: skip
     return found
 
 
-def _likelihood(candidate: TimeCandidate) -> tuple[int, int]:
-    """Columns named like an event time first, those named like an arrival last."""
-    name = candidate.column.lower()
-    if name in TIME_NAMES:
-        return (0, TIME_NAMES.index(name))
-    return (2 if name in ARRIVAL_NAMES else 1, 0)
+# -- columns and names ----------------------------------------------------------------------------
 
 
-def _may_be_time(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_timestamp(kind)
-        or pa.types.is_date(kind)
-    )
+def name_words(name: str) -> list[str]:
+    """Return the words of a column name, in lower case.
+
+    >>> name_words("properties.eventTime_UTC")
+    ['properties', 'event', 'time', 'utc']
+    """
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return [word for word in re.split(r"[^a-z0-9à-ÿ]+", spaced.lower()) if word]
+
+
+def _flat(column: Any) -> pa.Array:
+    """Return a column as one array without chunks and without a dictionary."""
+    made = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(made, pa.ChunkedArray):
+        made = made.chunk(0) if made.num_chunks else pa.array([], made.type)
+    return made.dictionary_decode() if pa.types.is_dictionary(made.type) else made
+
+
+def _leaves(table: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+    """Yield all columns that hold plain values; fields of structs by their path."""
+    for field in table.schema:
+        yield from _leaves_of(field.name, _flat(table[field.name]))
+
+
+def _leaves_of(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield a column, or the fields of a struct."""
+    if pa.types.is_struct(column.type):
+        for field in column.type:
+            yield from _leaves_of(f"{name}.{field.name}", pc.struct_field(column, field.name))
+    elif not pa.types.is_nested(column.type):
+        yield name, column
+
+
+def _own_words(name: str) -> set[str]:
+    """Return the words of the last part of a path, and its neighbour if that is a stamp's field."""
+    *outer, last = name.split(".")
+    words = set(name_words(last))
+    if outer and words <= {"sec", "secs", "nanosec", "nanos", "seconds", "value"}:
+        words |= set(name_words(outer[-1]))
+    if last.lower().endswith(("time", "date", "timestamp")) and not words & TIME_WORDS:
+        words.add("time")  # "eventtime", "tradedate"
+    return words
+
+
+def _likelihood(candidate: TimeCandidate) -> tuple[int, int, bool]:
+    """The order of candidates: sure ones first, then by what their names say, then those with a
+    time of day; else as in the table."""
+    rank = {"high": 0, "medium": 1, "low": 2}[candidate.confidence]
+    return (rank // 2, rank - name_score(candidate.columns), not candidate.has_time)
+
+
+def name_score(columns: tuple[str, ...]) -> int:
+    """Return how much the names of columns speak for the time of the event."""
+    best = -9
+    for name in columns:
+        words = _own_words(name)
+        score = 2 * bool(words & TIME_WORDS) + 2 * bool(words & EVENT_WORDS)
+        score += len(words) == 1 and bool(words & TIME_WORDS)
+        score -= 4 * bool(words & AFTER_WORDS) + bool(words & ID_WORDS)
+        best = max(best, score)
+    return best + (len(columns) > 1)
+
+
+# -- one column -----------------------------------------------------------------------------------
+
+
+def _candidates_of(name: str, column: pa.Array, written: pa.Array | None) -> list[TimeCandidate]:
+    """Return the readings of one column as a time."""
+    kind = column.type
+    if len(column) == column.null_count:
+        return []
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        made = _made(name, column, "timestamp", reason="a column of times")
+        clock = pa.types.is_timestamp(kind)
+        return [] if made is None else [replace(made, has_time=clock)]
+    if pa.types.is_integer(kind):
+        return _integer(name, column, column)
+    if pa.types.is_floating(kind):
+        return _float(name, column, written)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text(name, column)
+    return []
+
+
+def _made(
+    name: str,
+    column: pa.Array,
+    type: str,
+    *,
+    options: TimeOptions = TimeOptions(),  # noqa: B008  (immutable)
+    bounds: tuple[int, int] | None = None,
+    **more: Any,
+) -> TimeCandidate | None:
+    """Read a column and return a candidate, or None if it reads less than half of the values.
+
+    Args:
+        name: The column.
+        column: Its values.
+        type: The event-time type.
+        options: Format and zone.
+        bounds: Earliest and latest time (ns) that counts as read; None: any.
+        **more: Further fields of the candidate.
+    """
+    parsed = EventtimeTypes().parse(type, column, options)
+    good = parsed.ok
+    if bounds is not None:
+        good = good & (parsed.time_ns >= bounds[0]) & (parsed.time_ns < bounds[1])
+    there = len(column) - column.null_count
+    read = int(np.count_nonzero(good))
+    if there == 0 or read <= there / 2:
+        return None
+    times = parsed.time_ns[good]
+    made = TimeCandidate(
+        (name,), type, read / len(column), int(times.min()), int(times.max()), options.format,
+        options.zone, **more,
+    )  # fmt: skip
+    if read / there < 0.95 and made.confidence == "high":
+        made = replace(made, confidence="medium")
+    words = _own_words(name)
+    if made.confidence == "high" and words & {"birth", "born", "dob", "expiry", "expires", "due"}:
+        made = replace(made, confidence="medium", reason=f"{made.reason}; the name speaks of "
+                       "another time than that of the event")  # fmt: skip
+    return made
+
+
+def _integer(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandidate]:
+    """Return the readings of whole numbers: calendar numbers, counts since 1970, counts since a
+    start.
+
+    Args:
+        name: The column.
+        column: The numbers.
+        as_read: What a run reads: the same numbers, or their text.
+    """
+    words = _own_words(name)
+    timely, numbered = bool(words & TIME_WORDS), bool(words & ID_WORDS)
+    values = column.drop_null().to_numpy()
+    low, high = int(values.min()), int(values.max())
+    found = _calendar_number(name, as_read, low, high, words)
+    if found:
+        return found
+    unit = _unit_in(name)
+    for each, factor in UNITS.items():
+        bounds = (EARLIEST_NS, LATEST_NS)
+        share = np.count_nonzero((values >= EARLIEST_NS // factor) & (values < LATEST_NS // factor))
+        if share <= len(values) / 2:
+            continue
+        sure: Confidence = "high" if timely or unit else "medium"
+        if numbered and not timely:
+            return []
+        if sure == "medium" and len(np.unique(values)) < min(len(values), 3):
+            return []
+        made = _made(name, as_read, f"unixtimestamp_{each}", bounds=bounds, confidence=sure,
+                     reason=f"counts {_UNIT_NAMES[each]} since 1970")  # fmt: skip
+        return [] if made is None else [made]
+    if not timely or (numbered and not unit):
+        return []
+    reach = max(abs(low), abs(high))
+    for each, factor in UNITS.items():
+        if (unit in (None, each) and reach >= 10**8 and low * factor >= OLDEST_NS
+                and high * factor < LATEST_NS and not (each == "ns" and low < 0)):  # fmt: skip
+            if unit is None and reach * factor < 10**8 * 10**9:
+                continue
+            type = f"unixtimestamp_{each}_float" if low < 0 else f"unixtimestamp_{each}"
+            made = _made(name, as_read, type, confidence="high" if unit else "medium",
+                         reason=f"counts {_UNIT_NAMES[each]}, if it begins in 1970")  # fmt: skip
+            return [] if made is None else [made]
+    return _since_start(name, as_read, values, unit)
+
+
+_UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+def _unit_in(name: str) -> str | None:
+    """Return the unit that the name of a column tells; a single letter counts at its end only."""
+    words = name_words(name.split(".")[-1])
+    for word in reversed(words):
+        if word in UNIT_WORDS and (len(word) > 1 or (word == words[-1] and len(words) > 1)):
+            return UNIT_WORDS[word]
+    return None
+
+
+def _calendar_number(
+    name: str, as_read: pa.Array, low: int, high: int, words: set[str]
+) -> list[TimeCandidate]:
+    """Return the reading of numbers such as 1958, 195803 or 19580301."""
+    timely = bool(words & TIME_WORDS)
+    type, sure, reason = "year_month_day", "high", ""
+    if low >= 1700 and high <= 2200 and timely:
+        if not words & {"year", "yr", "jahr"}:
+            sure = "medium"
+        reason = "years"
+    elif low >= 170_001 and high <= 220_012 and timely:
+        reason = "year and month, as 195803"
+    elif low >= 17_000_101 and high <= 22_001_231 and not words & ID_WORDS:
+        sure = "high" if timely else "medium"
+        reason = "year, month and day, as 19580301"
+    if not reason:
+        return []
+    made = _made(name, as_read, type, confidence=sure, reason=reason, has_time=False)
+    return [made] if made is not None and made.readable > 0.95 else []
+
+
+def _since_start(
+    name: str, as_read: pa.Array, values: Any, unit: str | None
+) -> list[TimeCandidate]:
+    """Return the reading of numbers that grow, in a column named like a time: counted from a start
+    that nobody knows."""
+    steps = np.diff(values)
+    if len(values) < 3 or np.count_nonzero(steps >= 0) < 0.95 * len(steps):
+        return []
+    if np.count_nonzero(steps > 0) == 0 or name_words(name)[-1] in ("year", "month", "day"):
+        return []
+    floats = values.dtype.kind == "f"
+    if unit is None and not floats:
+        made = _made(name, as_read, "unixtimestamp_ms", confidence="low",
+                     reason="a count that grows, in a unit that nothing tells: name it with "
+                     "--type")  # fmt: skip
+        return [] if made is None else [made]
+    each = unit or "s"
+    signed = floats or float(np.min(values)) < 0
+    type = f"unixtimestamp_{each}_float" if signed and each != "ns" else f"unixtimestamp_{each}"
+    made = _made(name, as_read, type, confidence="high" if unit else "medium",
+                 reason=f"counts {_UNIT_NAMES[each]} from a start of its own, shown as if that "
+                 "were 1970")  # fmt: skip
+    return [] if made is None else [made]
+
+
+def _float(name: str, column: pa.Array, written: pa.Array | None) -> list[TimeCandidate]:
+    """Return the readings of numbers with a fraction."""
+    words = _own_words(name)
+    timely = bool(words & TIME_WORDS)
+    raw = column.drop_null().to_numpy()
+    values = raw[np.isfinite(raw)]
+    if len(values) == 0:
+        return []
+    made: list[TimeCandidate] = []
+    unit = _unit_in(name)
+    for each in ("s", "ms", "us"):
+        low, high = EARLIEST_NS / UNITS[each], LATEST_NS / UNITS[each]
+        if np.count_nonzero((values >= low) & (values < high)) <= len(values) / 2:
+            continue
+        if words & ID_WORDS and not timely:
+            return []
+        sure: Confidence = "high" if timely or unit else "medium"
+        one = _made(name, column, f"unixtimestamp_{each}_float", confidence=sure,
+                    bounds=(EARLIEST_NS, LATEST_NS),
+                    reason=f"counts {_UNIT_NAMES[each]} since 1970, with a fraction")  # fmt: skip
+        made = [] if one is None else [one]
+        break
+    else:
+        if timely and not words & ID_WORDS:
+            if words & {"date", "datum", "day"} and 20_000 < values.min() < values.max() < 80_000:
+                one = _made(name, column, "unixtimestamp_s_float", confidence="low",
+                            reason="may be the days of a spreadsheet, which no type "
+                            "reads")  # fmt: skip
+                made = [] if one is None else [one]
+            else:
+                made = _since_start(name, column, values, unit)
+    if made and written is not None:
+        exact = EventtimeTypes().parse(made[0].type, written)
+        if int(np.count_nonzero(exact.ok)) == len(written) - written.null_count:
+            made = [replace(made[0], as_text=(name,))]  # text keeps all digits
+    return made
+
+
+def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
+    """Return the readings of text."""
+    values = pc.utf8_trim_whitespace(column.cast(pa.string())).drop_null()
+    first = _typical(values)
+    if first is None:
+        return []
+    digits = values.filter(pc.match_substring_regex(values, r"^-?[0-9]{1,18}$|^[0-8][0-9]{18}$"))
+    if len(digits) > len(values) / 2:
+        if len(digits[0].as_py()) != 14:
+            return _integer(name, digits.cast(pa.int64()), column)
+    else:
+        numbers = values.filter(pc.match_substring_regex(values, r"^-?[0-9]+(\.[0-9]+)?$"))
+        if len(numbers) > len(values) / 2:
+            return _float(name, numbers.cast(pa.float64()), column)
+    whole = pc.match_substring_regex(values, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
+    if pc.all(whole).as_py():
+        made = _made(name, column, "date", reason="dates", has_time=False)
+        return [] if made is None else [made]
+    if re.fullmatch(r"[0-9]{4}[-/][0-9]{1,2}", first):
+        made = _made(name, column, "year_month_day", reason="months", has_time=False)
+        return [] if made is None else [made]
+    made = _made(name, column, "iso8601", reason="ISO 8601")
+    if made is not None:
+        return [made]
+    found = []
+    for layout in layouts_of(values):
+        one = _made(
+            name, column, "date_time", options=TimeOptions(None, layout.format),
+            confidence="low" if layout.doubt else "high", has_time=layout.has_time,
+            reason=layout.doubt or f"written as {layout.format}",
+        )  # fmt: skip
+        if one is not None:
+            if "%y" in layout.format and one.confidence == "high":
+                one = replace(one, confidence="medium")
+            found.append(one)
+    if not found and without_year(values):
+        return [TimeCandidate((name,), "date_time", 0.0, 0, 0, "%b %d %H:%M:%S", None, "low",
+                              "the dates have no year, so they are no times")]  # fmt: skip
+    return found
+
+
+def _typical(values: pa.Array) -> str | None:
+    """Return a value that looks like most of the others, if they may be times: short text with
+    digits in it."""
+    some: list[str] = [
+        values[place].as_py() for place in range(0, len(values), max(len(values) // 50, 1))
+    ]
+    fit = [value for value in some if re.search(r"[0-9]", value) and len(value) <= 40]
+    if len(fit) <= len(some) / 2:
+        return None
+    return sorted(fit, key=len)[len(fit) // 2]
+
+
+# -- several columns ------------------------------------------------------------------------------
+
+
+def _clock_format(name: str, column: pa.Array) -> str | None:
+    """Return the format of a column of times of day, or None."""
+    kind = column.type
+    if pa.types.is_time(kind):
+        return "iso"
+    if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
+        return None
+    values = column.cast(pa.string()).drop_null()
+    if len(values) == 0:
+        return None
+    if pa.types.is_integer(kind):
+        words = name_words(name)
+        if words and words[-1] in ("hour", "hr", "hh", "stunde"):
+            numbers = column.drop_null().to_numpy()
+            return "%H" if numbers.min() >= 0 and numbers.max() < 24 else None
+        if not set(words) & {"time", "hms", "hhmmss", "clock", "uhrzeit", "zeit", "hora"}:
+            return None
+    return time_of_day(values)
+
+
+def _split_candidates(
+    sample: pa.Table, found: list[TimeCandidate], clocks: list[tuple[str, str]]
+) -> list[TimeCandidate]:
+    """Return candidates of a date column and a column of times of day."""
+    if not clocks:
+        return []
+    dates = [c for c in found if not c.has_time and len(c.columns) == 1 and "." not in c.column]
+    made = []
+    names = sample.column_names
+    for date in dates:
+        if date.type == "year_month_day" and date.first_ns == date.last_ns:
+            continue
+        pool = [c for c in clocks if "." not in c[0]]
+        if not pool:
+            continue
+        # The nearest column to the right is the time that belongs to a date.
+        place = names.index(date.column)
+        clock, format = min(pool, key=lambda c: (names.index(c[0]) < place,
+                                                 abs(names.index(c[0]) - place)))  # fmt: skip
+        joined = _joined_format(date, format)
+        if joined is None:
+            continue
+        type, wanted = joined
+        columns = (date.column, clock)
+        parts = [pc.utf8_trim_whitespace(_flat(sample[n]).cast(pa.string())) for n in columns]
+        both = pc.binary_join_element_wise(*parts, " ")
+        one = _made(date.column, both, type, options=TimeOptions(None, wanted),
+                    confidence=date.confidence, reason="a date and a time of day in two columns"
+                    if date.confidence != "low" else date.reason)  # fmt: skip
+        if one is not None:
+            text = tuple(n for n in columns if pa.types.is_integer(sample.schema.field(n).type))
+            made.append(replace(one, columns=columns, as_text=text))
+    return made
+
+
+def _joined_format(date: TimeCandidate, clock: str) -> tuple[str, str | None] | None:
+    """Return type and format of a date and a time of day with a blank between them."""
+    iso = clock in ("iso", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f")
+    if date.type in ("date", "timestamp") and iso:
+        return "iso8601", None
+    if clock == "iso":
+        clock = "%H:%M:%S"
+    if date.type in ("date", "timestamp"):
+        return "date_time", f"%Y-%m-%d {clock}"
+    if date.type == "year_month_day" and date.reason.startswith("year, month and day"):
+        return "date_time", f"%Y%m%d {clock}"
+    return ("date_time", f"{date.format} {clock}") if date.format else None
+
+
+PARTS = (
+    ("%Y", ("year", "yr", "yyyy", "jahr")), ("%m", ("month", "mon", "mo", "mm", "monat")),
+    ("%d", ("day", "dd", "dy", "tag")), ("%H", ("hour", "hr", "hh", "stunde")),
+    ("%M", ("minute", "min", "mn")), ("%S", ("second", "sec", "ss")),
+)  # fmt: skip
+"""Names of columns that hold a part of a date, from the year down."""
+
+
+def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
+    """Return the candidate of columns year, month, day, hour, ...: as many as follow each other."""
+    lower = {name.lower().lstrip("#").strip(): name for name in reversed(sample.column_names)}
+    names, formats = [], []
+    for format, spellings in PARTS:
+        name = next((lower[s] for s in spellings if s in lower), None)
+        if name is None or not pa.types.is_integer(sample.schema.field(name).type):
+            break
+        names.append(name)
+        formats.append(format)
+    if len(names) < 2:
+        return []
+    both = pc.binary_join_element_wise(*(_flat(sample[n]).cast(pa.string()) for n in names), " ")
+    one = _made(names[0], both, "date_time", options=TimeOptions(None, " ".join(formats)),
+                reason="the parts of a date in several columns",
+                has_time="%H" in formats)  # fmt: skip
+    return [] if one is None else [replace(one, columns=tuple(names))]

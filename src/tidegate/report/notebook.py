@@ -152,7 +152,7 @@ def _show_profile(profile: Profile) -> Shown:
     """What `inspect` found: the columns' roles, one line per topic, and the suggested tolerance."""
     counts = {"rows": profile.rows, "keys": profile.keys, "topics": len(profile.streams)}
     roles = {"key": ", ".join(profile.roles.key), "topic": profile.roles.topic or "",
-             "event time": profile.roles.time or "", "type": profile.time_type or "",
+             "event time": " + ".join(profile.roles.time_columns), "type": profile.time_type or "",
              "arrival": profile.roles.arrival or ""}  # fmt: skip
     rows = [
         (s.topic or "messages", f"{s.rows:,}", f"{s.rate_hz:.4g} Hz" if s.rate_hz else "–",

@@ -182,7 +182,7 @@ def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles
 
 def _value_columns(schema: pa.Schema, roles: Roles) -> list[str]:
     """Return the columns of a table of messages that may be plotted."""
-    taken = (*roles.key, roles.topic, roles.arrival, roles.time, *OURS)
+    taken = (*roles.key, roles.topic, roles.arrival, *roles.time_columns, *OURS)
     return numeric_columns(schema, taken)
 
 

@@ -1,0 +1,406 @@
+"""Read CSV of any dialect, and find out how Spark must be told to read it the same way.
+
+In this order: encoding and byte order mark, comment lines, the delimiter, whether there is a
+header; then every file is read by Arrow with all columns as text, and only after that the type of
+each column is decided, over all rows that were read: a column is a number only if every value of it
+is one, so that no value of a run becomes null without a word.
+
+A number with a leading zero (`007`) stays text: it is an identifier. A number with a decimal comma
+stays text too, because Spark cannot read it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from tidegate.core.text import plural
+from tidegate.errors import DataError
+from tidegate.pipeline.text_files import column_names
+from tidegate.profile.rows import LoadedRows, joined_rows
+
+__all__ = ["CsvLayout", "column_type", "load_csv", "sniff_csv"]
+
+HEAD_BYTES = 1 << 18
+"""Bytes from which the layout of a file is guessed: some thousand lines."""
+
+MOST_BYTES = 1 << 30
+"""Bytes of text kept in memory. Rows beyond are counted, not looked at."""
+
+SEPARATORS = ("\t", ";", "|", ",")
+"""Delimiters that are tried. Of several that cut all lines into the same number of fields the first
+one counts: a comma may be a decimal comma or part of a text, the others hardly."""
+
+NULL_WORDS = ("NA", "N/A", "n/a", "NULL", "null", "None", "none", "nan", "-", "--", "\\N", "?",
+              "#N/A", "missing")  # fmt: skip
+"""Words that stand for no value, if a column holds nothing else that is not a number or a time."""
+
+_INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
+_NUMBER = r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^NaN$|^-?Inf$"
+_NUMBER_AND_COMMA = r"^[+-]?[0-9]{1,3}(\.?[0-9]{3})*,[0-9]+$"
+_VALUE = re.compile(r"[+-]?[0-9.,]+([eE][+-]?[0-9]+)?|[0-9]{1,4}[-/.:][0-9].*|[0-9]{8}T.*")
+"""What is surely no name of a column: a number, a date or a time."""
+
+
+@dataclass(frozen=True)
+class CsvLayout:
+    """How the lines of a CSV file are to be read.
+
+    Attributes:
+        sep: The delimiter.
+        encoding: As Spark and Python name it.
+        header: Whether the first line names the columns.
+        names: The names of the columns: of the header, or made up.
+        skipped: Lines before the first row that are not comments: 1 for a header.
+        escape: The sign before a quote inside quotes: `"` if quotes are doubled.
+        comment: The sign that comment lines begin with.
+        trim: Whether blanks around values are not part of them.
+    """
+
+    sep: str
+    encoding: str
+    header: bool
+    names: tuple[str, ...]
+    skipped: int
+    escape: str | None = None
+    comment: str | None = None
+    trim: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a source that reads such files."""
+        made: dict[str, Any] = {"header": self.header}
+        if self.sep != ",":
+            made["sep"] = self.sep
+        if self.encoding != "UTF-8":
+            made["encoding"] = self.encoding
+        if self.escape == '"':
+            made["escape"] = '"'
+        if self.comment:
+            made["comment"] = self.comment
+        if self.trim:
+            made |= {"ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
+        if self.encoding.startswith("UTF-16"):
+            made["multiLine"] = True  # else Spark cuts lines between the two bytes of a sign
+        return made
+
+
+def sniff_csv(path: Path) -> CsvLayout:
+    """Guess the layout of a CSV file from its beginning.
+
+    Raises:
+        DataError: The file is not text.
+    """
+    with pa.input_stream(str(path), compression="detect") as opened:
+        head = opened.read(HEAD_BYTES)
+    encoding = _encoding(head)
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    text = decoder.decode(head, final=False).removeprefix("\ufeff")
+    if text.count("\0") > len(text) // 1000:
+        raise DataError(f"{path.name} is not text")
+    lines = text.splitlines(keepends=True)
+    if len(head) == HEAD_BYTES and len(lines) > 1:
+        lines = lines[:-1]  # cut off in the middle
+    lines = [line for line in lines if line.strip()]
+    hashes = 0
+    while hashes < len(lines) and lines[hashes].startswith("#"):
+        hashes += 1
+    plain = [line for line in lines[hashes:] if not line.startswith("#")]
+    escape = None
+    if '"' in text:
+        escape = None if '\\"' in text else '"'
+    sep = _separator(plain or lines, escape)
+    above = _fields(lines[hashes - 1 : hashes], sep, escape) if hashes else []
+    body = _fields(plain[:200], sep, escape)
+    if above and body and len(above[0]) == len(body[0]) and len(body[0]) > 1 and _is_data(body):
+        # The line with the names is a comment itself.
+        if hashes == 1:
+            return CsvLayout(sep, encoding, True, column_names(above[0]), 1, escape)
+        names = column_names([above[0][0].lstrip("# "), *(name.strip() for name in above[0][1:])])
+        return CsvLayout(sep, encoding, False, names, 0, escape, "#")
+    comment = "#" if len(plain) < len(lines) else None
+    if not body:
+        return CsvLayout(sep, encoding, True, (), 0, escape, comment)
+    trim = _has_blanks(body)
+    first = [name.strip() for name in body[0]] if trim else body[0]
+    if _is_data(body):
+        made = tuple(f"column_{number}" for number in range(1, len(first) + 1))
+        return CsvLayout(sep, encoding, False, made, 0, escape, comment, trim)
+    return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim)
+
+
+def _encoding(head: bytes) -> str:
+    """Guess the encoding of text from its first bytes."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    if len(head) > 3 and head[1::2].count(0) > len(head) // 3:
+        return "UTF-16LE"
+    if len(head) > 3 and head[0::2].count(0) > len(head) // 3:
+        return "UTF-16BE"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
+        return "UTF-8"
+    except UnicodeDecodeError:
+        # The range that ISO 8859-1 leaves to control signs holds quotes and the euro in Windows.
+        return "windows-1252" if re.search(rb"[\x80-\x9f]", head) else "ISO-8859-1"
+
+
+def _fields(lines: list[str], sep: str, escape: str | None) -> list[list[str]]:
+    """Return the fields of some lines."""
+    backslash = escape is None and any('\\"' in line for line in lines)
+    reader = csv.reader(lines, delimiter=sep, doublequote=True,
+                        escapechar="\\" if backslash else None)  # fmt: skip
+    try:
+        return [row for row in reader if row]
+    except csv.Error:  # a NUL, or a field of more than 128 KiB
+        return [line.rstrip("\r\n").split(sep) for line in lines]
+
+
+def _separator(lines: list[str], escape: str | None) -> str:
+    """Guess the delimiter: the one that cuts most lines into the same number of fields."""
+    best, found = 0.0, ","
+    for sep in SEPARATORS:
+        counts = [len(row) for row in _fields(lines[:200], sep, escape)]
+        if not counts:
+            continue
+        usual = max(set(counts), key=counts.count)
+        share = counts.count(usual) / len(counts)
+        if usual > 1 and share > best + 0.05:
+            best, found = share, sep
+    return found
+
+
+def _is_data(rows: list[list[str]]) -> bool:
+    """Guess whether the first row is data and not the names of the columns.
+
+    A date or a number with a point is no name. Whole numbers may be names (years, in a pivot
+    table), unless every field is one or the other fields come again further down.
+    """
+    first = [field.strip() for field in rows[0]]
+    values = [field for field in first if _VALUE.fullmatch(field)]
+    if not values:
+        return False
+    if len(values) == len([field for field in first if field]):
+        return True
+    if any(re.search(r"[:/.-]", value.lstrip("+-")) for value in values):
+        return True
+    words = [(place, f) for place, f in enumerate(first) if f and not _VALUE.fullmatch(f)]
+    return all(any(len(r) > p and r[p].strip() == f for r in rows[1:]) for p, f in words)
+
+
+def _has_blanks(rows: list[list[str]]) -> bool:
+    """Return whether delimiters are followed by blanks that are no part of the values."""
+    fields = [field for row in rows for field in row[1:] if field]
+    padded = sum(field[0] == " " for field in fields)
+    return bool(fields) and padded > len(fields) // 2
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def load_csv(files: tuple[Path, ...], limit: int) -> LoadedRows:
+    """Read CSV files; see the head of this module.
+
+    Files with other headers than the first are joined by the names of their columns.
+
+    Raises:
+        DataError: A file is not text, or files differ in delimiter, encoding or header line, which
+            one pipeline cannot read.
+    """
+    layouts = [sniff_csv(file) for file in files]
+    main = next((each for each in layouts if each.names), layouts[0])
+    options = main.options()
+    unreadable: dict[str, int] = {}
+    tables: list[pa.Table] = []
+    total, left, size = 0, limit, 0
+    for file, layout in zip(files, layouts, strict=True):
+        if not layout.names:
+            tables.append(pa.table({}))
+            continue
+        if layout.options() != options and not _agrees(layout, main):
+            raise DataError(
+                f"{file.name} is written in another way than {files[0].name} "
+                f"({layout.options()} and {options}): inspect them one by one"
+            )
+        most = left if size < MOST_BYTES else 0
+        table, rows, ragged = _read_text(file, layout, most)
+        if ragged:
+            reason = f"lines of {file.name} with another number of fields than its header"
+            unreadable[reason] = ragged
+        tables.append(table)
+        total, left, size = total + rows, left - table.num_rows, size + table.nbytes
+    options |= {name: True for each in layouts for name, v in each.options().items()
+                if name == "multiLine" and v}  # fmt: skip
+    if any(each.escape == '"' for each in layouts):
+        options["escape"] = '"'
+    return _typed(tables, total, options, unreadable, main)
+
+
+def _agrees(layout: CsvLayout, main: CsvLayout) -> bool:
+    """Return whether one set of options reads both: all but the sign for escapes is the same."""
+    return (layout.sep, layout.encoding, layout.header, layout.comment, layout.trim) == (
+        main.sep, main.encoding, main.header, main.comment, main.trim,
+    )  # fmt: skip
+
+
+def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int, int]:
+    """Read a file with all columns as text.
+
+    Returns:
+        Up to `limit` rows, the number of rows there are, and of lines with another number of
+        fields.
+    """
+    names = list(layout.names)
+    ragged = 0
+
+    def skip(row: Any) -> str:
+        nonlocal ragged
+        ragged += 1
+        return "skip"
+
+    raw = pa.input_stream(str(file), compression="detect")
+    encoding = layout.encoding
+    if layout.comment or encoding != "UTF-8":
+        text = io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline="").read()
+        lines = text.removeprefix("\ufeff").splitlines(keepends=True)
+        kept = (line for line in lines if not (layout.comment and line.startswith(layout.comment)))
+        raw = pa.BufferReader("".join(kept).encode())
+    backslash = layout.escape is None
+    with pacsv.open_csv(
+        raw,
+        read_options=pacsv.ReadOptions(
+            column_names=names, skip_rows=layout.skipped, block_size=8 << 20
+        ),
+        parse_options=pacsv.ParseOptions(
+            delimiter=layout.sep, double_quote=True, escape_char="\\" if backslash else False,
+            newlines_in_values=True, invalid_row_handler=skip,
+        ),
+        convert_options=pacsv.ConvertOptions(
+            column_types={name: pa.string() for name in names}, null_values=[""],
+            strings_can_be_null=True, quoted_strings_can_be_null=False, check_utf8=False,
+        ),
+    ) as reader:  # fmt: skip
+        batches, rows = [], 0
+        for batch in reader:
+            if rows < limit:
+                batches.append(batch.slice(0, limit - rows))
+            rows += batch.num_rows
+    table = pa.Table.from_batches(batches, pa.schema([(name, pa.string()) for name in names]))
+    if layout.trim:
+        for place, name in enumerate(names):
+            trimmed = pc.utf8_trim_whitespace(table.column(place))
+            trimmed = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+            table = table.set_column(place, name, trimmed)
+    return table, rows, ragged
+
+
+def _typed(
+    tables: list[pa.Table],
+    total: int,
+    options: dict[str, Any],
+    unreadable: dict[str, int],
+    layout: CsvLayout,
+) -> LoadedRows:
+    """Decide the type of each column over all files, and convert it."""
+    table = pa.concat_tables(tables, promote_options="permissive")
+    notes: list[str] = []
+    word = _null_word(table)
+    if word is not None:
+        options["nullValue"] = word
+        notes.append(f"{word!r} stands for no value")
+    text: dict[str, pa.ChunkedArray] = {}
+    kinds: dict[str, pa.DataType] = {}
+    commas = []
+    for name in table.column_names:
+        column = _cleared(table[name], word)
+        text[name] = column
+        kinds[name] = column_type(column)
+        if _all_match(column, _NUMBER_AND_COMMA):
+            commas.append(name)
+        if pc.any(pc.match_substring(column, "\n")).as_py():
+            options["multiLine"] = True
+    if commas:
+        listed = ", ".join(commas[:3]) + (", ..." if len(commas) > 3 else "")
+        several = plural(len(commas), "column")
+        notes.append(f"{several} of numbers with a decimal comma ({listed}) stay text")
+    typed = []
+    for each in tables:
+        columns = {n: _convert(_cleared(each[n], word), kinds[n]) for n in each.column_names}
+        typed.append(pa.table(columns) if columns else each)
+    if not layout.header and layout.names:
+        notes.append("the first line is data, so the columns have no names")
+    return joined_rows(typed, total, options, unreadable, text=text, notes=tuple(notes))
+
+
+def _cleared(column: pa.ChunkedArray, word: str | None) -> pa.ChunkedArray:
+    """Return the column with the word for no value replaced by null."""
+    if word is None:
+        return column
+    return pc.if_else(pc.equal(column, word), pa.scalar(None, pa.string()), column)
+
+
+def _null_word(table: pa.Table) -> str | None:
+    """Return the one word that stands for no value in columns of numbers or times.
+
+    Spark knows one such word per source, and takes it for null in all columns. So there is none if
+    a column of other text holds it too.
+    """
+    found: dict[str, int] = {}
+    spoiled: set[str] = set()
+    for name in table.column_names:
+        column = table[name].drop_null()
+        words = [w for w in NULL_WORDS if pc.any(pc.equal(column, w)).as_py()]
+        for word in words:
+            rest = column.filter(pc.not_equal(column, word))
+            if len(rest) and (_all_match(rest, _NUMBER) or _all_match(rest, _VALUE.pattern)):
+                found[word] = found.get(word, 0) + len(column) - len(rest)
+            elif len(rest):
+                spoiled.add(word)
+    usable = {word: count for word, count in found.items() if word not in spoiled}
+    return max(usable, key=lambda word: usable[word]) if usable else None
+
+
+def column_type(column: pa.ChunkedArray) -> pa.DataType:
+    """Return the type that all values of a text column have: integer, float, bool or text.
+
+    >>> [str(column_type(pa.chunked_array([c]))) for c in (["1", None], ["1", "2.5"], ["01"], [""])]
+    ['int64', 'double', 'string', 'string']
+    """
+    values = column.drop_null()
+    if len(values) == 0:
+        return pa.string()
+    first = values[0].as_py()
+    if re.fullmatch(r"(?i)true|false", first) and _all_match(values, "(?i)^(true|false)$"):
+        return pa.bool_()
+    if not re.fullmatch(r"[-+.0-9NI].*", first, re.DOTALL):
+        return pa.string()
+    if _all_match(values, _INTEGER):
+        return pa.int64()
+    return pa.float64() if _all_match(values, _NUMBER) else pa.string()
+
+
+def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
+    """Return whether all values that are not null match a pattern; False if there are none."""
+    if len(values) == values.null_count:
+        return False
+    whole = pattern if pattern.startswith(("^", "(?i)^")) else f"^({pattern})$"
+    return bool(pc.all(pc.match_substring_regex(values, whole)).as_py())
+
+
+def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Convert text to the type that all its values have."""
+    if pa.types.is_string(kind):
+        return column
+    if pa.types.is_boolean(kind):
+        return pc.equal(pc.utf8_lower(column), "true")
+    if pa.types.is_floating(kind):
+        column = pc.replace_substring(column, "Inf", "inf")
+    return column.cast(kind)

@@ -1,0 +1,173 @@
+"""Read JSON: lines, one array, or an array of records inside a document.
+
+    lines            {"t": 1} ⏎ {"t": 2}          format: json
+    an array         [{"t": 1}, {"t": 2}]         format: json, options: {multiLine: true}
+    inside           {"features": [{"t": 1}]}     format: json, options: {records: features}
+
+Times stay text, as in Spark. A field that has values of several types is text in both.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from tidegate.errors import DataError
+from tidegate.pipeline.text_files import open_text
+from tidegate.profile.rows import LoadedRows, joined_rows
+
+__all__ = ["load_json"]
+
+BLOCK_BYTES = 16 << 20
+"""Arrow refuses a line longer than a block."""
+
+
+def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
+    """Read JSON files of one layout.
+
+    Raises:
+        DataError: A file is no JSON, holds no records, or files differ in their layout.
+    """
+    tables: list[pa.Table] = []
+    layouts: list[dict[str, Any]] = []
+    total, left = 0, limit
+    for file in files:
+        with open_text(str(file)) as opened:
+            text = opened.read()
+        if not text.strip():
+            tables.append(pa.table({}))
+            continue
+        table, rows, options = _read(file.name, text, left)
+        layouts.append(options)
+        tables.append(table)
+        total, left = total + rows, left - table.num_rows
+    options = layouts[0] if layouts else {}
+    if any(each != options for each in layouts):
+        raise DataError("its files are JSON in different layouts: inspect them one by one")
+    return joined_rows([_without_nulls(table) for table in tables], total, options)
+
+
+def _read(name: str, text: str, limit: int) -> tuple[pa.Table, int, dict[str, Any]]:
+    """Return the rows of a document, how many there are, and the options that read it."""
+    start = text.lstrip()[0]
+    if start == "[":
+        records = _parsed(name, text)
+        if not all(isinstance(record, dict) for record in records):
+            raise DataError(f"{name} is a JSON array, but not of records")
+        return _table(records[:limit]), len(records), {"multiLine": True}
+    if start != "{":
+        raise DataError(f"{name} is no JSON of records: it begins with {text.lstrip()[:20]!r}")
+    lines = [line for line in io.StringIO(text) if line.strip()]
+    if len(lines) > 1 and _is_record(lines[0]):
+        return _lines_table(name, lines, limit), len(lines), {}
+    document = _parsed(name, text)
+    lists = {
+        key: value
+        for key, value in document.items()
+        if isinstance(value, list) and value and all(isinstance(v, dict) for v in value)
+    }
+    if lists:
+        inside = max(lists, key=lambda key: len(lists[key]))
+        records = lists[inside]
+        return _table(records[:limit]), len(records), {"records": inside}
+    if any(isinstance(value, list) for value in document.values()):
+        raise DataError(
+            f"{name} is one JSON document whose columns are arrays; rows are needed: an array of "
+            "records, or a record per line"
+        )
+    return _table([document]), 1, {} if len(lines) == 1 else {"multiLine": True}
+
+
+def _parsed(name: str, text: str) -> Any:
+    """Return a document; DataError with the place if it is no JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{name} is no JSON: {error}") from error
+
+
+def _is_record(line: str) -> bool:
+    """Return whether a line is an object of its own."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except json.JSONDecodeError:
+        return False
+
+
+def _lines_table(name: str, lines: list[str], limit: int) -> pa.Table:
+    """Return lines of JSON as a table: by Arrow, or one by one where it cannot."""
+    data = "".join(islice(lines, limit)).encode()
+    reading = pajson.ReadOptions(block_size=max(BLOCK_BYTES, max(map(len, lines)) * 4))
+    try:
+        table = pajson.read_json(pa.BufferReader(data), read_options=reading)
+        kept = pa.schema([pa.field(f.name, _times_as_text(f.type)) for f in table.schema])
+        if kept.equals(table.schema):
+            return table
+        parsing = pajson.ParseOptions(explicit_schema=kept)
+        return pajson.read_json(pa.BufferReader(data), reading, parsing)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        records = []
+        for number, line in enumerate(islice(lines, limit), 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{name}, line {number} is no JSON: {error}") from error
+            records.append(record if isinstance(record, dict) else {})
+        return _table(records)
+
+
+def _times_as_text(kind: pa.DataType) -> pa.DataType:
+    """Return the type with every timestamp in it replaced by text."""
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _times_as_text(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_times_as_text(kind.value_type))
+    return kind
+
+
+def _table(records: list[dict[str, Any]]) -> pa.Table:
+    """Return records as a table; a field whose values have several types becomes text."""
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {}
+    for name in names:
+        values = [record.get(name) for record in records]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            columns[name] = pa.array([
+                None if v is None else v if isinstance(v, str) else json.dumps(v) for v in values
+            ])  # fmt: skip
+    return pa.table(columns)
+
+
+def _without_nulls(table: pa.Table) -> pa.Table:
+    """Return the table with columns of nothing, and records without fields, as text."""
+    for place, field in enumerate(table.schema):
+        kind = _null_as_text(field.type)
+        if not kind.equals(field.type):
+            column = table.column(place)
+            if pa.types.is_string(kind):
+                column = pa.chunked_array([pa.nulls(len(column), pa.string())])
+            else:
+                column = pa.chunked_array([pa.array(column.to_pylist(), kind)])
+            table = table.set_column(place, field.name, column)
+    return table
+
+
+def _null_as_text(kind: pa.DataType) -> pa.DataType:
+    """Return the type with every null type and empty struct in it replaced by text."""
+    if pa.types.is_null(kind) or (pa.types.is_struct(kind) and kind.num_fields == 0):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _null_as_text(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_null_as_text(kind.value_type))
+    return kind
