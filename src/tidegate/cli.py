@@ -353,6 +353,7 @@ def export_run(
 @app.command(name="inspect")
 def inspect_recording(
     path: Recording,
+    *,
     key: KeyColumns = None,
     topic: TopicColumn = None,
     time: TimeColumns = None,
@@ -419,6 +420,7 @@ def init(
 @app.command()
 def look(
     path: Recording,
+    *,
     page: Annotated[
         Path | None, typer.Option(help="File to write; NAME.look.html here if not given.")
     ] = None,

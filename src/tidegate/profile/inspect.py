@@ -219,7 +219,20 @@ def inspect_rows(
     zone: str | None = None,
     limit: int = 5_000_000,
 ) -> tuple[Profile, LoadedRows]:
-    """Return the profile, as `inspect` does, and the rows it was made from."""
+    """Return the profile, as `inspect` does, and the rows it was made from.
+
+    Args:
+        path: A file or folder of Parquet, JSON, CSV, MCAP or bags, text also compressed.
+        roles: Columns the user names; the others are guessed.
+        time_type: The event-time type of the time column; guessed if not given.
+        format: The layout of its text (`%d.%m.%Y`); makes the type `date_time`.
+        zone: The zone of times without one; default UTC.
+        limit: Most rows read, from the first file on; default 5,000,000, which bounds memory.
+
+    Raises:
+        ConfigError: As `inspect`.
+        DataError: As `inspect`.
+    """
     source = find_recording(path)
     loaded = source.load(limit)
     asked = roles or Roles()

@@ -185,7 +185,7 @@ def _takes_turns(column: pa.ChunkedArray) -> bool:
     True for topics and devices that report in turns; false for states, which come in runs, and for
     categories, which come at random.
     """
-    codes = _codes(column)
+    codes = _value_numbers(column)
     order = np.argsort(codes, kind="stable")
     same = codes[order][1:] == codes[order][:-1]
     steps = np.diff(order)[same].astype(np.float64)
@@ -199,7 +199,7 @@ def _takes_turns(column: pa.ChunkedArray) -> bool:
     return bool(np.median(spread[busy] / mean[busy]) < 0.4) and float(np.median(mean[busy])) > 1.2
 
 
-def _codes(column: Any) -> Int64s:
+def _value_numbers(column: Any) -> Int64s:
     """Return the number of each row's value."""
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(flat, pa.ChunkedArray):
@@ -304,7 +304,7 @@ def _key(
         if name in gone or sort not in ("text", "number") or pa.types.is_floating(field.type):
             continue
         words = set(name_words(name))
-        codes = _codes(rows[name])
+        codes = _value_numbers(rows[name])
         distinct = int(codes.max(initial=-1)) + 1
         if distinct < 2 or distinct > min(MOST_KEYS, max(rows.num_rows // 2, 3)):
             named = name.lower() in KEY_NAMES and distinct == 1

@@ -28,7 +28,7 @@ from tidegate.errors import DataError
 from tidegate.pipeline.text_files import column_names
 from tidegate.profile.rows import LoadedRows, joined_rows
 
-__all__ = ["CsvLayout", "column_type", "load_csv", "sniff_csv"]
+__all__ = ["CsvLayout", "load_csv", "sniff_csv", "text_column_type"]
 
 HEAD_BYTES = 1 << 18
 """Bytes from which the layout of a file is guessed: some thousand lines."""
@@ -44,7 +44,8 @@ NULL_WORDS = ("NA", "N/A", "n/a", "NULL", "null", "None", "none", "nan", "-", "-
               "#N/A", "missing")  # fmt: skip
 """Words that stand for no value, if a column holds nothing else that is not a number or a time."""
 
-_INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
+_INTEGER = r"^-?(0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
+_DIGITS = r"^-?[0-9]+$"
 _NUMBER = r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^NaN$|^-?Inf$"
 _NUMBER_AND_COMMA = r"^[+-]?[0-9]{1,3}(\.?[0-9]{3})*,[0-9]+$"
 _VALUE = re.compile(r"[+-]?[0-9.,]+([eE][+-]?[0-9]+)?|[0-9]{1,4}[-/.:][0-9].*|[0-9]{8}T.*")
@@ -322,7 +323,7 @@ def _typed(
     for name in table.column_names:
         column = _cleared(table[name], word)
         text[name] = column
-        kinds[name] = column_type(column)
+        kinds[name] = text_column_type(column)
         if _all_match(column, _NUMBER_AND_COMMA):
             commas.append(name)
         if pc.any(pc.match_substring(column, "\n")).as_py():
@@ -368,10 +369,11 @@ def _null_word(table: pa.Table) -> str | None:
     return max(usable, key=lambda word: usable[word]) if usable else None
 
 
-def column_type(column: pa.ChunkedArray) -> pa.DataType:
+def text_column_type(column: pa.ChunkedArray) -> pa.DataType:
     """Return the type that all values of a text column have: integer, float, bool or text.
 
-    >>> [str(column_type(pa.chunked_array([c]))) for c in (["1", None], ["1", "2.5"], ["01"], [""])]
+    >>> columns = (["1", None], ["1", "2.5"], ["01"], [""])
+    >>> [str(text_column_type(pa.chunked_array([c]))) for c in columns]
     ['int64', 'double', 'string', 'string']
     """
     values = column.drop_null()
@@ -384,6 +386,8 @@ def column_type(column: pa.ChunkedArray) -> pa.DataType:
         return pa.string()
     if _all_match(values, _INTEGER):
         return pa.int64()
+    if _all_match(values, _DIGITS):
+        return pa.string()  # too long for an integer, and a float would lose digits
     return pa.float64() if _all_match(values, _NUMBER) else pa.string()
 
 

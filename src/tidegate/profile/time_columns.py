@@ -172,7 +172,8 @@ def time_candidates(
         one = written.get(name)
         made = _candidates_of(name, column, None if one is None else _flat(one))
         found += made
-        if not made and (format := _clock_format(name, column)) is not None:
+        unsure = all(each.confidence == "low" for each in made)
+        if unsure and (format := _clock_format(name, column)) is not None:
             clocks.append((name, format))
     found += _split_candidates(sample, found, clocks) + _calendar_parts(sample)
     return sorted(found, key=_likelihood)
@@ -287,6 +288,8 @@ def _candidates_of(name: str, column: pa.Array, written: pa.Array | None) -> lis
         clock = pa.types.is_timestamp(kind)
         return [] if made is None else [replace(made, has_time=clock)]
     if pa.types.is_integer(kind):
+        if written is not None and pc.all(pc.match_substring_regex(written, "^[0-9]{14}$")).as_py():
+            return [replace(each, as_text=(name,)) for each in _text(name, written)]
         return _integer(name, column, column)
     if pa.types.is_floating(kind):
         return _float(name, column, written)
@@ -563,8 +566,6 @@ def _split_candidates(
     made = []
     names = sample.column_names
     for date in dates:
-        if date.type == "year_month_day" and date.first_ns == date.last_ns:
-            continue
         pool = [c for c in clocks if "." not in c[0]]
         if not pool:
             continue

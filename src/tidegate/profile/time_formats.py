@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Layout", "layouts_of", "time_of_day", "without_year"]
+__all__ = ["DateLayout", "layouts_of", "time_of_day", "without_year"]
 
 _TIME = (
     r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
@@ -54,7 +54,7 @@ _PATTERNS = [
 _ALL_DIGITS = re.compile(r"[0-9]{14}")
 
 
-class Layout(NamedTuple):
+class DateLayout(NamedTuple):
     """A way to read a column of text."""
 
     format: str
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     """Why the values may mean something else; None if they cannot."""
 
 
-def layouts_of(column: pa.Array) -> list[Layout]:
+def layouts_of(column: pa.Array) -> list[DateLayout]:
     """Return the layouts that may read a column of text, judged by some of its values.
 
     Args:
@@ -82,7 +82,7 @@ def layouts_of(column: pa.Array) -> list[Layout]:
     >>> [found.format for found in layouts_of(pa.array(["3/4/2025"]))]
     ['%d/%m/%Y', '%m/%d/%Y']
     """
-    made: dict[str, Layout] = {}
+    made: dict[str, DateLayout] = {}
     for value in _examples(column):
         for layout in _layouts_of_value(value.strip()):
             made.setdefault(layout.format, layout)
@@ -105,7 +105,7 @@ def _examples(column: pa.Array) -> list[str]:
     return [column[place].as_py() for place in range(0, len(column), step)][:20]
 
 
-def _layouts_of_value(value: str) -> list[Layout]:
+def _layouts_of_value(value: str) -> list[DateLayout]:
     """Return the layouts of one value."""
     found = _CTIME.fullmatch(value)
     if found is not None:
@@ -113,7 +113,7 @@ def _layouts_of_value(value: str) -> list[Layout]:
         named = f" {zone.strip()}" if zone else ""
         return [_layout(f"{_weekday(found)}%b %d {clock}{named} %Y", True, zone)]
     if _ALL_DIGITS.fullmatch(value):
-        return [Layout("%Y%m%d%H%M%S", True)]
+        return [DateLayout("%Y%m%d%H%M%S", True)]
     for pattern in _PATTERNS:
         found = pattern.fullmatch(value)
         if found is None:
@@ -132,13 +132,13 @@ def _layouts_of_value(value: str) -> list[Layout]:
     return []
 
 
-def _layout(format: str, has_time: bool, zone: str) -> Layout:
+def _layout(format: str, has_time: bool, zone: str) -> DateLayout:
     """Return a layout with what is to say about the zone in it."""
     name = zone.strip()
     if name in ("", "Z", "UTC", "GMT", "%z"):
-        return Layout(format, has_time)
+        return DateLayout(format, has_time)
     doubt = f"{name} is no zone that can be looked up: name it with --zone, as Europe/Berlin"
-    return Layout(format, has_time, name, doubt)
+    return DateLayout(format, has_time, name, doubt)
 
 
 def _dates(parts: dict[str, str | None], big_end: bool) -> list[str]:
@@ -152,7 +152,8 @@ def _dates(parts: dict[str, str | None], big_end: bool) -> list[str]:
     year = "%Y" if parts.get("Y") else "%y"
     if parts.get("a") is not None:
         order = [f"%d{sep}%m{sep}{year}", f"%m{sep}%d{sep}{year}"]
-        return [*order, f"%y{sep}%m{sep}%d"] if year == "%y" else order
+        # With other signs than a hyphen nobody puts two digits of a year first.
+        return [*order, f"%y{sep}%m{sep}%d"] if year == "%y" and sep == "-" else order
     if parts.get("B") is not None:
         if "comma" in parts and parts["comma"] is not None:
             return [f"%b %d{parts['comma']} {year}"]
@@ -196,7 +197,7 @@ def _zone(found: re.Match[str]) -> str:
     return text
 
 
-def _without_impossible(column: pa.Array, layouts: list[Layout]) -> list[Layout]:
+def _without_impossible(column: pa.Array, layouts: list[DateLayout]) -> list[DateLayout]:
     """Return the layouts that read more values than the others; all of them, with a doubt, if
     several read as many."""
     shares = []

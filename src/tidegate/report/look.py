@@ -109,7 +109,7 @@ def write_run(folder: str, proof: Proof) -> None:
         proof: The pipeline and its outcomes.
     """
     files, rows = [], {}
-    for kind, table in _tables(proof.outcomes):
+    for kind, table in _rows_by_kind(proof.outcomes):
         place = f"{kind}/part-00000.parquet"
         (Path(folder) / kind).mkdir()
         pq.write_table(table, Path(folder) / place)
@@ -123,7 +123,7 @@ def write_run(folder: str, proof: Proof) -> None:
     CommitLog.at(folder).write(Commit.of(0, "look", rows, metrics, files))
 
 
-def _tables(outcomes: Iterable[Outcome]) -> list[tuple[str, pa.Table]]:
+def _rows_by_kind(outcomes: Iterable[Outcome]) -> list[tuple[str, pa.Table]]:
     """Return the rows of all outcomes by kind."""
     found: dict[str, list[pa.RecordBatch]] = {}
     for outcome in outcomes:

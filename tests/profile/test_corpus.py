@@ -1,0 +1,103 @@
+"""inspect → init → run over a corpus of files: what a person says of each, and nothing is lost.
+
+The whole corpus goes through the flow in process. Four files go through Spark as well, in a long
+test, to show that a run gives what inspect says.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tidegate.core.time import format_time
+from tidegate.pipeline import PipelineDefinition
+from tidegate.profile.inspect import Profile, inspect_rows
+from tidegate.profile.starter import prove
+
+# `profile` is a module of Python, so that this folder cannot be imported under its name.
+sys.path.insert(0, str(Path(__file__).parent))
+from corpus import CASES, REAL, Case
+
+RIGHT_SHARE = 0.9
+"""Share of the corpus of which every role must be right."""
+
+
+@dataclass
+class Found:
+    """What was found of one case."""
+
+    wrong: list[str] = field(default_factory=list)
+    sure: list[str] = field(default_factory=list)
+    """Roles that are wrong although the confidence is high."""
+
+
+def _there(case: Case, folder: Path) -> Path:
+    """Return the file of a case, or skip the test."""
+    path = case.make(folder)
+    if not path.exists():
+        pytest.skip(f"{REAL} is not on this machine")
+    return path
+
+
+def _compare(case: Case, profile: Profile) -> Found:
+    """Compare a profile with what a person says."""
+    found = Found()
+
+    def check(role: str, got: object, wanted: object) -> None:
+        if got == wanted:
+            return
+        found.wrong.append(f"{role}: {got!r} instead of {wanted!r}")
+        guess = profile.guesses.get(role)
+        if guess is not None and guess.confidence == "high":
+            found.sure.append(found.wrong[-1])
+
+    time = profile.time
+    check("time", None if time is None else time.columns, case.time)
+    if time is None or case.time is None:
+        return found
+    check("time", time.type if time.type not in case.type else case.type, case.type)
+    check("time", time.format, case.format)
+    check("key", profile.roles.key, case.key)
+    check("topic", profile.roles.topic, case.topic)
+    check("arrival", profile.roles.arrival, case.arrival)
+    if case.first is not None:
+        check("time", format_time(profile.first_ns)[:19], case.first)
+    for name, wanted in case.options:
+        check("options", profile.options.get(name), wanted)
+    for name, kind in case.types:
+        check("types", str(profile.schema.field(name).type), kind)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nothing_is_confidently_wrong_and_no_row_is_lost(case: Case, tmp_path: Path) -> None:
+    profile, loaded = inspect_rows(str(_there(case, tmp_path)))
+    assert _compare(case, profile).sure == []
+    if profile.time is None:
+        return
+    proof = prove(profile, loaded)
+    assert proof.rows == profile.rows
+    assert proof.in_order + proof.late + sum(proof.errors.values()) == proof.rows
+    assert proof.in_order >= 0.99 * proof.rows
+    assert proof.profile.late_tolerance_ns != 0
+    definition = PipelineDefinition.from_yaml(proof.text)
+    assert definition.options.eventtime.max_future_skew is not None
+
+
+def test_the_corpus_is_large_and_nine_in_ten_are_right(tmp_path: Path) -> None:
+    assert len(CASES) >= 60
+    judged, wrong = 0, {}
+    for number, case in enumerate(CASES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = case.make(folder)
+        if not path.exists():
+            continue
+        judged += 1
+        found = _compare(case, inspect_rows(str(path))[0])
+        if found.wrong:
+            wrong[case.name] = found.wrong
+    assert judged - len(wrong) >= RIGHT_SHARE * judged, wrong
