@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios.gallery import scenario
 from tidegate.report.picture import ALTERNATING, Picture
-from tidegate.sync import ApproximateTime, ExactTime
+from tidegate.sync import ApproximateTime, EpsilonTime, ExactTime
 
 MS = 10**6
 
@@ -149,3 +149,12 @@ def exact() -> Picture:
     newer stamp is complete."""
     times = merged(left=[10, 40, 70, 100], right=[10, 70, 100])
     return run(ExactTime(["left", "right"], queue_size=5), times, 120)
+
+
+@scenario("synchronisation", "Within an epsilon, at once")
+def epsilon() -> Picture:
+    """EpsilonTime delivers the oldest messages of all topics as soon as they lie within
+    maxInterval, without waiting for a better set; otherwise the oldest of all leaves."""
+    times = merged(camera=[10, 40, 70, 100], lidar=[12, 55, 72, 104])
+    sync = EpsilonTime(["camera", "lidar"], queue_size=10, max_interval="10 ms")
+    return run(sync, times, 120, flush=False)

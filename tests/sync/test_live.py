@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -16,6 +17,58 @@ from tidegate.errors import ConfigError, ContractError
 from tidegate.sync import ApproximateTime, ClockJump, ExactTime, SyncSet, Unmatched
 
 MS = 1_000_000
+
+
+@pytest.mark.long
+def test_many_threads_push_for_a_minute() -> None:
+    """The short test again and again, with more threads than topics, flushes and looks between."""
+    until = time.monotonic() + 60
+    rounds = 0
+    while time.monotonic() < until:
+        sync = ApproximateTime(["a", "b", "c", "d"], queue_size=50)
+        lock, seen = threading.Lock(), Counter[Any]()
+
+        def feed(
+            topic: str, first: int, sync: Any = sync, lock: Any = lock, seen: Any = seen
+        ) -> None:
+            for k in range(first, 3000, 2):
+                made = sync.push(topic, k * 100, (topic, k * 100))
+                left = sync.unmatched
+                if k % 500 == 0:
+                    made = [*made, *sync.flush()]
+                    left = [*left, *sync.unmatched]
+                    assert sum(sync.held.values()) >= 0
+                    sync.diagnose()
+                with lock:
+                    for one in made:
+                        expected = zip(sync.topics, one.times_ns, strict=True)
+                        assert one.payloads == tuple(expected)
+                        seen.update(one.payloads)
+                    assert all(each.payload == (each.topic, each.time_ns) for each in left)
+                    seen.update(each.payload for each in left)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [
+                threading.Thread(target=feed, args=(topic, first))
+                for topic in sync.topics
+                for first in (0, 1)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        for one in sync.flush():
+            seen.update(one.payloads)
+        seen.update(each.payload for each in sync.unmatched)
+        assert set(seen.values()) == {1}
+        assert len(seen) == 4 * 3000
+        assert sync._payloads == {}
+        rounds += 1
+    assert rounds > 0
 
 
 @pytest.mark.parametrize("cls", [ApproximateTime, ExactTime])

@@ -92,7 +92,11 @@ STALL_LENGTHS = 10
 be in the wrong place. Below about 3 (the furthest a believed stamp may lie ahead) ordinary
 lateness would move it; above, one stamp a little in the future holds up real traffic longer."""
 
-_ACTIVE, _OVER, _HELD = Place.ACTIVE.value, Place.OVER.value, Place.HELD.value
+# Numpy's numbers, not Python's: numba would compile every function anew for each literal it is
+# called with, and compiling is what a first call costs.
+_ACTIVE, _OVER = np.int64(Place.ACTIVE.value), np.int64(Place.OVER.value)
+_HELD = np.int64(Place.HELD.value)
+_YES, _NO = np.bool_(True), np.bool_(False)
 
 
 # -- entry points ---------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ def run_rows(a, call, base, first, again):
             continue
         if not route_next_pulse(rows, row, lists[n], lane, stream):
             lift(rows[row], lane, stream, call.patient)
-            route(rows, row, lists[n], lane, stream, False)
+            route(rows, row, lists[n], lane, stream, _NO)
         # Nothing is due after most rows: say so here, without a call.
         if (
             (lane.waiting > 0 or lane.gating == 0)
@@ -186,7 +190,7 @@ def run_call(a, call, base):
             append(rows, lists, _ACTIVE, row)
         else:
             lift(rows[row], lane, stream, call.patient)
-            route(rows, row, lists, lane, stream, False)
+            route(rows, row, lists, lane, stream, _NO)
     if lane.open == 0:
         if lane.rows > 0:
             begin(a, call, np.int64(0))
@@ -198,7 +202,7 @@ def run_call(a, call, base):
         close(a, call, np.int64(0), reason)
     elif stall_due(lane, lists, call.wall):
         lane.closed_at = call.wall
-        replace_window(a, call, np.int64(0), False)
+        replace_window(a, call, np.int64(0), _NO)
 
 
 @lean_kernel
@@ -290,9 +294,9 @@ def change_windows(a, call, which, first):
         for k in range(lane.changes):
             if lane.before < lane.change_at[k] <= lane.start:
                 newest = max(newest, lane.change_at[k])
-        if newest > UNTIMED and apply_changes(lane, lane.start, False):
+        if newest > UNTIMED and apply_changes(lane, lane.start, _NO):
             refresh_from_last(a, call, n)
-            route_again(a, call, n, lane.start, False)
+            route_again(a, call, n, lane.start, _NO)
         if not let_out_due(a, call, n):
             return i
     return len(which)
@@ -684,11 +688,11 @@ def let_out_due(a, call, n):
         reason = due(lane)
         if reason < 0 and stall_due(lane, a.lists[n], call.wall):
             lane.closed_at = call.wall
-            if replace_window(a, call, n, False):
+            if replace_window(a, call, n, _NO):
                 continue
         if reason < 0 and lane.rows > call.limit:
             # Once: `skip_gap` may have moved it on from there, and the two would never agree.
-            if not moved and replace_window(a, call, n, True):
+            if not moved and replace_window(a, call, n, _YES):
                 moved = True
                 continue
             reason = np.int64(CloseReason.LIMIT.value) if lane.move == 0 else lane.move
@@ -785,9 +789,9 @@ def skip_to(a, call, n, start):
     one at or after it.
     """
     lane = a.lanes[n]
-    if lane.changes > 0 and apply_changes(lane, start, False):
+    if lane.changes > 0 and apply_changes(lane, start, _NO):
         refresh_from_last(a, call, n)
-    move_window(a, call, n, start, False)
+    move_window(a, call, n, start, _NO)
 
 
 @lean_inner
@@ -860,7 +864,7 @@ def replace_window(a, call, n, everything):
     if everything:
         last = collect(a.rows, lists.head[_OVER], numbers, last)
         last = collect(a.rows, lists.head[_HELD], numbers, last)
-    sort_rows(a.rows, numbers, first, last, a.spare, True)
+    sort_rows(a.rows, numbers, first, last, a.spare, _YES)
     anchor = anchor_of(a.rows, numbers, first, last, lane.length)
     if lane.start <= anchor < lane.start + lane.length:
         return False
@@ -875,7 +879,7 @@ def replace_window(a, call, n, everything):
             stream.tracked = 0
             stream.period = 0
             stream.diffs = 0
-    move_window(a, call, n, anchor, True)
+    move_window(a, call, n, anchor, _YES)
     return True
 
 
@@ -906,10 +910,10 @@ def route_again(a, call, n, start, stalled):
     active = take_list(lists, _ACTIVE)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    open_window(lane, a.streams, n, start, call.timeout, call.any_rate, False)
+    open_window(lane, a.streams, n, start, call.timeout, call.any_rate, _NO)
     route_list(a.rows, active, lists, lane, a.streams, n, stalled)
     if stalled:
-        route_list(a.rows, over, lists, lane, a.streams, n, True)
+        route_list(a.rows, over, lists, lane, a.streams, n, _YES)
     else:
         route_overflow(a, over, n, a.counts[0].rows)
     route_list(a.rows, held, lists, lane, a.streams, n, stalled)
@@ -959,10 +963,10 @@ def route_overflow(a, row, n, at):
         numbers[last] = pop_heap(rows, lists)
         last += 1
     if last > listed:
-        sort_rows(rows, numbers, at, last, a.spare, False)
+        sort_rows(rows, numbers, at, last, a.spare, _NO)
     for i in range(at, last):
         row = numbers[i]
-        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], False)
+        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], _NO)
     if lists.heap >= 0:
         lane.over_min = min(lane.over_min, rows[lists.heap].time)
 
@@ -987,9 +991,9 @@ def begin(a, call, n):
     last = first
     for place in range(3):
         last = collect(rows, lists.head[place], numbers, last)
-    sort_rows(rows, numbers, first, last, a.spare, True)
+    sort_rows(rows, numbers, first, last, a.spare, _YES)
     anchor = anchor_of(rows, numbers, first, last, lane.length)
-    if lane.changes > 0 and apply_changes(lane, anchor, True):
+    if lane.changes > 0 and apply_changes(lane, anchor, _YES):
         anchor = anchor_of(rows, numbers, first, last, lane.length)
     for s in range(lane.streams):
         a.streams[n, s].period = 0
@@ -1015,7 +1019,7 @@ def begin(a, call, n):
     lane.streak = 0
     lane.far = 0
     lane.closed_at = call.wall
-    open_window(lane, a.streams, n, anchor, call.timeout, call.any_rate, False)
+    open_window(lane, a.streams, n, anchor, call.timeout, call.any_rate, _NO)
 
 
 @lean_inner
@@ -1072,15 +1076,15 @@ def close(a, call, n, reason):
             numbers[last] = pop_heap(rows, lists)
             last += 1
         last = collect(rows, take_list(lists, _HELD), numbers, last)
-        sort_rows(rows, numbers, first, last, a.spare, True)
+        sort_rows(rows, numbers, first, last, a.spare, _YES)
         if last > first:
             end = max(end, anchor_of(rows, numbers, first, last, lane.length))
             if end - start > FAR_LENGTHS * lane.length:
                 start = plausible_start(rows, numbers, first, last, end, lane.length)
         if lane.changes > 0:
-            apply_changes(lane, end, True)
+            apply_changes(lane, end, _YES)
     else:
-        sort_rows(rows, numbers, first, last, a.spare, True)
+        sort_rows(rows, numbers, first, last, a.spare, _YES)
     write_down(a, call, n, last, start, end, reason, complete)
     if call.correct_skew:
         correct_clocks(a, n)
@@ -1097,18 +1101,18 @@ def close(a, call, n, reason):
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
     lane.before = lane.start
-    open_window(lane, a.streams, n, end, call.timeout, call.any_rate, True)
+    open_window(lane, a.streams, n, end, call.timeout, call.any_rate, _YES)
     lane.hwm = lane.mark
     lane.closed_at = call.wall
     while epoch >= 0:
         following = np.int64(rows[epoch].next)
         stream = a.streams[n, max(rows[epoch].stream, 0)]
         lift(rows[epoch], lane, stream, call.patient)
-        route(rows, epoch, lists, lane, stream, False)
+        route(rows, epoch, lists, lane, stream, _NO)
         epoch = following
     if over >= 0 or lists.heap >= 0:
         route_overflow(a, over, n, last)
-    route_list(rows, held, lists, lane, a.streams, n, False)
+    route_list(rows, held, lists, lane, a.streams, n, _NO)
 
 
 @lean_inline
@@ -1167,7 +1171,7 @@ def refresh_grids(a, call, n):
             stream.absent += 1
             if stream.absent >= EVICT_CLOSES:
                 stream.period = 0
-    if lane.changes > 0 and apply_changes(lane, lane.start + lane.length, True):
+    if lane.changes > 0 and apply_changes(lane, lane.start + lane.length, _YES):
         refresh_from_last(a, call, n)
     gating = 0
     for s in range(lane.streams):
@@ -1425,7 +1429,7 @@ def empty_heap(a, n, at):
     while lists.heap >= 0:
         numbers[last] = pop_heap(rows, lists)
         last += 1
-    sort_rows(rows, numbers, at, last, a.spare, False)
+    sort_rows(rows, numbers, at, last, a.spare, _NO)
     for i in range(at, last):
         append(rows, lists, _OVER, numbers[i])
 

@@ -36,7 +36,8 @@ def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
         `streams`: statistics per topic. `delay`: arrival less event time. `lateness`: of late rows.
         `rate`: messages per second and key over time. `commits`: levels per micro-batch.
             `decision`: how long after its end a set, batch or window was decided. `waiting`: how
-            long rows in order were held. `compaction`: chains before and after.
+            long rows in order were held. `compaction`: chains before and after. `diagnosis`: what
+            the synchroniser says of each key.
     """
     counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
     stream = messages.key * max(len(messages.topics), 1) + messages.topic
@@ -52,6 +53,7 @@ def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
         "decision": _decision(messages),
         "waiting": _holding(messages),
         "compaction": _compaction(run),
+        "diagnosis": _diagnosis(run),
     }
 
 
@@ -276,3 +278,30 @@ def _compaction(run: StoredRun) -> dict[str, Any] | None:
             for batch in batches
         },
     }
+
+
+# -- diagnosis ------------------------------------------------------------------------------------
+
+MOST_DIAGNOSES = 50
+"""Keys that the page lists with their diagnosis. A reader looks at the first few; the table of the
+run has all."""
+
+
+def _diagnosis(run: StoredRun) -> dict[str, Any] | None:
+    """Return the newest diagnosis of every key, keys with a problem first; None without the side
+    table `diagnosis` (setting `diagnosis` of the synchronize stage)."""
+    if "diagnosis" not in run.kinds:
+        return None
+    table = run.table("diagnosis", run.schema("diagnosis").names)
+    ours = ("problem", "topic", "by_ns", "queue_size", "offset_ns", "refused", "text")
+    keys = [name for name in table.column_names if name not in (*ours, MICRO_BATCH)]
+    newest: dict[str, dict[str, Any]] = {}
+    for row in table.to_pylist():  # in the order of commits: the last one of a key holds
+        name = ", ".join(str(row[key]) for key in keys if not key.startswith("_"))
+        newest[name] = {
+            "key": name,
+            **{field: row[field] for field in ("problem", "topic", "text")},
+        }
+    found = sorted(newest.values(), key=lambda one: (one["problem"] == "healthy", one["key"]))
+    healthy = sum(one["problem"] == "healthy" for one in found)
+    return {"keys": len(found), "healthy": healthy, "rows": found[:MOST_DIAGNOSES]}

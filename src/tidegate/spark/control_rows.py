@@ -28,21 +28,28 @@ BROKEN = "_corrupt_record"
 become null, and a row for one key would be applied to all."""
 
 EFFECTIVE = "time_ns"
-"""Optional column of a control row: the event time from which it holds. Null or absent: from when
-it comes."""
+"""Optional column of a control row: the event time from which it holds. Null or absent: the row's
+own event time, in the column and format of the data; without one, from when it comes."""
 
 
-def control_schema(rows: T.StructType, keys: Sequence[str]) -> T.StructType:
+def control_schema(
+    rows: T.StructType, keys: Sequence[str], times: Sequence[str] = ()
+) -> T.StructType:
     """Return the columns of control rows for a pipeline.
 
     Args:
         rows: The schema of its data, which has the types of the keys.
         keys: The key columns.
+        times: The columns that the event time of the data is read from.
     """
     text = [T.StructField(name, T.StringType()) for name in ("name", "value")]
     own = [T.StructField(key, rows[key].dataType) for key in keys]
     time = [] if EFFECTIVE in keys else [T.StructField(EFFECTIVE, T.LongType())]
-    return T.StructType([*text, *own, *time, T.StructField(BROKEN, T.StringType())])
+    taken = {"name", "value", EFFECTIVE, BROKEN, *keys}
+    stamps = [
+        T.StructField(n, rows[n].dataType) for n in times if n in rows.names and n not in taken
+    ]
+    return T.StructType([*text, *own, *time, *stamps, T.StructField(BROKEN, T.StringType())])
 
 
 def pack_control(
@@ -95,6 +102,18 @@ class _Packer:
         return (int(shard_of(columns, 1, len(self.labels))[0]),)
 
 
+def _own_time(flow: Flow, batch: pa.RecordBatch) -> int | None:
+    """The event time of a control row, read like that of the data; None if it has none."""
+    decoder: Any = flow.decoder
+    columns = [] if decoder is None else [c for time in decoder.times for c in time.columns[:1]]
+    if not columns or any(
+        name not in batch.schema.names or batch.column(name).null_count for name in columns
+    ):
+        return None
+    decoded, _ = decoder.decode(batch)
+    return int(decoded.time_ns[0]) if len(decoded) else None
+
+
 def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
     """Hand one control row to the flow of a shard.
 
@@ -121,6 +140,8 @@ def apply_control(flow: Flow, blob: bytes) -> list[Outcome]:
         lane = np.array([number], np.int32)
     if name != "end":
         time_ns = None if EFFECTIVE in flow.keys else row.get(EFFECTIVE)
+        if time_ns is None:
+            time_ns = _own_time(flow, batch)
         return flow.control(ControlSignal(name, value, lane, time_ns))
     ways = [way.value for way in End]
     if value is not None and value not in ways:

@@ -161,7 +161,8 @@ def open_pipeline(
     if streaming and control is not None:
         fs, folder = filesystem(control)
         fs.create_dir(folder)
-        schema = control_schema(df.schema, made.key)
+        stamps = [time.columns[0] for time in first.decoder.times]
+        schema = control_schema(df.schema, made.key, stamps)
         rows = spark.readStream.schema(schema).json(control)
     for each in opened.values():
         check_names_of(each)

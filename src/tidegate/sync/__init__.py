@@ -1,6 +1,6 @@
 """One message of each topic, matched by time: in process, and as a stage of a pipeline.
 
-in_process    ApproximateTime, ExactTime: push messages, get sets
+in_process    ApproximateTime, ExactTime, EpsilonTime: push messages, get sets
 stage         Synchronize: the stage of a pipeline, many keys at once
 settings      SyncSettings: what decides a match, checked once
 results       what users get: sets, unmatched messages, clock jumps, a diagnosis
@@ -14,7 +14,7 @@ rows          Arrow rows from the row numbers that the kernels decide on
 
 from __future__ import annotations
 
-from tidegate.sync.in_process import ApproximateTime, ExactTime
+from tidegate.sync.in_process import ApproximateTime, EpsilonTime, ExactTime
 from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
 from tidegate.sync.settings import SyncSettings
 from tidegate.sync.stage import Synchronize
@@ -23,6 +23,7 @@ __all__ = [
     "ApproximateTime",
     "ClockJump",
     "Diagnosis",
+    "EpsilonTime",
     "ExactTime",
     "SyncResult",
     "SyncSet",

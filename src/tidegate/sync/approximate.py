@@ -298,7 +298,7 @@ def _form(lane: Any, out: Any, index: Any) -> bool:
             search.rejected += 1
             _drop(lane, out, first, LeaveReason.TOO_OLD, index, spread)
             continue
-        hurry = rules.patience > 0 and search.streak >= rules.patience
+        hurry = rules.greedy != 0 or (rules.patience > 0 and search.streak >= rules.patience)
         if flagged != 0 and not hurry and not _forgiven(search, start, end):
             search.streak += 1
             search.rejected += 1

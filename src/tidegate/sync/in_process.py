@@ -40,9 +40,9 @@ from tidegate.sync.lane import (
 )
 from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
 from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
-from tidegate.sync.settings import PerTopic, SyncSettings
+from tidegate.sync.settings import PerTopic, SyncSettings, check_epsilon
 
-__all__ = ["ApproximateTime", "ExactTime", "Stamp", "stamp_of"]
+__all__ = ["ApproximateTime", "EpsilonTime", "ExactTime", "Stamp", "stamp_of"]
 
 Stamp = int | datetime | Any
 """A time: int nanoseconds since the epoch, a datetime with a time zone, numpy's datetime64, or an
@@ -125,6 +125,8 @@ class _InProcessSynchronizer:
 
     matcher: ClassVar[Matcher]
     version: ClassVar[int] = 2
+    greedy: ClassVar[bool] = False
+    """Whether candidates are published as they stand (`EpsilonTime`)."""
 
     def __init__(
         self,
@@ -134,6 +136,7 @@ class _InProcessSynchronizer:
         on_clock_jump: Callable[[ClockJump], object] | None,
         state: State | None = None,
     ) -> None:
+        settings.rules["greedy"] = self.greedy
         self.settings = settings
         self._on_set, self._on_unmatched, self._on_clock_jump = on_set, on_unmatched, on_clock_jump
         self._observed = (on_set, on_unmatched, on_clock_jump) != (None, None, None)
@@ -606,6 +609,79 @@ class ApproximateTime(_InProcessSynchronizer):
             queue_time=queue_time,
             max_queue=max_queue,
         )
+        super().__init__(settings, on_set, on_unmatched, on_clock_jump)
+
+
+class EpsilonTime(_InProcessSynchronizer):
+    """The oldest messages of all topics, as soon as they lie within `max_interval` of each other.
+
+    Whenever every topic has a message waiting and the oldest ones lie further apart, the oldest of
+    all leaves as `too_old`. Nothing is compared with what may come, so a set is decided by its own
+    last member, without delay, but need not have the smallest spread: `ApproximateTime` waits for
+    that. The same as message_filters' ApproximateEpsilonTime policy.
+
+    Args:
+        topics: the topics of a set, in its order: 2 to 4096 different names.
+        max_interval: how far the members of a set may lie apart, that included.
+        queue_size: messages held per topic; one more and the oldest leaves. None: see
+            `queue_time`.
+        optional: topics that a set may lack after a silence of `timeout`.
+        timeout: silence of an optional topic, in event time; given together with `optional`.
+        max_jump_back: a stamp further than this behind its topic's newest is a jump of the clock.
+            None: stamps may go back.
+        on_jump: what a jump clears: `"all"` topics that lie as far ahead, or its own `"topic"`.
+        offsets: added to the stamps of a topic for every decision; may be negative.
+        queue_time: how long a message may wait, in event time; 1 s by default. Only without
+            `queue_size`.
+        max_queue: messages held per topic at most; 250 by default. Only without `queue_size`.
+        on_set: called with every set, after `push`, `tick` or `flush` decided it.
+        on_unmatched: called with every message that leaves without a set.
+        on_clock_jump: called with every jump of a clock.
+
+    Raises:
+        ConfigError: for a bad value; it names the setting, the value and what it should be.
+
+    Example:
+        >>> sync = EpsilonTime(["camera", "lidar"], max_interval=20, queue_size=10)
+        >>> sync.push("camera", 0), len(sync.push("lidar", 15)), sync.push("camera", 100)
+        ([], 1, [])
+        >>> sync.push("lidar", 130), sync.unmatched[0].reason
+        ([], 'too_old')
+    """
+
+    matcher = APPROXIMATE
+    greedy = True
+
+    def __init__(
+        self,
+        topics: Iterable[str],
+        *,
+        max_interval: Duration,
+        queue_size: int | None = None,
+        optional: Iterable[str] = (),
+        timeout: Duration | None = None,
+        max_jump_back: Duration | PerTopic | None = None,
+        on_jump: str = "all",
+        offsets: PerTopic = (),
+        queue_time: Duration | None = None,
+        max_queue: int | None = None,
+        on_set: Callable[[SyncSet], object] | None = None,
+        on_unmatched: Callable[[Unmatched], object] | None = None,
+        on_clock_jump: Callable[[ClockJump], object] | None = None,
+    ) -> None:
+        settings = SyncSettings(
+            topics,  # type: ignore[arg-type]  # any iterable; it is checked there
+            queue_size=queue_size,
+            max_interval=max_interval,
+            optional=optional,  # type: ignore[arg-type]
+            timeout=timeout,
+            max_jump_back=max_jump_back,
+            on_jump=on_jump,
+            offsets=offsets,
+            queue_time=queue_time,
+            max_queue=max_queue,
+        )
+        check_epsilon(settings)
         super().__init__(settings, on_set, on_unmatched, on_clock_jump)
 
 

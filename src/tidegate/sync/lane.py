@@ -124,6 +124,7 @@ RULES = record(
     "learn",  # 1: learn lower bounds
     "patience",  # overflow_patience; 0: none
     "look_ahead",  # 1: something is known of messages that have not come
+    "greedy",  # 1: every candidate is published as it stands (epsilon time)
 )
 """The settings, as the kernels read them."""
 

@@ -13,7 +13,7 @@ from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
 from tidegate.sync.lane import RULES, TOPIC_RULES, factor_of
 
-__all__ = ["ON_JUMP", "PerTopic", "SyncSettings"]
+__all__ = ["ON_JUMP", "PerTopic", "SyncSettings", "check_epsilon"]
 
 PerTopic = Mapping[str, Duration] | Sequence[Duration]
 """A duration for some topics by name, or for all of them in their order."""
@@ -240,3 +240,21 @@ def _checked_topics(given: Any) -> tuple[str, ...]:
     if not 2 <= len(topics) <= MAX_TOPICS:
         raise ConfigError("topics", list(topics), f"must be 2 to {MAX_TOPICS} names")
     return topics
+
+
+def check_epsilon(settings: SyncSettings) -> None:
+    """Refuse settings that mean nothing to the policy `epsilon`, and ask for its one number.
+
+    Args:
+        settings: the settings, checked already.
+
+    Raises:
+        ConfigError: `max_interval` is missing, or a setting that only proves a choice is given.
+    """
+    if settings.max_interval is None:
+        text = 'must be given with policy "epsilon": how far the members of a set may lie apart'
+        raise ConfigError("max_interval", None, text)
+    bounds: Any = settings.lower_bounds
+    if settings.learn_bounds or any(bounds) or settings.overflow_patience is not None:
+        text = 'not with policy "epsilon", which proves nothing'
+        raise ConfigError("lower_bounds", settings.lower_bounds, text)

@@ -45,11 +45,11 @@ from tidegate.sync.resize import (
     stamps_of_held,
 )
 from tidegate.sync.results import PROBLEMS, Diagnosis
-from tidegate.sync.settings import SyncSettings
+from tidegate.sync.settings import SyncSettings, check_epsilon
 
 __all__ = ["Synchronize"]
 
-_MATCHERS = {"approximate": APPROXIMATE, "exact": EXACT}
+_MATCHERS = {"approximate": APPROXIMATE, "exact": EXACT, "epsilon": APPROXIMATE}
 _REASONS = pa.array([reason.name.lower() for reason in LeaveReason], pa.string())
 _SEARCH_SETTINGS = frozenset(
     ("queue_size", "max_queue", "age_penalty", "max_interval", "lower_bounds", "learn_bounds",
@@ -103,7 +103,8 @@ class Synchronize(SyncSettings, Operator):
     unmatched: bool = True
     """Deliver the messages that leave without a set. They are counted in any case."""
     policy: str = "approximate"
-    """`"approximate"` or `"exact"` (equal stamps; queue_size then counts open stamps)."""
+    """`"approximate"`; `"exact"` (equal stamps; queue_size then counts open stamps); or
+    `"epsilon"`: the oldest messages of all topics once they lie within `max_interval`."""
 
     diagnosis: bool = False
     """Deliver a side table `diagnosis`: a row for a key whenever its diagnosis (`Diagnosis.problem`
@@ -122,6 +123,9 @@ class Synchronize(SyncSettings, Operator):
         for name in self.topics:
             if name in taken:
                 raise ConfigError("topics", name, "is also the name of another output column")
+        if self.policy == "epsilon":
+            check_epsilon(self)
+            self.rules["greedy"] = 1
         if self.policy == "exact":
             for field in ("max_interval", "optional", "timeout", "overflow_patience"):
                 if getattr(self, field):
@@ -261,7 +265,7 @@ class Synchronize(SyncSettings, Operator):
         must hold a message of every required topic, held already or still to come."""
         state.grow(int(watermark.lane.max()) + 1)
         safe = watermark.time_ns
-        if self.policy == "approximate":
+        if self.matcher is APPROXIMATE:
             # Stamps as delivered: a watermark knows nothing of offsets.
             topics = self.matcher.topics(state)[watermark.lane]
             fronts = topics["front"] - self.topic_rules["offset"] - 1

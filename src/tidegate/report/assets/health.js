@@ -87,6 +87,12 @@ function drawHealth(run, root) {
       perCommit("Compaction", `${whole(compaction.count)} so far;${saved} mean deltas of a chain before and after, longest ${whole(compaction.before.max)}`, [["before", of("before"), "late"], ["after", of("after"), "mark"]], { values: (_, list) => list.map(whole) });
     }
   }
+  if (health.diagnosis) {
+    const { diagnosis } = health;
+    const home = card("Diagnosis of sets", `${whole(diagnosis.healthy)} of ${whole(diagnosis.keys)} keys are healthy; the newest word on each key`, true);
+    home.append(element("table", null, element("tr", null, ["key", "problem", "topic", "what it means"].map((name) => element("th", null, name))),
+      diagnosis.rows.map((d) => element("tr", null, [d.key || "–", d.problem, d.topic || "–", d.text].map((cell) => element("td", null, cell))))));
+  }
   const streams = card("Streams", "period: the median step between neighbours; jitter: what a step is off whole periods; a gap is more than three periods", true);
   const heads = ["stream", "keys", "messages", "rate", "period", "jitter p50", "jitter p99", "gaps", "longest pause", "missing", "same time twice"];
   const cells = (s) => [s.topic || "messages", whole(s.streams), whole(s.rows), s.rate_hz ? `${+s.rate_hz.toPrecision(4)} Hz` : "–", span(s.period_ns), span(s.jitter.p50), span(s.jitter.p99), whole(s.gaps), span(s.longest_gap_ns), whole(s.missing), whole(s.duplicates)];
