@@ -16,6 +16,10 @@ from tidegate.errors import StateError
 __all__ = ["read_batch", "read_collection", "write_batch", "write_collection"]
 
 _WALL = b"wall_ns"
+"""Where the metadata of a schema keep the wall time of a collection."""
+
+_ALIGNED = 8
+"""Bytes that the values of a column are aligned to, as far as the bytes they lie in are."""
 
 
 def write_batch(rows: pa.RecordBatch) -> bytes:
@@ -33,9 +37,12 @@ def read_batch(body: bytes | memoryview, what: str = "a table") -> pa.RecordBatc
     What is written here is never compressed, and what is compressed is refused: a kilobyte could
     stand for gigabytes.
     """
+    stream = pa.py_buffer(body)
+    if stream.address % _ALIGNED:
+        stream = pa.py_buffer(bytes(body))  # Arrow warns of columns that begin anywhere
     try:
-        _refuse_compressed(pa.py_buffer(body), what)
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        _refuse_compressed(stream, what)
+        with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration, ValueError, MemoryError) as error:

@@ -16,20 +16,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
 
+from tidegate.mcap.payload.ros_walk import FIXED, LOOP, LOOP_END, SEQUENCE, TEXT, WalkSteps
 from tidegate.mcap.payload.values import NotDecodableError, Path
 from tidegate.mcap.records import Schema
 
-__all__ = ["FIXED", "LOOP", "LOOP_END", "SEQUENCE", "SIZES", "TEXT", "TIMES", "Part",
-           "RosMessage", "WalkProgram", "compile_program", "message_of"]  # fmt: skip
-
-FIXED, TEXT, SEQUENCE, LOOP, LOOP_END = range(5)
-"""Kinds of steps. The kernel writes them as literals, so the numbers must not change."""
+__all__ = [
+    "SIZES",
+    "TIMES",
+    "Part",
+    "RosMessage",
+    "WalkProgram",
+    "WalkStep",
+    "compile_program",
+    "message_of",
+]
 
 SIZES = {
     "bool": 1, "byte": 1, "char": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4,
@@ -175,23 +181,33 @@ class _Builder:
         return Part(name, base, None, count)
 
 
+class WalkStep(NamedTuple):
+    """One step of a program; its fields are those of `WalkSteps`."""
+
+    kind: int
+    align: int = 1
+    size: int = 1
+    slot: int = -1
+    repeat: int = 0
+    jump: int = 0
+
+
 @dataclass
 class WalkProgram:
     """Steps for the kernel, and the field that each is about."""
 
-    steps: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(kind, alignment, size, slot) of each step; slot -1: not wanted. In `LOOP` the second is the
-    fixed count (0: read it from the payload) and the third the step behind the loop; in `LOOP_END`
-    the third is the first step of the loop."""
+    steps: list[WalkStep] = field(default_factory=list)
+    """The steps, in the order in which the kernel takes them."""
     names: list[str] = field(default_factory=list)
     """The name of the field of each step, for error messages."""
     depth: int = 0
     """Levels of nested loops, plus one: the size of the kernel's stack."""
 
     @property
-    def array(self) -> np.ndarray:
-        """The steps as the kernel takes them: int64, four columns."""
-        return np.array(self.steps, np.int64).reshape(-1, 4)
+    def arrays(self) -> WalkSteps:
+        """The steps as the kernel takes them."""
+        table = np.array(self.steps, np.int64).reshape(-1, len(WalkStep._fields))
+        return WalkSteps(*np.ascontiguousarray(table.T))
 
 
 def compile_program(message: RosMessage, wanted: Sequence[Path], *, cdr: bool) -> WalkProgram:
@@ -211,7 +227,7 @@ def compile_program(message: RosMessage, wanted: Sequence[Path], *, cdr: bool) -
     _compile(program, message, (), slots, cdr, 1)
     if cdr and not message.parts:
         # CDR has no empty messages: one byte stands for nothing.
-        _step(program, (FIXED, 1, 1, -1), "")
+        _step(program, WalkStep(FIXED), "")
     return program
 
 
@@ -239,26 +255,26 @@ def _compile(
         name, slot = ".".join(path), slots.get(path, -1)
         if part.message is not None:
             if part.count is None and slot >= 0:  # a time: two numbers of 4 bytes
-                _step(program, (FIXED, 4 if cdr else 1, 8, slot), name)
+                _step(program, WalkStep(FIXED, 4 if cdr else 1, 8, slot), name)
             elif part.count is None:
                 _compile(program, part.message, path, slots, cdr, depth)
                 if cdr and not part.message.parts:
-                    _step(program, (FIXED, 1, 1, -1), name)
+                    _step(program, WalkStep(FIXED), name)
             else:
                 _loop(program, part, path, cdr, depth)
         elif part.base == "string" and part.count is None:
-            _step(program, (TEXT, 1, 1, slot), name)
+            _step(program, WalkStep(TEXT, slot=slot), name)
         elif part.base == "string":
             _loop(program, part, path, cdr, depth)
         else:
             size = SIZES[part.base or ""]
             if part.count == 0:
-                _step(program, (SEQUENCE, size if cdr else 1, size, slot), name)
+                _step(program, WalkStep(SEQUENCE, size if cdr else 1, size, slot), name)
             else:
                 total = size * (part.count or 1)
                 if total > MOST_BYTES:
                     raise NotDecodableError(f"{name} has {total} bytes")
-                _step(program, (FIXED, size if cdr else 1, total, slot), name)
+                _step(program, WalkStep(FIXED, size if cdr else 1, total, slot), name)
 
 
 def _loop(program: WalkProgram, part: Part, path: Path, cdr: bool, depth: int) -> None:
@@ -268,25 +284,26 @@ def _loop(program: WalkProgram, part: Part, path: Path, cdr: bool, depth: int) -
     """
     name = ".".join(path)
     start = len(program.steps)
-    _step(program, (LOOP, part.count or 0, 0, -1), name)
+    begin = WalkStep(LOOP, repeat=part.count or 0)
+    _step(program, begin, name)
     program.depth = max(program.depth, depth + 1)
     if part.message is None:
-        _step(program, (TEXT, 1, 1, -1), name)
+        _step(program, WalkStep(TEXT), name)
     else:
         _compile(program, part.message, path, {}, cdr, depth + 1)
-    _step(program, (LOOP_END, 0, start + 1, -1), name)
-    program.steps[start] = (LOOP, part.count or 0, len(program.steps), -1)
+    _step(program, WalkStep(LOOP_END, jump=start + 1), name)
+    program.steps[start] = begin._replace(jump=len(program.steps))
 
 
-def _step(program: WalkProgram, step: tuple[int, int, int, int], name: str) -> None:
+def _step(program: WalkProgram, step: WalkStep, name: str) -> None:
     """Append a step, or merge it with the one before.
 
     Raises:
         NotDecodableError: the program would have more than `MOST_STEPS` steps.
     """
     if program.steps and _mergeable(program.steps[-1], step):
-        _, align, size, slot = program.steps[-1]
-        program.steps[-1] = (FIXED, align, size + step[2], slot)
+        last = program.steps[-1]
+        program.steps[-1] = last._replace(size=last.size + step.size)
         program.names[-1] = f"{program.names[-1].split(' to ')[0]} to {name}"
         return
     if len(program.steps) >= MOST_STEPS:
@@ -295,13 +312,13 @@ def _step(program: WalkProgram, step: tuple[int, int, int, int], name: str) -> N
     program.names.append(name)
 
 
-def _mergeable(one: tuple[int, int, int, int], next_one: tuple[int, int, int, int]) -> bool:
+def _mergeable(one: WalkStep, other: WalkStep) -> bool:
     """Tell whether two neighbouring steps can be skipped at once: fixed, not wanted, equally
     aligned.
 
     The size of the first must be a multiple of the alignment, or there would be a gap between them.
     """
-    if not (one[0] == next_one[0] == FIXED and one[3] == next_one[3] == -1):
+    if not (one.kind == other.kind == FIXED and one.slot == other.slot == -1):
         return False
-    together = one[1] == next_one[1] and one[2] % one[1] == 0
-    return together and one[2] + next_one[2] <= MOST_BYTES
+    together = one.align == other.align and one.size % one.align == 0
+    return together and one.size + other.size <= MOST_BYTES

@@ -23,7 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.mcap.payload import ros
-from tidegate.mcap.payload.ros_walk import REASONS, FoundFields, gather, walk_payloads
+from tidegate.mcap.payload.ros_walk import (
+    ENDS_INSIDE,
+    GOOD,
+    REASONS,
+    FoundFields,
+    gather,
+    walk_payloads,
+)
 from tidegate.mcap.payload.values import Path, cast_column, column, follow
 from tidegate.mcap.records import Schema
 from tidegate.mcap.stamps import payload_bytes
@@ -119,13 +126,13 @@ class RosCodec:
         at, size = np.zeros((count, len(fast)), np.int64), np.zeros((count, len(fast)), np.int64)
         how, where = np.zeros(count, np.int64), np.zeros(count, np.int64)
         found = FoundFields(at, size, how, where)
-        walk_payloads(data, offsets, program.array, program.depth, self.cdr, found)
+        walk_payloads(data, offsets, program.arrays, program.depth, self.cdr, found)
         swap = np.zeros(count, bool)
         if self.cdr and len(data):
             # The second byte of CDR is 0 for big endian. The minimum only keeps the index of an
             # empty payload at the end inside the array; such a payload has failed already.
-            swap = (how == 0) & (data[np.minimum(offsets[:-1] + 1, len(data) - 1)] == 0)
-        size[how != 0] = 0
+            swap = (how == GOOD) & (data[np.minimum(offsets[:-1] + 1, len(data) - 1)] == 0)
+        size[how != GOOD] = 0
         return _Walked(data, at, size, how, where, swap, program)
 
     def _column(self, walked: _Walked, slot: int, path: Path, reasons: dict[int, str]) -> pa.Array:
@@ -140,7 +147,7 @@ class RosCodec:
         """
         part = self.message.find(path)
         assert part is not None
-        good = walked.how == 0
+        good = walked.how == GOOD
         if part.message is not None:
             words = walked.numbers(slot, "u4", 8)[0].reshape(-1, 2).astype(np.int64)
             seconds, nanos = words[:, 0], words[:, 1]
@@ -220,7 +227,7 @@ class _Walked:
     size: np.ndarray
     """Per row and slot: bytes of the field; 0 in rows that failed."""
     how: np.ndarray
-    """Per row: 0, or a key of `REASONS`."""
+    """Per row: `GOOD`, or a key of `REASONS`."""
     where: np.ndarray
     """Per row: the step, or the bytes left over, that the reason is about."""
     swap: np.ndarray
@@ -237,7 +244,7 @@ class _Walked:
         found = {}
         for row in np.flatnonzero(self.how).tolist():
             how, where = int(self.how[row]), int(self.where[row])
-            field = self.program.names[where] if how == 1 else ""
+            field = self.program.names[where] if how == ENDS_INSIDE else ""
             reason = REASONS[how].format(name=field or "its first byte", left=where)
             found[row] = f"{name} cannot be decoded: {reason}"
         return found
@@ -247,7 +254,7 @@ class _Walked:
         out, edges = self._bytes(slot, element, 0)
         buffers = [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(out)]
         made = pa.Array.from_buffers(kind, len(self.how), buffers)
-        return pc.if_else(pa.array(self.how == 0), made, None) if self.how.any() else made
+        return pc.if_else(pa.array(self.how == GOOD), made, None) if self.how.any() else made
 
     def numbers(self, slot: int, kind: str, fixed: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of a field, and where those of each row start.
@@ -269,7 +276,7 @@ class _Walked:
         gather(self.data, np.ascontiguousarray(self.at[:, slot]), edges, element, self.swap, out)
         if fixed and self.how.any():
             whole = np.zeros((len(self.how), fixed), np.uint8)
-            whole[self.how == 0] = out.reshape(-1, fixed)
+            whole[self.how == GOOD] = out.reshape(-1, fixed)
             out = whole.reshape(-1)
         return out, edges
 

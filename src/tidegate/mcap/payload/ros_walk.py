@@ -14,17 +14,42 @@ import numpy.typing as npt
 
 from tidegate.core.numba import kernel
 
-__all__ = ["REASONS", "FoundFields", "gather", "walk_payloads"]
+__all__ = ["FIXED", "LOOP", "LOOP_END", "REASONS", "SEQUENCE", "TEXT", "FoundFields", "WalkSteps",
+           "gather", "walk_payloads"]  # fmt: skip
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+FIXED, TEXT, SEQUENCE, LOOP, LOOP_END = range(5)
+"""Kinds of steps: a fixed number of bytes, a string, a sequence of plain values, and the two ends
+of a loop over strings or messages."""
+
+GOOD, ENDS_INSIDE, NOT_CDR, BYTES_LEFT = range(4)
+"""How the walk over a payload ended."""
+
 REASONS = {
-    1: "the payload ends inside {name}",
-    2: "the payload does not begin as plain CDR",
-    3: "{left} bytes are left over",
+    ENDS_INSIDE: "the payload ends inside {name}",
+    NOT_CDR: "the payload does not begin as plain CDR",
+    BYTES_LEFT: "{left} bytes are left over",
 }
-"""Why a payload was refused, by the value in `how`; 0 is a good one."""
+"""Why a payload was refused, by the value in `how`; `GOOD` is not among them."""
+
+
+class WalkSteps(NamedTuple):
+    """The steps of a program: one array per field, one entry per step."""
+
+    kind: Ints
+    """`FIXED`, `TEXT`, `SEQUENCE`, `LOOP` or `LOOP_END`."""
+    align: Ints
+    """Bytes to whose multiple the value is aligned; 1 where nothing is."""
+    size: Ints
+    """Bytes of the value; of one element of a sequence."""
+    slot: Ints
+    """Column of `FoundFields` that the value goes to; -1 if it is not wanted."""
+    repeat: Ints
+    """Elements of a loop; 0 if the payload says how many."""
+    jump: Ints
+    """Of `LOOP` the step behind the loop, of `LOOP_END` the first step inside it."""
 
 
 class FoundFields(NamedTuple):
@@ -35,16 +60,16 @@ class FoundFields(NamedTuple):
     size: Ints
     """Per row and slot: the bytes of the field, without the zero that ends a CDR string."""
     how: Ints
-    """Per row: 0, or a key of `REASONS`."""
+    """Per row: `GOOD`, or a key of `REASONS`."""
     where: Ints
-    """Per row: the step at which the payload ended (reason 1), or the bytes left (reason 3)."""
+    """Per row: the step at which the payload ended (`ENDS_INSIDE`), or the bytes left over."""
 
 
 @kernel
 def walk_payloads(
-    data: Bytes, offsets: Ints, program: Ints, depth: int, cdr: bool, found: Any
+    data: Bytes, offsets: Ints, steps: Any, depth: int, cdr: bool, found: Any
 ) -> None:
-    """Run `program` over every payload.
+    """Run the steps of a program over every payload.
 
     An element of a loop takes at least one byte, so a count that is larger than the bytes left is
     refused, and no payload can keep the kernel busy for longer than its length allows.
@@ -52,7 +77,7 @@ def walk_payloads(
     Args:
         data: Bytes of all payloads.
         offsets: Where each payload starts, and the end of the last.
-        program: Steps, as `WalkProgram.array`.
+        steps: `WalkSteps`.
         depth: `WalkProgram.depth`.
         cdr: True for ROS 2 (4 bytes before the message give the byte order, values are aligned).
         found: `FoundFields`, filled.
@@ -62,41 +87,41 @@ def walk_payloads(
     for row in range(len(offsets) - 1):
         base = offsets[row]
         end = offsets[row + 1]
-        how[row] = 0
+        how[row] = GOOD
         big = False
         if cdr:
             if end - base < 4 or data[base] != 0 or data[base + 1] > 1:
-                how[row] = 2
+                how[row] = NOT_CDR
                 continue
             big = data[base + 1] == 0
             base += 4
         pos = base
         step = 0
         level = 0
-        while step < len(program):
-            what = program[step, 0]
-            slot = program[step, 3]
-            if what == 4:
+        while step < len(steps.kind):
+            what = steps.kind[step]
+            slot = steps.slot[step]
+            if what == LOOP_END:
                 left[level] -= 1
                 if left[level] > 0:
-                    step = program[step, 2]
+                    step = steps.jump[step]
                 else:
                     level -= 1
                     step += 1
                 continue
-            if what == 0:
-                align = program[step, 1]
+            if what == FIXED:
+                align = steps.align[step]
                 pos = base + ((pos - base + align - 1) & -align)
-                many: Any = program[step, 2]
-            elif what == 3 and program[step, 1] > 0:
-                many = program[step, 1]
+                many: Any = steps.size[step]
+            elif what == LOOP and steps.repeat[step] > 0:
+                many = steps.repeat[step]
             else:
                 if cdr:
                     # CDR aligns relative to the first byte behind its 4 bytes of head, not to the
                     # file.
                     pos = base + ((pos - base + 3) & -4)
                 if pos + 4 > end:
-                    how[row] = 1
+                    how[row] = ENDS_INSIDE
                     where[row] = step
                     break
                 many = np.int64(0)
@@ -104,17 +129,17 @@ def walk_payloads(
                     byte = data[pos + place] if big else data[pos + 3 - place]
                     many = many * 256 + np.int64(byte)
                 pos += 4
-            if what == 2 and many > 0:
-                align = program[step, 1]
+            if what == SEQUENCE and many > 0:
+                align = steps.align[step]
                 pos = base + ((pos - base + align - 1) & -align)
-                many *= program[step, 2]
+                many *= steps.size[step]
             if pos > end or many > end - pos:
-                how[row] = 1
+                how[row] = ENDS_INSIDE
                 where[row] = step
                 break
-            if what == 3:
+            if what == LOOP:
                 if many == 0:
-                    step = program[step, 2]
+                    step = steps.jump[step]
                 else:
                     level += 1
                     left[level] = many
@@ -123,13 +148,13 @@ def walk_payloads(
             if slot >= 0:
                 at[row, slot] = pos
                 size[row, slot] = many
-                if what == 1 and cdr and many > 0 and data[pos + many - 1] == 0:
+                if what == TEXT and cdr and many > 0 and data[pos + many - 1] == 0:
                     size[row, slot] = many - 1
             pos += many
             step += 1
         # Writers of CDR may pad the end to a multiple of 4.
-        if how[row] == 0 and end - pos > (3 if cdr else 0):
-            how[row] = 3
+        if how[row] == GOOD and end - pos > (3 if cdr else 0):
+            how[row] = BYTES_LEFT
             where[row] = end - pos
 
 
