@@ -32,12 +32,13 @@ from tidegate.errors import ConfigError, ContractError, StateError
 
 __all__ = ["Chain", "StageCounts", "check_time"]
 
-STAGE_COUNTERS = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out")
+STAGE_COUNTERS = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out",
+                  "discarded_count")  # fmt: skip
 """The names in `StageCounts`."""
 
 StageCounts = dict[str, int]
 """Rows that crossed the borders of one stage: `rows_in` and `late_in` came, `rows_out`, `late_out`,
-`error_out` and `dropped_out` left."""
+`error_out` and `dropped_out` left, `discarded_count` were held when the stream ended quickly."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,11 @@ class Chain:
         """Hand a signal to every stage. The end flushes (gracefully) or discards (quickly)."""
         out: list[Outcome] = []
         if signal.name == "end" and signal.value is End.QUICK:
-            for stage, state in zip(self.stages, states, strict=True):
+            for number, (stage, state) in enumerate(zip(self.stages, states, strict=True)):
+                held = int(stage.metrics(state).get("rows_held", 0))
                 stage.discard(state)
+                if counts is not None:
+                    counts[number]["discarded_count"] += held
             return out
         if signal.name == "end":
             return self.flush(states, signal.lane, counts)
