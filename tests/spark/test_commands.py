@@ -145,3 +145,38 @@ def test_sums_and_highest_values_over_shards() -> None:
         "eventtime_watermark.current_watermark": 100,
         "eventtime_watermark.max_lateness": 90,
     }
+
+
+def test_a_topic_that_never_came_is_told(
+    command: Command, pipeline: Path, recording: Recording
+) -> None:
+    """A misspelt topic makes no set; the summary says which name, and which there were."""
+    text = pipeline.read_text().replace(
+        "    key: vehicle\n", "    key: vehicle\n    topic: topic\n"
+    )
+    text = text.replace("sink:", "stages:\n  - synchronize: {topics: [camera, lidr]}\nsink:")
+    pipeline.write_text(text)
+    code, out, err = command("run", str(pipeline), "--json")
+    assert code == 0, err
+    (warning,) = json.loads(out)["warnings"]
+    topics = ", ".join(sorted(set(recording.slices[0]["topic"].to_pylist())))
+    assert warning == f"topic 'lidr' was never seen; seen: {topics}"
+    pipeline.write_text(text.replace("/out", "/again"))
+    code, out, err = command("run", str(pipeline))
+    assert code == 0
+    assert "'lidr' was never seen" in " ".join((out + err).split())
+
+
+def test_a_run_that_fails_ends_with_exit_code_2(command: Command, pipeline: Path) -> None:
+    """What only a worker meets, here a file whose pages were damaged: one sentence, and the log."""
+    (file,) = (pipeline.parent / "in").glob("*.parquet")
+    data = bytearray(file.read_bytes())
+    data[4:2000] = bytes(1996)  # the footer stays: the schema can still be read
+    file.write_bytes(data)
+    code, out, err = command("run", str(pipeline))
+    assert code == 2
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("tidegate: ")]
+    assert "Traceback" not in err
+    assert "Py4J" not in line
+    assert "(stack: " in " ".join(err.split())

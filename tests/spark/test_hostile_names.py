@@ -15,7 +15,7 @@ from hostile.test_column_names import NAMES, PLAIN, rotated, rows
 from spark.outcomes import arranged, assert_same, in_process
 from tidegate.errors import ConfigError
 from tidegate.output.reader import open_run
-from tidegate.pipeline import PipelineDefinition, planner
+from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames, frames
 from tidegate.spark.open import open_pipeline
 from tidegate.windows import Tumbling
@@ -63,7 +63,9 @@ def test_a_backfill(spark: SparkSession, tmp_path: Path, stage: str, by: int) ->
     assert_same(found, {kind: rows for kind, rows in expected.items() if kind == "late"})
 
 
-@pytest.mark.parametrize(("stage", "by"), [("synchronize", 4), ("batch", 27)])
+@pytest.mark.parametrize(
+    ("stage", "by"), [("synchronize", 4), ("batch", 27), ("window", 12), ("order", 20)]
+)
 def test_a_stream_and_a_definition(
     spark: SparkSession, tmp_path: Path, stage: str, by: int
 ) -> None:
@@ -76,9 +78,10 @@ def test_a_stream_and_a_definition(
     made.write(str(tmp_path / "out")).awaitTermination()
     assert_same(written(tmp_path / "out", made), expected)
 
-    if hasattr(planner, "RESERVED"):
-        return  # definitions still have a list of reserved names of their own
-    settings = {"synchronize": {"topics": ["a", "b"], "queueSize": 10}, "batch": {"length": 100}}
+    settings = {
+        "synchronize": {"topics": ["a", "b"], "queueSize": 10}, "batch": {"length": 100},
+        "window": {"tumbling": 100}, "order": None,
+    }  # fmt: skip
     definition = {
         "streams": {
             "s": {
@@ -90,7 +93,7 @@ def test_a_stream_and_a_definition(
         "options": {
             "eventtime": {"enabled": True, "lateTolerance": 30, "watermarkPer": "tuple"},
         },
-        "stages": [{stage: settings[stage]}],
+        "stages": [] if settings[stage] is None else [{stage: settings[stage]}],
     }  # fmt: skip
     text = json.dumps(definition)  # which is YAML too
     planned = open_pipeline(spark, PipelineDefinition.from_yaml(text), streaming=False)[1]
