@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.core.time import format_time
+from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.inspect import Profile, inspect_rows
 from tidegate.profile.starter import prove
@@ -101,3 +102,44 @@ def test_the_corpus_is_large_and_nine_in_ten_are_right(tmp_path: Path) -> None:
         if found.wrong:
             wrong[case.name] = found.wrong
     assert judged - len(wrong) >= RIGHT_SHARE * judged, wrong
+
+
+ON_SPARK = (
+    "headers that differ",
+    "German date and time in two columns",
+    "GeoJSON",
+    "UTF-16",
+    "words for no value",
+    "timestamps of pandas",
+    "real: launches",
+)
+"""Cases that go through Spark: every reader, each with something Spark must be told."""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_run_on_spark_gives_what_inspect_says(tmp_path: Path) -> None:
+    from tidegate.profile.roles import Roles
+    from tidegate.report.page import write_page
+    from tidegate.spark.runner import run_definition
+
+    for number, name in enumerate(ON_SPARK):
+        case = next(case for case in CASES if case.name == name)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = case.make(folder)
+        if not path.exists():
+            continue
+        out = tmp_path / f"out{number}"
+        proof = prove(*inspect_rows(str(path)), out=str(out))
+        summary = run_definition(PipelineDefinition.from_yaml(proof.text), master="local[2]")
+        assert summary.rows.get("data", 0) == proof.in_order, name
+        assert summary.rows.get("late", 0) == proof.late, name
+        assert summary.rows.get("error", 0) == sum(proof.errors.values()), name
+        run = open_run(str(out))
+        schema = run.schema("data")
+        for field_ in proof.profile.schema:
+            assert schema.field(field_.name).type == field_.type, (name, field_.name)
+        made = write_page(str(out), str(tmp_path / f"{number}.html"), Roles())
+        assert made["messages"] == proof.in_order + proof.late + sum(proof.errors.values())

@@ -1,8 +1,8 @@
-"""Counts as people write them: "1 row", "2 rows"."""
+"""Counts and spans of time as people write them: "1 row", "2 rows", "33.3 ms"."""
 
 from __future__ import annotations
 
-__all__ = ["plural"]
+__all__ = ["plural", "span"]
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
@@ -15,3 +15,28 @@ def plural(count: int, noun: str, several: str | None = None) -> str:
     ('1 row', '12,345 rows', '0 batches')
     """
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+_READ = (
+    ("years", 365.25 * 86_400e9, 2), ("d", 86_400e9, 2), ("h", 3.6e12, 2), ("min", 60e9, 10),
+    ("s", 1e9, 1), ("ms", 1e6, 1), ("µs", 1e3, 1),
+)  # fmt: skip
+"""Units, their length in ns, and from how many on they are used: below two hours, minutes are
+easier to compare with a tolerance."""
+
+
+def span(ns: float) -> str:
+    """Return a span of time in three significant digits. For reading, not for computing.
+
+    Args:
+        ns: The span in ns; may be negative.
+
+    >>> span(33_333_333), span(1_500), span(0), span(31_535_999_928_507_197)
+    ('33.3 ms', '1.5 µs', '0', '365 d')
+    """
+    size = abs(ns)
+    for unit, factor, least in _READ:
+        if size >= least * factor:
+            digits = ".3g" if size < 1000 * factor else ".0f"
+            return f"{ns / factor:{digits}} {unit}"
+    return f"{ns:.0f} ns" if ns else "0"

@@ -49,6 +49,7 @@ from tidegate.core.outcomes import (
 )
 from tidegate.core.sort import arrange
 from tidegate.core.state import Column, Layout, State, require_int64
+from tidegate.core.text import span
 from tidegate.core.time import MAX_NS, UNSET, Duration, format_duration
 from tidegate.eventtime.rules import (
     ArrivalVerdict,
@@ -250,7 +251,7 @@ class EventtimeWatermark(Operator):
     def _rules(self) -> Rules:
         """The settings as the numbers the kernels take."""
 
-        def span(value: Any, otherwise: int) -> int:
+        def as_ns(value: Any, otherwise: int) -> int:
             return otherwise if value is None else int(value)
 
         mode = Skew.OFF
@@ -258,13 +259,13 @@ class EventtimeWatermark(Operator):
             mode = Skew.CLOCK if self.skew_against == "clock" else Skew.ROWS
         per_tuple = self.watermark_per == "tuple"
         return Rules(
-            tolerance=span(self.late_tolerance, 0),
+            tolerance=as_ns(self.late_tolerance, 0),
             tie=int(per_tuple and self.late_tolerance == 0),
             per_tuple=per_tuple,
             skew_mode=int(mode),
-            skew=span(self.max_future_skew, 0),
+            skew=as_ns(self.max_future_skew, 0),
             confirm=self.skew_confirm,
-            timeout=span(self.idle_timeout, -1),
+            timeout=as_ns(self.idle_timeout, -1),
         )
 
     # -- rows -------------------------------------------------------------------------------------
@@ -410,7 +411,7 @@ class EventtimeWatermark(Operator):
         """
         limit = format_duration(self._rules.skew)
         reason = [
-            f"{distance} ns ahead, more than max_future_skew ({limit})"
+            f"{span(distance)} ahead, more than max_future_skew ({limit})"
             if is_skewed else f"more than max_sources ({self.max_sources}) sources"
             for is_skewed, distance in zip(skewed, ahead.tolist(), strict=True)
         ]  # fmt: skip

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Int64s, Late, Outcome, StreamError
+from tidegate.core.text import plural, span
 from tidegate.core.time import format_duration, format_time
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
@@ -32,7 +33,6 @@ from tidegate.profile.order import (
 )
 from tidegate.profile.roles import RoleGuess, Roles, guess_with_times
 from tidegate.profile.rows import LoadedRows
-from tidegate.profile.spans import span
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
 from tidegate.profile.time_columns import (
     TimeCandidate,
@@ -446,8 +446,9 @@ def _measured(profile: Profile, loaded: LoadedRows, time_ns: Int64s, good: Any) 
         return replace(profile, rows_read=table.num_rows, errors=errors)
     rows = pa.concat_tables([pa.Table.from_batches([k.rows]) for k in kept])
     times = np.concatenate([k.time_ns for k in kept])
+    # With a tolerance of 0 the watermark stands 1 ns below the newest time.
     disorder = np.concatenate([
-        k.lateness_ns if isinstance(k, Late) else np.zeros(len(k), np.int64) for k in kept
+        k.lateness_ns + 1 if isinstance(k, Late) else np.zeros(len(k), np.int64) for k in kept
     ])  # fmt: skip
     late = np.concatenate([np.full(len(k), isinstance(k, Late)) for k in kept])
     key, keys = _codes(rows, roles.key)
@@ -549,7 +550,7 @@ def _grouped(topic: Int64s, names: list[str]) -> tuple[Int64s, list[str]]:
     groups = {head: number for number, head in enumerate(dict.fromkeys(best))}
     counts = {head: best.count(head) for head in groups}
     labels = [
-        head if n == 1 and head in names else f"{head}{sep if head else ''}… ({n:,} topics)"
+        head if n == 1 and head in names else f"{head}{sep if head else ''}… ({plural(n, 'topic')})"
         for head, n in counts.items()
     ]
     of = np.array([groups[head] for head in best], np.int64)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidegate.core.text import plural
+from tidegate.core.text import plural, span
 from tidegate.core.time import format_time
 from tidegate.profile.inspect import Profile
-from tidegate.profile.spans import setting, span
+from tidegate.profile.spans import setting
 from tidegate.profile.starter import Proof, no_time
 
 __all__ = ["print_look", "print_profile", "print_proof"]

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.outcomes import Collection, Int64s, Late, Outcome, StreamError
-from tidegate.core.text import plural
+from tidegate.core.outcomes import Collection, Int64s, Late, Outcome
+from tidegate.core.text import plural, span
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.inspect import CHUNK_ROWS, Profile, arrival_order, count_reasons
 from tidegate.profile.order import late_share, round_digits, round_span, rows_held
 from tidegate.profile.rows import LoadedRows, spark_ddl
-from tidegate.profile.spans import setting, span
+from tidegate.profile.spans import setting
 from tidegate.profile.time_columns import read_times
 
 __all__ = ["Proof", "prove", "starter"]
@@ -369,7 +369,7 @@ def _raised(
     skewed = sum(n for reason, n in made.errors.items() if "ahead of its key" in reason)
     if skewed - profile.wrong_clocks > MOST_LOST * made.rows:
         before = profile.max_future_skew_ns or 0
-        limit = round_span(max(2 * before, _furthest(made, before)))
+        limit = round_span(2 * max(before, profile.longest_gap_ns))
         if limit > before:
             sentence = (
                 f"maxFutureSkew raised from {span(before)} to {span(limit)}: it refused "
@@ -395,16 +395,3 @@ def _raised(
         changed = replace(profile, late_tolerance_ns=needed, late_share=shares, held=held)
         return changed, sentence
     return None
-
-
-def _furthest(made: Proof, limit: int) -> int:
-    """Return how far ahead the refused row is that the limit must let pass: the nearest of the
-    furthest 1 %."""
-    found = []
-    for outcome in made.outcomes:
-        if isinstance(outcome, StreamError):
-            for reason in outcome.reason.to_pylist():
-                number = str(reason).split(" ", 1)[0]
-                if "ahead, more than" in str(reason) and number.isdigit():
-                    found.append(int(number))
-    return int(np.quantile(found, 0.99)) if found else limit

@@ -40,7 +40,7 @@ PER_TOPIC = 30
 """Messages of each topic in the first view: few enough to be told apart."""
 
 UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9,
-           "h": 3600 * 10**9, "d": 86_400 * 10**9}  # fmt: skip
+           "h": 3600 * 10**9, "d": 86_400 * 10**9, "years": 31_557_600 * 10**9}  # fmt: skip
 """Units that the event-time stage uses in its reasons, in ns."""
 
 NOTABLE_SKEW_NS = 20_000_000
@@ -154,8 +154,10 @@ def _ahead_ns(reason: str) -> int:
 
     Held to 2**62 ns (146 years), so that any number in a reason fits an int64.
     """
-    found = re.search(r"(\d+) ?(ns|us|µs|ms|s|min|h|d) ahead", reason.rsplit("\x1f", 1)[-1])
-    return min(int(found[1]) * UNIT_NS[found[2]], 2**62) if found else 0
+    found = re.search(
+        r"(\d+(?:\.\d+)?) ?(ns|us|µs|ms|s|min|h|d|years) ahead", reason.rsplit("\x1f", 1)[-1]
+    )
+    return min(int(float(found[1]) * UNIT_NS[found[2]]), 2**62) if found else 0
 
 
 def _clock_fact(messages: RunMessages) -> list[str]:

@@ -19,7 +19,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from tidegate.core.time import format_duration, format_time
+from tidegate.core.text import plural, span
+from tidegate.core.time import format_time
 from tidegate.output.summary import END, RELEASE, Summary
 
 __all__ = ["ProgressBar", "print_summary", "progress_bar"]
@@ -59,7 +60,7 @@ class ProgressBar:
             seconds: Wall time since the start; more than 0.
         """
         note = (
-            f"{summary.rows_in:,} rows, {summary.rows_in / seconds:,.0f}/s, "
+            f"{plural(summary.rows_in, 'row')}, {summary.rows_in / seconds:,.0f}/s, "
             f"late {summary.late:,}, errors {summary.errors:,}, "
             f"watermark {format_time(summary.watermark_ns)}"
         )
@@ -120,14 +121,14 @@ def print_summary(summary: Summary, console: Console) -> None:
     table.add_row("keys", f"{summary.total('keys'):,}")
     lateness = summary.highest("eventtime_watermark.max_lateness")
     if lateness:
-        table.add_row("latest by", format_duration(lateness // 10**6 * 10**6))
+        table.add_row("latest by", span(lateness))
     table.add_row("watermark, highest", format_time(summary.watermark_ns))
     if summary.total("keys") > 1 and summary.lowest_watermark_ns is not None:
         table.add_row("watermark, median", format_time(summary.median_watermark_ns))
         table.add_row("watermark, lowest", format_time(summary.lowest_watermark_ns))
         for one in summary.furthest_behind(3):
             if one.lag_ns:
-                table.add_row(f"  {one.key} is behind by", format_duration(one.lag_ns))
+                table.add_row(f"  {one.key} is behind by", span(one.lag_ns))
     table.add_row("rows per second", f"{summary.rows_per_second:,.0f}")
     table.add_row("micro-batches", f"{summary.batches}")
     console.print(table)
