@@ -45,7 +45,7 @@ class Place:
         source = SourceDefinition(path=str(self.source), options={"maxFilesPerTrigger": 1})
         rows = open_stream_source(
             self.spark, "fleet", StreamDefinition(source=source), streaming=True
-        )
+        ).df
         return ordered(rows, **options)
 
     def check(self, parts: list[pa.Table]) -> int:

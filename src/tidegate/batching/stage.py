@@ -185,6 +185,9 @@ or infinite
     def needs_time(self) -> bool:
         return True
 
+    def input_columns(self) -> frozenset[str] | None:
+        return frozenset({self.topic, *self.keys})
+
     def expected_names(self) -> dict[str, tuple[str, ...]]:
         return {self.topic: self.gated} if isinstance(self.gated, tuple) else {}
 

@@ -263,6 +263,19 @@ class Chain:
                 return names
         return None
 
+    def decision_columns(self) -> frozenset[str] | None:
+        """The input columns that any stage looks at; None if it may be all of them. The others are
+        payload: rows may come without them and be given them when they leave."""
+        names: frozenset[str] = frozenset()
+        for stage in self.stages:
+            read = stage.input_columns()
+            if read is None:
+                return None
+            names |= read
+            if stage.outputs_only_read_columns:
+                break
+        return names
+
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """Every side table of the chain. Two stages that share a name must share its schema."""
         out: dict[str, pa.Schema] = {}

@@ -8,6 +8,7 @@ whose columns are the row's own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,6 +127,19 @@ class Decoder:
     def reads_time(self) -> bool:
         """Whether a time column is declared; if not, rows get the processing time."""
         return bool(self.times)
+
+    def columns_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns, among those of the input, that times are read from.
+
+        >>> Decoder((TimeColumn("header.stamp", "unixtimestamp_ns"),)).columns_of(["header", "v"])
+        ('header',)
+        """
+        needed = {
+            time.message or (column if column in names else column.split(".")[0])
+            for time in self.times
+            for column in time.columns
+        }
+        return tuple(name for name in names if name in needed)
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Refuse, at plan time, a time column that is missing or of a type that can never be read.

@@ -15,8 +15,8 @@ the delta tables agree about what is there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -107,6 +107,32 @@ class Commit:
             batch, query, rows, max(marks, default=None), shards, sorted(files), behind,
             {column: sorted(values) for column, values in seen.items()},
         )  # fmt: skip
+
+    @classmethod
+    def total(cls, commits: Sequence[Commit]) -> Commit:
+        """Return what several records of one run sum up to: all rows and files, and of every shard
+        its last report. Nothing gives an empty record of batch 0.
+
+        >>> one, two = Commit(0, "q", {"data": 2}), Commit(1, "q", {"data": 3, "late": 1})
+        >>> Commit.total([one, two]).rows
+        {'data': 5, 'late': 1}
+        """
+        if not commits:
+            return cls(0, "")
+        last = commits[-1]
+        rows: dict[str, int] = {}
+        made = cls(last.batch, last.query, rows)
+        marks = [commit.watermark_ns for commit in commits if commit.watermark_ns is not None]
+        made = replace(made, watermark_ns=max(marks, default=None))
+        for commit in commits:
+            for kind, count in commit.rows.items():
+                rows[kind] = rows.get(kind, 0) + count
+            made.shards.update(commit.shards)
+            made.behind.update(commit.behind)
+            made.files.extend(commit.files)
+            for column, names in commit.seen.items():
+                made.seen[column] = sorted({*made.seen.get(column, ()), *names})
+        return made
 
     def files_of(self, kind: str) -> list[str]:
         """Return the files of one kind.

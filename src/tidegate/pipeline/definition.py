@@ -285,6 +285,13 @@ class Options(_Model):
     forget: LongerSpan | None = None
     """A key without rows for this long (wall-clock time) is flushed and its state freed. Default:
     never, so the state grows with the number of keys."""
+    payload: Literal["auto", "addressed", "carried"] = "auto"
+    """How columns travel that no stage looks at: `carried` with their rows, or `addressed`: left in
+    their file and fetched when the row leaves. Default `auto`: addressed in runs over recorded
+    files where they are large."""
+    missing_payload: Literal["stop", "error"] = "stop"
+    """What happens where a file with addressed payload is changed or gone before its rows have
+    left: `stop` ends the run with the name of the file, `error` delivers such rows as errors."""
     state_key: str | None = None
     """Streaming: a reference to a secret of at least 16 bytes, `${env:NAME}` or `${file:path}`,
     that seals the state in the checkpoint: a page that was changed or made without the key stops

@@ -12,11 +12,14 @@ open.py           from a definition to frames   runner.py     run a definition
 reload.py         follow a file while it runs   progress.py   the bar and the summary
 failures.py       why a run failed, in one sentence
 session.py        the session and its settings  environment/  Java, Python, jars, Kafka
+columnar/         files as columns: gate 1      slices.py     rows that wait for other files
+read.py           open files for frames
 sources/          one module per source         sinks/        one module per sink
 recordings/       MCAP files and bags on disk: what sources and sinks share
 """
 
 from tidegate.spark.frames import Frames, frames
+from tidegate.spark.read import Recording, read
 from tidegate.spark.session import session
 from tidegate.spark.sinks import Sink, SinkRequest, register_sink
 from tidegate.spark.sources import PythonSource, Source, SourceRequest, register_source
@@ -24,11 +27,13 @@ from tidegate.spark.sources import PythonSource, Source, SourceRequest, register
 __all__ = [
     "Frames",
     "PythonSource",
+    "Recording",
     "Sink",
     "SinkRequest",
     "Source",
     "SourceRequest",
     "frames",
+    "read",
     "register_sink",
     "register_source",
     "session",

@@ -43,6 +43,11 @@ from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
 from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
+from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.columnar.gate import Payload, Reading, choose_columns, ordering_columns
+from tidegate.spark.columnar.payload import MissingPayload, PayloadAttacher
+from tidegate.spark.columnar.pieces import PieceLog
+from tidegate.spark.columnar.source import GateInput, GatePlan, open_gate
 from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
 from tidegate.spark.processor import ShardProcessor
@@ -83,6 +88,11 @@ class Dataflow:
         wall_ns: One fixed wall time, for runs that catch up. None: Spark's processing time.
         file: The column that names the file a row was recorded in; None: Spark is asked.
         warnings: Sentences about the definition that are logged before a run.
+        columnar: The inputs as gate 1 reads them, one per input; empty: rows come through gate 2.
+        payload: How columns travel that no stage looks at; see `tidegate.spark.columnar.gate`.
+        missing_payload: What to do where a file is changed or gone before its rows left.
+        log: Where a stream keeps the log of files it has found; None: it has none yet.
+        ends: Whether a batch runs as a stream that ends with a flush.
         state_key: Seals the pages of a stream's state; None: they are not sealed.
         flow_name: The name under which a worker keeps its flows between micro-batches.
     """
@@ -105,6 +115,11 @@ class Dataflow:
     file: str | None = None
     warnings: tuple[str, ...] = ()
     state_key: StateKey | None = None
+    columnar: tuple[ColumnarInput, ...] = ()
+    payload: Payload = "auto"
+    missing_payload: MissingPayload = "stop"
+    log: str | None = None
+    ends: bool = False
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def inputs(self) -> Iterator[tuple[DataFrame, Decoder]]:
@@ -124,7 +139,8 @@ class Dataflow:
             raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
         whole = self._narrowed() if kind == "data" else self
         packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
-        return packed.mapInArrow(Unpacker(schema), from_arrow_schema(schema))
+        unpacker = Unpacker(schema, kind, whole.attacher)
+        return packed.mapInArrow(unpacker, from_arrow_schema(schema))
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
@@ -158,7 +174,7 @@ class Dataflow:
         compile_arrival()
         compile_hashing()
         packed = self._packed(recipe)
-        if not self.df.isStreaming:
+        if not self.is_stream:
             return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_DDL)
         timers = self.needs_timers()
         settings = StepSettings(recipe, self.flow_name, timers, self.shard_count, self.wall_ns)
@@ -191,6 +207,66 @@ class Dataflow:
     # -- settings that follow from others ---------------------------------------------------------
 
     @property
+    def is_stream(self) -> bool:
+        """Whether Spark runs it in micro-batches: a stream, or a batch that runs as one."""
+        return self.df.isStreaming or self.ends
+
+    @cached_property
+    def readings(self) -> tuple[Reading, ...]:
+        """What gate 1 reads of every input; empty where rows come through gate 2."""
+        if self.no_gate() is not None:
+            return ()
+        always = [*self.keys, *self.arrival, *([self.topic] if self.topic else [])]
+        return tuple(
+            choose_columns(
+                one, decoder, stages=self.stages, always=always, payload=self.payload,
+                recorded=self.arrival_order.recorded,
+            )
+            for one, (_, decoder) in zip(self.columnar, self.inputs(), strict=True)
+        )  # fmt: skip
+
+    def no_gate(self) -> str | None:
+        """Return why rows come through gate 2; None if they come through gate 1."""
+        if not self.columnar:
+            return "the input is not made of files that Tidegate reads itself"
+        if self.is_stream and self.log is None:
+            return "a stream keeps a log of its files: use write(), which knows where"
+        if self.file is not None:
+            return "the file of a row is one of its columns"
+        return None
+
+    def gate(self) -> str:
+        """Return a sentence that says how rows come to the step. Runs no job."""
+        why = replace(self, log=self.log or "").no_gate()
+        if why is not None:
+            return f"rows come through Spark: {why}"
+        one, *_ = readings = replace(self, log=self.log or "").readings
+        formats = ", ".join(sorted({each.format.name for each in self.columnar}))
+        most = max(readings, key=lambda reading: reading.row_bytes)
+        return f"columns are read by Arrow ({formats}); {(most if most.addressed else one).why}"
+
+    @cached_property
+    def _static(self) -> PieceLog:
+        """The files of a batch, found once: addresses name them by their numbers."""
+        log = PieceLog(None)
+        self._gate_plan(self._recipe(), find=False).look(log)
+        return log
+
+    @cached_property
+    def attacher(self) -> PayloadAttacher | None:
+        """What gives rows their payload where they leave; None if they carry it."""
+        if not any(reading.addressed for reading in self.readings):
+            return None
+        return PayloadAttacher(
+            tuple(one.format for one in self.columnar),
+            self.schemas,
+            self.log if self.is_stream else None,
+            () if self.is_stream else tuple(self._static.files),
+            self.missing_payload,
+            max(reading.row_bytes for reading in self.readings),
+        )
+
+    @property
     def partition_count(self) -> int:
         """The shuffle partitions that shards are spread over.
 
@@ -207,11 +283,13 @@ class Dataflow:
     def shard_count(self) -> int:
         """How many shards the keys are divided into: `shards`, or one per shuffle partition (a
         stream), or `BATCH_SHARDS_PER_CORE` times as many (a batch)."""
-        each = 1 if self.df.isStreaming else BATCH_SHARDS_PER_CORE
+        each = 1 if self.is_stream else BATCH_SHARDS_PER_CORE
         return self.shards or self.partition_count * each
 
     def needs_timers(self) -> bool:
         """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
+        if self.ends:  # a backfill has one fixed clock
+            return False
         return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
 
     @cached_property
@@ -231,7 +309,7 @@ class Dataflow:
 
     def notes(self) -> list[str]:
         """Return what is worth saying before a run: the order of arrival, then warnings."""
-        return [self.arrival_rule(), *self.warnings]
+        return [self.arrival_rule(), self.gate(), *self.warnings]
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -263,7 +341,10 @@ class Dataflow:
         """
         shard_labels = labels(self.shard_count, self.partition_count)
         parts = []
-        for number, (df, decoder) in enumerate(self.inputs()):
+        if self.readings:
+            plan = self._gate_plan(recipe)
+            parts.append(open_gate(self.df.sparkSession, plan, streaming=self.is_stream))
+        for number, (df, decoder) in enumerate(() if self.readings else self.inputs()):
             names = tuple(df.columns)
             numbered = df.toDF(*(plain(place) for place in range(len(names))))
             file = self._file_column(numbered, names)
@@ -278,6 +359,29 @@ class Dataflow:
         if self.control is not None:
             parts.append(self._packed_control(shard_labels))
         return reduce(DataFrame.union, parts)
+
+    def _gate_plan(self, recipe: FlowRecipe, *, find: bool = True) -> GatePlan:
+        """Return the plan of gate 1. `find`: whether a batch looks for its files now."""
+        shard_labels = labels(self.shard_count, self.partition_count)
+        order = self.arrival_order
+        inputs = []
+        for number, (one, reading) in enumerate(zip(self.columnar, self.readings, strict=True)):
+            decoder = list(self.inputs())[number][1]
+            taken = recipe.taken["error"]
+            packer = Packer(decoder, shard_labels, self._key_fields(), number, taken)
+            ordering = ordering_columns(order, decoder, one.format.schema)
+            inputs.append(
+                GateInput(
+                    one.format, reading.columns, reading.addressed, packer, ordering or (),
+                    one.limits,
+                )
+            )  # fmt: skip
+        found = self._static if find and not self.is_stream else None
+        return GatePlan(
+            tuple(inputs), shard_labels, order.recorded and self.is_stream, bool(order.columns),
+            self.log, self.df.sparkSession.sparkContext.defaultParallelism, self.ends,
+            None if found is None else (tuple(found.files), tuple(found.pieces)),
+        )  # fmt: skip
 
     def _packed_control(self, shard_labels: tuple[int, ...]) -> DataFrame:
         """Return the control rows as blobs. Raises ConfigError if one of their columns is
@@ -308,16 +412,14 @@ class Dataflow:
         read = Chain(self.stages).input_columns()
         if read is None or self.more:
             return self
-        times = {
-            time.message or (column if column in self.df.columns else column.partition(".")[0])
-            for time in self.decoder.times
-            for column in time.columns
-        }  # fmt: skip
+        times = self.decoder.columns_of(self.df.columns)
         wanted = {*read, *self.keys, *self.arrival, *times, self.file}
         kept = [name for name in self.df.columns if name in wanted]
         if len({name.lower() for name in kept}) < len(kept):
             return self
-        return replace(self, df=self.df.select(*(_column_named(name) for name in kept)))
+        df = self.df.select(*(_column_named(name) for name in kept))
+        columnar = tuple(one._replace(format=one.format.narrowed(kept)) for one in self.columnar)
+        return replace(self, df=df, columnar=columnar)
 
     @cached_property
     def _row_schema(self) -> pa.Schema:

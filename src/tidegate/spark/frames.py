@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.align import Align, Episodes
 from tidegate.batching.stage import Batch
-from tidegate.core.checks import int_in, names
+from tidegate.core.checks import int_in, names, one_of
 from tidegate.core.operator import Operator
 from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
@@ -39,9 +39,13 @@ from tidegate.eventtime import (
     TimeColumn,
 )
 from tidegate.output.commit import Commit
+from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.columnar.gate import Payload
+from tidegate.spark.columnar.payload import MissingPayload
 from tidegate.spark.dataflow import Dataflow, check_names_of
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.query import run_batch_job, settings_of, start
+from tidegate.spark.read import Recording
 from tidegate.spark.sinks import SinkSettings
 from tidegate.sync import Synchronize
 from tidegate.windows import Adaptive, Window, WindowKind
@@ -55,7 +59,7 @@ MOST_SHARDS = 65_535
 
 
 def frames(
-    df: DataFrame,
+    df: DataFrame | Recording,
     *,
     key: str | Sequence[str] | None = None,
     time: str | None = None,
@@ -65,12 +69,15 @@ def frames(
     types: EventtimeTypes | None = None,
     shards: int | None = None,
     forget: Duration | None = None,
+    payload: Payload = "auto",
+    missing_payload: MissingPayload = "stop",
     state_key: str | bytes | None = None,
 ) -> Frames:
     """Start a pipeline on a DataFrame, batch or streaming. Runs no job.
 
     Args:
-        df: The input. What it is (batch or streaming), the results are.
+        df: The input: a DataFrame, or what `tidegate.spark.read` returns. What it is (batch or
+            streaming), the results are.
         key: The column or columns a pipeline is repeated for; order, watermark and state are per
             key. None: all rows are of one key.
         time: The column that carries event time, or a field of a struct (`header.stamp`); its type
@@ -90,6 +97,11 @@ def frames(
         state_key: A secret of at least 16 bytes that seals the state of a stream: state in the
             checkpoint that somebody else wrote is a StateError. None: it is not sealed. Give it
             from the environment, never in full in code.
+        payload: How columns of files that no stage looks at travel: `carried` with their rows, or
+            `addressed`, left in the file and fetched when the row leaves. Default `auto`: addressed
+            in recorded runs where they are large.
+        missing_payload: Where a file is changed or gone before its rows left: `stop` (default) ends
+            the run with its name, `error` delivers such rows as errors.
 
     Returns:
         A pipeline without stages; its methods add them.
@@ -98,6 +110,12 @@ def frames(
         ConfigError: If a column does not exist or is not given by its name, if two columns cannot
             be told apart, or a number is out of range.
     """
+    columnar: tuple[ColumnarInput, ...] = ()
+    if isinstance(df, Recording):
+        columnar = () if df.columnar is None else (df.columnar,)
+        df = df.df
+    one_of("payload", payload, get_args(Payload))
+    one_of("missing_payload", missing_payload, get_args(MissingPayload))
     check_names_of(df)
     for field_name, value in (("time", time), ("topic", topic), ("file", file)):
         if value is not None and not isinstance(value, str):
@@ -117,6 +135,7 @@ def frames(
     return Frames(
         df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget, file=file,
         state_key=None if state_key is None else StateKey(state_key),
+        columnar=columnar, payload=payload, missing_payload=missing_payload,
     )  # fmt: skip
 
 

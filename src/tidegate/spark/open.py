@@ -6,11 +6,12 @@ Whatever is wrong before a row is read is said here, in one sentence that names 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tidegate.core.seal import StateKey
 from tidegate.errors import ConfigError
@@ -22,10 +23,12 @@ from tidegate.pipeline.formats import source_settings
 from tidegate.pipeline.planner import named_types
 from tidegate.pipeline.secrets import resolve
 from tidegate.pipeline.user_types import known_types
+from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.dataflow import check_names_of
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
+from tidegate.spark.read import Recording, open_recording
 from tidegate.spark.session import session
 from tidegate.spark.sources import SourceRequest, source_of
 
@@ -72,7 +75,7 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
 
 def open_stream_source(
     spark: SparkSession, name: str, stream: StreamDefinition, *, streaming: bool
-) -> DataFrame:
+) -> Recording:
     """Return the rows of the declared stream `name`, batch or streaming. Runs no job on the data.
 
     Raises ConfigError if there is no source, or it cannot be opened (in one sentence).
@@ -84,7 +87,7 @@ def open_stream_source(
     path, options = _checked_settings(source, field)
     request = SourceRequest(source.format, path, options, source.ddl, streaming, field)
     try:
-        return source_of(source.format).open(spark, request)
+        return open_recording(spark, request)
     except (AnalysisException, PySparkException, Py4JJavaError) as error:
         raise ConfigError(
             field, source.format, "could not be opened",
@@ -154,9 +157,10 @@ def open_pipeline(
         name: open_stream_source(spark, name, stream, streaming=streaming)
         for name, stream in definition.streams.items()
     }
-    made = plan(definition, {name: arrow_schema(df) for name, df in opened.items()}, types=types)
+    found = {name: arrow_schema(recording.df) for name, recording in opened.items()}
+    made = plan(definition, found, types=types)
     first, *others = made.inputs
-    df = opened[first.stream]
+    df = opened[first.stream].df
     rows = None
     if streaming and control is not None:
         fs, folder = filesystem(control)
@@ -165,7 +169,7 @@ def open_pipeline(
         schema = control_schema(df.schema, made.key, stamps)
         rows = spark.readStream.schema(schema).json(control)
     for each in opened.values():
-        check_names_of(each)
+        check_names_of(each.df)
     trigger = definition.options.trigger
     recorded = not streaming or trigger in (None, "available_now")
     named = {
@@ -184,7 +188,7 @@ def open_pipeline(
         definition.options.forget,
         first.decoder,
         made.flow_stages(),
-        more=tuple((opened[each.stream], each.decoder) for each in others),
+        more=tuple((opened[each.stream].df, each.decoder) for each in others),
         control=rows,
         recorded=recorded,
         file=next((name for name in named if name is not None), None),
@@ -192,8 +196,17 @@ def open_pipeline(
         if made.arrival or not (streaming and recorded)
         else _warn_of_limits(definition),
         state_key=_state_key(definition),
+        columnar=_columnar([opened[each.stream] for each in made.inputs]),
+        payload=definition.options.payload,
+        missing_payload=definition.options.missing_payload,
     )
     return made, frames
+
+
+def _columnar(recordings: Sequence[Recording]) -> tuple[ColumnarInput, ...]:
+    """Return the inputs as gate 1 reads them; empty unless it reads all of them."""
+    found = [recording.columnar for recording in recordings]
+    return tuple(one for one in found if one is not None) if all(found) else ()
 
 
 def _state_key(definition: PipelineDefinition) -> StateKey | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +24,13 @@ from tidegate.core.arrow import coalesce, conform
 from tidegate.core.columns import TIME
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
-from tidegate.spark.arrival import PARTS, by_origin
+from tidegate.spark.arrival import PARTS, Origin, by_origin
 from tidegate.spark.shards import shard_of
 
 __all__ = [
     "PACKED",
     "PACKED_DDL",
+    "Attaches",
     "Packer",
     "Renamed",
     "Unpacker",
@@ -197,28 +199,55 @@ class Packer:
     taken: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part, seq = self.input * PARTS + _partition(), 0
-        labels = self.labels
+        seq = 0
         for gathered in coalesce(batches, rows=ROWS_PER_BLOB, nbytes=BYTES_PER_BLOB):
             for origin, rows in by_origin(gathered):
-                kinds, shards, pieces = zip(*self._split(rows), strict=True)
-                count = len(pieces)
-                numbers = np.arange(seq, seq + count, dtype=np.int32)
-                seq += count
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([labels[shard] for shard in shards], pa.int32()),
-                        pa.array(kinds, pa.string()),
-                        pa.array(np.full(count, part, np.int32)),
-                        pa.array(numbers),
-                        pa.array(np.full(count, origin.changed, np.int64)),
-                        pa.array([origin.file] * count, pa.string()),
-                        pa.array(np.full(count, origin.block, np.int64)),
-                        pa.array([piece.num_rows for piece in pieces], pa.int64()),
-                        to_blobs(pieces),
-                    ],
-                    schema=PACKED,
-                )
+                made = self.blobs(rows, origin, _partition(), seq)
+                seq += made.num_rows
+                yield made
+
+    def blobs(
+        self, rows: pa.RecordBatch, origin: Origin, partition: int, seq: int
+    ) -> pa.RecordBatch:
+        """Return rows of one origin as rows of `PACKED`: a blob per kind and shard.
+
+        Args:
+            rows: The rows, in order of their position.
+            origin: Where they were read.
+            partition: The number of the task that reads them.
+            seq: The number of the first blob within that task.
+        """
+        return self._packed(self._split(rows), origin, partition, seq)
+
+    def error_blob(self, rows: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+        """Return error rows, as `StreamError.table` makes them, as rows of `PACKED`."""
+        return self._packed(self._by_shard("error", rows), origin, 0, 0)
+
+    def _packed(
+        self,
+        split: Iterable[tuple[str, int, pa.RecordBatch]],
+        origin: Origin,
+        partition: int,
+        seq: int,
+    ) -> pa.RecordBatch:
+        """Return (kind, shard, rows) triples as rows of `PACKED`."""
+        kinds, shards, pieces = zip(*split, strict=True)
+        count = len(pieces)
+        part = self.input * PARTS + partition
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array([self.labels[shard] for shard in shards], pa.int32()),
+                pa.array(kinds, pa.string()),
+                pa.array(np.full(count, part, np.int32)),
+                pa.array(np.arange(seq, seq + count, dtype=np.int32)),
+                pa.array(np.full(count, origin.changed, np.int64)),
+                pa.array([origin.file] * count, pa.string()),
+                pa.array(np.full(count, origin.block, np.int64)),
+                pa.array([piece.num_rows for piece in pieces], pa.int64()),
+                to_blobs(pieces),
+            ],
+            schema=PACKED,
+        )
 
     def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
         """Yield (kind, shard, rows) for rows of one origin, errors first."""
@@ -271,6 +300,13 @@ def _partition() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
+class Attaches(Protocol):
+    """What gives rows the payload that they did not carry; see `columnar.payload`."""
+
+    def attach(self, kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield rows of a kind in its full schema, and error rows for payload that is missing."""
+
+
 @dataclass(frozen=True)
 class Unpacker:
     """mapInArrow: blobs in, their rows out, with exactly the columns of `schema`.
@@ -280,11 +316,21 @@ class Unpacker:
 
     Args:
         schema: The columns of the table.
+        kind: What the table holds.
+        payload: Gives rows the payload they did not carry; None: they carry it.
     """
 
     schema: pa.Schema
+    kind: str = "data"
+    payload: Attaches | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for blob in batch.column(batch.schema.get_field_index("blob")):
-                yield conform(from_blob(blob.as_buffer()), self.schema)
+                rows = from_blob(blob.as_buffer())
+                if self.payload is None:
+                    yield conform(rows, self.schema)
+                    continue
+                for kind, whole in self.payload.attach(self.kind, rows):
+                    if kind == self.kind:
+                        yield whole

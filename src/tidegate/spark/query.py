@@ -21,18 +21,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
+from tidegate.output.filesystem import filesystem, write_whole
 from tidegate.spark.checkpoint import check_checkpoint, with_shards_of
+from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.pack import holds_lists
 from tidegate.spark.session import CHECKPOINT_FILES, limit_list_batches, settings_for_now
 from tidegate.spark.sinks import SinkSettings, open_sink
+from tidegate.spark.stateful_step import STEP_DDL
 
 __all__ = [
     "Mode",
@@ -52,16 +56,31 @@ BATCH_QUERY = "batch"
 """The name under which a backfill, which has no checkpoint, commits its one batch."""
 
 
-def run_batch_job(pipeline: Dataflow, path: str, settings: SinkSettings | None = None) -> Commit:
-    """Run everything there is, from an empty state to the flush, as one batch.
+FINISHED = "finished"
+"""A file in the checkpoint of a backfill that is over: running it again is refused."""
+
+
+def run_batch_job(
+    pipeline: Dataflow,
+    path: str,
+    settings: SinkSettings | None = None,
+    on_commit: Callable[[Commit], None] | None = None,
+    checkpoint: str | None = None,
+) -> Commit:
+    """Run everything there is, from an empty state to the flush.
+
+    Files that gate 1 reads are a stream that ends: they are taken in micro-batches, so memory is
+    bounded, and a run that was killed goes on where it was. Any other input is one batch.
 
     Args:
         pipeline: A pipeline on a batch DataFrame.
         path: The output, a folder or URI; it must hold no other run.
         settings: The sink; None: Parquet.
+        on_commit: Called on the driver after every micro-batch that is whole, with its record.
+        checkpoint: Where a backfill keeps how far it has come; None: `path`/_checkpoint.
 
     Returns:
-        The record of the batch, when all of it is written.
+        The record of the batch, when all of it is written; of several, what they sum up to.
 
     Raises:
         ConfigError: For a stream, an output that holds another run, or a wrong option.
@@ -69,12 +88,52 @@ def run_batch_job(pipeline: Dataflow, path: str, settings: SinkSettings | None =
     """
     if pipeline.df.isStreaming:
         raise ConfigError("mode", "batch", "needs a batch DataFrame (spark.read, not readStream)")
-    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
+    settings = settings or SinkSettings()
+    if replace(pipeline, log="").no_gate() is None:
+        return _run_backfill(pipeline, path, settings, on_commit, checkpoint)
+    sink = open_sink(settings, path, pipeline.schemas)
     sink.check_unused()
     _log_arrival(pipeline)
     settings_now = settings_for_now(pipeline.df.sparkSession, settings_of(pipeline))
     with failures_in_a_sentence(), settings_now:
-        return sink.write(pipeline.outcomes, 0, BATCH_QUERY)
+        commit = sink.write(pipeline.outcomes, 0, BATCH_QUERY)
+    if on_commit is not None:
+        on_commit(commit)
+    return commit
+
+
+def _run_backfill(
+    pipeline: Dataflow,
+    path: str,
+    settings: SinkSettings,
+    on_commit: Callable[[Commit], None] | None,
+    checkpoint: str | None,
+) -> Commit:
+    """Run files as a stream that ends with a flush; go on if a run of it was cut off."""
+    checkpoint = checkpoint or f"{path}/_checkpoint"
+    fs, root = filesystem(checkpoint, "checkpoint")
+    begun = fs.get_file_info(f"{root}/{PIECES}").type == pafs.FileType.Directory
+    over = fs.get_file_info(f"{root}/{FINISHED}").type == pafs.FileType.File
+    if over or not begun:
+        open_sink(settings, path, pipeline.schemas).check_unused()
+    commits: list[Commit] = []
+
+    def committed(commit: Commit) -> None:
+        commits.append(commit)
+        if on_commit is not None:
+            on_commit(commit)
+
+    stream = replace(pipeline, ends=True)
+    query = start(stream, path, checkpoint=checkpoint, on_commit=committed, settings=settings)
+    try:
+        while query.isActive:  # see `tidegate.spark.runner`: Ctrl-C inside Java leaves a mess
+            time.sleep(0.05)
+        with failures_in_a_sentence():
+            query.awaitTermination()
+    finally:
+        query.stop()
+    write_whole(fs, f"{root}/{FINISHED}", b"")
+    return Commit.total(commits)
 
 
 def settings_of(pipeline: Dataflow) -> dict[str, str]:
@@ -83,6 +142,8 @@ def settings_of(pipeline: Dataflow) -> dict[str, str]:
 
     They hand rows to Python in short batches where columns hold lists; see `holds_lists`.
     """
+    if pipeline.readings:  # no row goes through Java
+        return {}
     lists = any(holds_lists(df) for df, _ in pipeline.inputs())
     return limit_list_batches(pipeline.df.sparkSession) if lists else {}
 
@@ -136,10 +197,11 @@ def start(
         ConfigError: For a batch DataFrame or a wrong option of the sink.
         StateError: For a checkpoint that is damaged or was made with other shards.
     """
-    if not pipeline.df.isStreaming:
+    if not pipeline.is_stream:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
     check_checkpoint(checkpoint)
+    pipeline = replace(pipeline, log=f"{checkpoint}/{PIECES}")
     changed: dict[str, str | None] = {**settings_of(pipeline)}
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
@@ -148,9 +210,14 @@ def start(
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns(), recorded=True)
     _log_arrival(pipeline)
-    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas)
+    payload = pipeline.attacher
+    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas, payload)
+    attaches = payload is None or getattr(sink, "attaches_payload", False)
 
     def write(outcomes: DataFrame, batch: int) -> None:
+        if not attaches:
+            assert payload is not None
+            outcomes = outcomes.mapInArrow(payload.blobs, STEP_DDL)
         query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = sink.write(outcomes, batch, query or "")
         if on_commit is not None:

@@ -209,6 +209,6 @@ def run_frames(
                 query.stop()
         else:
             with bar.following(pipeline.df.sparkSession):
-                show(run_batch_job(pipeline, path, settings))
+                run_batch_job(pipeline, path, settings, show, checkpoint)
     summary.seconds = time.perf_counter() - began
     return summary

@@ -35,6 +35,7 @@ from tidegate.output.commit import BEHIND, SEEN
 from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
+from tidegate.spark.slices import BOUND, END, Slices, bound_of
 
 __all__ = [
     "METRIC",
@@ -71,8 +72,12 @@ _TOKEN = -1
 """The page that holds the token: a second state variable would cost as much as all the pages, for
 Spark compiles the code of each variable anew in every task."""
 
-_FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow]] = OrderedDict()
-"""Flows of this worker by (query, shard), each with the token its state was stored with."""
+_SLICES = -2
+"""The page that holds the rows which wait for other files, in a recorded run."""
+
+_FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow, Slices]] = OrderedDict()
+"""Flows of this worker by (query, shard), each with the token its state was stored with, and the
+rows that wait to enter it."""
 
 _FLOWS_KEPT = 64
 """Flows a worker keeps between micro-batches, so that an unchanged state is not read again. Each is
@@ -116,7 +121,11 @@ class StepSettings:
 
 
 def run_shard(
-    recipe: FlowRecipe, flow: Flow, packed: Iterable[Any], wall_ns: int
+    recipe: FlowRecipe,
+    flow: Flow,
+    packed: Iterable[Any],
+    wall_ns: int,
+    slices: Slices | None = None,
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Run the packed rows of one shard through its flow; yields kind and rows.
 
@@ -128,6 +137,7 @@ def run_shard(
         flow: The flow of this shard. Changed.
         packed: The blobs of the shard, in any order; see `Packed`.
         wall_ns: The wall time of this call.
+        slices: The rows of this shard that wait for other files, in a stream. Changed.
 
     Raises:
         ContractError: If the blobs are more than 2 GiB.
@@ -140,12 +150,20 @@ def run_shard(
         flow.counters["parse_error_count"] += errors.num_rows
         yield "error", recipe.arrival.rows(errors)
     data = [row for row in parts if row.kind == "data"]
-    files = [(row.part // PARTS, row.file) for row in data]
-    for rows in recipe.arrival.pieces([from_blob(row.blob) for row in data], files):
+    rows_of = [from_blob(row.blob) for row in data]
+    bounds = [bound_of(row) for row in parts if row.kind == BOUND]
+    if slices is not None and bounds:
+        sources = [f"{row.part // PARTS} {row.file}" for row in data]
+        pieces = slices.admit(rows_of, sources, bounds[0])
+    else:
+        pieces = recipe.arrival.pieces(rows_of, [(row.part // PARTS, row.file) for row in data])
+    for rows in pieces:
         yield from _run_rows(recipe, flow, rows, wall_ns)
     for row in parts:
         if row.kind == "control":
             yield from tables(apply_control(flow, row.blob), recipe.taken)
+    if any(row.kind == END for row in parts):
+        yield from tables(flow.end(), recipe.taken)
 
 
 def _check_shard_bytes(size: int) -> None:
@@ -276,20 +294,21 @@ class RunningStep:
         All of it is done, and the state saved, before the first row is returned.
         """
         wall_ns = self._wall(now_ms)
-        flow = self._open(shard, wall_ns)
-        out = list(packed_rows(shard, run_shard(self.settings.recipe, flow, packed, wall_ns), flow))
+        flow, slices = self._open(shard, wall_ns)
+        made = run_shard(self.settings.recipe, flow, packed, wall_ns, slices)
+        out = list(packed_rows(shard, made, flow))
         self.reported.add(shard)
-        self._save(shard, flow)
+        self._save(shard, flow, slices)
         return iter(out)
 
     def expired(self, shard: int, now_ms: int) -> Iterator[dict[str, Any]]:
         """Return what a shard lets out because one of its deadlines has passed, as `rows` does."""
         wall_ns = self._wall(now_ms)
-        flow = self._open(shard, wall_ns)
+        flow, slices = self._open(shard, wall_ns)
         made = tables(flow.wake(wall_ns), self.settings.recipe.taken)
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         out = list(packed_rows(shard, made, flow, metric))
-        self._save(shard, flow)
+        self._save(shard, flow, slices)
         return iter(out)
 
     def _wall(self, now_ms: int) -> int:
@@ -298,34 +317,41 @@ class RunningStep:
             return self.settings.wall_ns
         return max(now_ms, 0) * 1_000_000
 
-    def _open(self, shard: int, wall_ns: int) -> Flow:
-        """Return the flow of a shard: the one kept here if its token is the stored one, else from
-        its pages, else a new one. Raises StateError for a state made with another number of shards.
+    def _open(self, shard: int, wall_ns: int) -> tuple[Flow, Slices]:
+        """Return the flow of a shard and the rows that wait to enter it: those kept here if their
+        token is the stored one, else from their pages, else new ones. Raises StateError for a state
+        made with another number of shards.
         """
         page = self.pages.getValue((_TOKEN,))
         stored = None if page is None else bytes(page[0]).decode()
         kept = _FLOWS.pop((self.settings.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored:
-            return kept[1]
+            return kept[1], kept[2]
         flow = self.settings.recipe.make()
         flow.scope = f"shard {shard}"  # a sealed page opens only for the shard that wrote it
+        slices = Slices(self.settings.recipe.arrival)
         if stored is not None:
             check_shards(int(stored.partition(":")[0]), self.settings.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
             del pages[_TOKEN]
+            waiting = pages.pop(_SLICES, None)
+            if waiting is not None:
+                slices.load(flow.unseal(waiting, "slices"))
             flow.load(pages)
             flow.resume(wall_ns)
-        return flow
+        return flow, slices
 
-    def _save(self, shard: int, flow: Flow) -> None:
+    def _save(self, shard: int, flow: Flow, slices: Slices) -> None:
         """Write the pages that changed and a new token, keep the flow, and set one timer for the
         flow's next deadline (a millisecond later, so that it has surely passed when Spark calls).
         """
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
+        if slices.changed:
+            self.pages.updateValue((_SLICES,), (flow.seal(slices.page(), "slices"),))
         token = f"{self.settings.shards}:{uuid.uuid4().hex}"
         self.pages.updateValue((_TOKEN,), (token.encode(),))
-        _FLOWS[self.settings.query, shard] = (token, flow)
+        _FLOWS[self.settings.query, shard] = (token, flow, slices)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
         if self.settings.timers:

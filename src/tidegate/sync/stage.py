@@ -153,6 +153,9 @@ class Synchronize(SyncSettings, Operator):
     def needs_time(self) -> bool:
         return True
 
+    def input_columns(self) -> frozenset[str] | None:
+        return frozenset({self.topic, *self.keys})
+
     def expected_names(self) -> dict[str, tuple[str, ...]]:
         return {self.topic: tuple(self.topics)}
 

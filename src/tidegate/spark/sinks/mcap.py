@@ -73,7 +73,9 @@ class McapSink(ParquetSink):
         return {name: value for name, value in found.items() if value}
 
     def _writer(self, staging: str) -> BlobWriter:
-        return _McapFiles(self.path, staging, self.schemas, self.compression, self.key, self.places)
+        return _McapFiles(
+            self.path, staging, self.schemas, self.compression, self.payload, self.key, self.places
+        )
 
 
 @dataclass(frozen=True)

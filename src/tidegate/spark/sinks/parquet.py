@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import FOLDER, Commit, CommitLog
 from tidegate.output.filesystem import filesystem
 from tidegate.output.maintenance import batch_folder, remove_batch, remove_folder, staging_folder
-from tidegate.spark.pack import from_blob
+from tidegate.spark.pack import Attaches, from_blob
 from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
 __all__ = ["BlobWriter", "ParquetSink"]
@@ -48,6 +48,7 @@ class ParquetSink:
 
     compressions: ClassVar[tuple[str, ...]] = COMPRESSIONS
     options: ClassVar[tuple[str, ...]] = ("compression",)
+    attaches_payload: ClassVar[bool] = True
 
     def __init__(self, request: SinkRequest) -> None:
         request.check_options(*self.options)
@@ -57,6 +58,7 @@ class ParquetSink:
             raise ConfigError("sink.options.compression", self.compression, expected)
         self.path = request.path
         self.schemas = request.schemas
+        self.payload = request.payload
         self.commits = CommitLog.at(request.path, "sink.path")
         self.fs, self.root = self.commits.fs, self.commits.root
         self._before_checked = False
@@ -123,7 +125,7 @@ class ParquetSink:
 
     def _writer(self, staging: str) -> BlobWriter:
         """What writes the files, on the workers; see `tidegate.spark.sinks.mcap` for another."""
-        return BlobWriter(self.path, staging, self.schemas, self.compression)
+        return BlobWriter(self.path, staging, self.schemas, self.compression, self.payload)
 
     # What a table format over the same files adds: see `tidegate.spark.sinks.delta`.
 
@@ -159,12 +161,14 @@ class BlobWriter:
         staging: The folder, inside that file system, in which files are written.
         schemas: The Arrow schema of every kind.
         compression: As the file format calls it.
+        payload: Gives rows the payload they did not carry; None: they carry it.
     """
 
     path: str
     staging: str
     schemas: dict[str, pa.Schema]
     compression: str
+    payload: Attaches | None = None
     suffix: ClassVar[str] = "parquet"
 
     def open(self, file: str, kind: str, fs: pafs.FileSystem) -> Any:
@@ -186,15 +190,14 @@ class BlobWriter:
                 if row["blob"] is None:
                     metrics.append({**row, "file": None})
                     continue
-                kind = row["kind"]
-                if kind not in writers:
-                    folder = f"{self.staging}/{kind}"
-                    fs.create_dir(folder)
-                    file = f"{folder}/part-{part:05d}-{attempt}.{self.suffix}"
-                    writers[kind] = (file, self.open(file, kind, fs))
-                rows = conform(from_blob(row["blob"]), self.schemas[kind])
-                writers[kind][1].write_batch(rows)
-                counts[kind] = counts.get(kind, 0) + rows.num_rows
+                for kind, rows in self._rows(row):
+                    if kind not in writers:
+                        folder = f"{self.staging}/{kind}"
+                        fs.create_dir(folder)
+                        file = f"{folder}/part-{part:05d}-{attempt}.{self.suffix}"
+                        writers[kind] = (file, self.open(file, kind, fs))
+                    writers[kind][1].write_batch(rows)
+                    counts[kind] = counts.get(kind, 0) + rows.num_rows
         for _, writer in writers.values():
             writer.close()
         manifest = [
@@ -202,6 +205,14 @@ class BlobWriter:
             for kind, (file, _) in writers.items()
         ]
         yield pa.RecordBatch.from_pylist(manifest + metrics, schema=_MANIFEST)
+
+    def _rows(self, row: dict[str, Any]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of a blob in the schema of their kind, with the payload they lack."""
+        kind, rows = row["kind"], from_blob(row["blob"])
+        if self.payload is None:
+            yield kind, conform(rows, self.schemas[kind])
+        else:
+            yield from self.payload.attach(kind, rows)
 
 
 _MANIFEST = pa.schema(

@@ -20,6 +20,7 @@ from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
 from tidegate.pipeline.definition import SINK_FORMATS, SinkDefinition, StreamDefinition
 from tidegate.pipeline.formats import register_format, sink_options
+from tidegate.spark.pack import Attaches
 
 __all__ = [
     "SINKS",
@@ -64,11 +65,15 @@ class SinkRequest:
         path: The output path, absolute or a URI.
         schemas: The Arrow schema of every kind.
         options: `sink.options` as text, with references resolved. May hold secrets: never shown.
+        payload: Gives rows the payload that they did not carry, on the workers; None: they carry
+            it. A sink that uses it says so with `attaches_payload = True`; others get rows that
+            have it.
     """
 
     path: str
     schemas: dict[str, pa.Schema]
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    payload: Attaches | None = None
 
     def check_options(self, *known: str) -> None:
         """Raise ConfigError for an option that is not among `known`."""
@@ -181,14 +186,19 @@ class SinkSettings:
         return cls(definition.format, options)
 
 
-def open_sink(settings: SinkSettings, path: str, schemas: dict[str, pa.Schema]) -> Sink:
-    """Return the sink of these settings, writing to `path`.
+def open_sink(
+    settings: SinkSettings,
+    path: str,
+    schemas: dict[str, pa.Schema],
+    payload: Attaches | None = None,
+) -> Sink:
+    """Return the sink of these settings, writing to `path`. For `payload` see `SinkRequest`.
 
     Raises ConfigError for a wrong option or a missing package, before anything has run.
     """
     make = _factory(settings.format)
     assert make is not None
-    return make(SinkRequest(path, schemas, settings.options))
+    return make(SinkRequest(path, schemas, settings.options, payload))
 
 
 def commit_state_only(outcomes: DataFrame) -> None:

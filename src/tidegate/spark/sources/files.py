@@ -36,10 +36,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import check_files_read, current_roots
 from tidegate.pipeline.text_files import read_header
-from tidegate.spark.options import text
+from tidegate.spark.columnar.format import ColumnarInput, Limits
+from tidegate.spark.columnar.parquet import ParquetColumns
+from tidegate.spark.options import number, text
+from tidegate.spark.pack import arrow_schema
+from tidegate.spark.recordings.listing import paths_named
 from tidegate.spark.sources.registry import Source, SourceRequest
 
-__all__ = ["FileSource", "LineSource"]
+__all__ = ["FileSource", "LineSource", "ParquetSource"]
 
 NEVER_TOO_OLD = "36500d"
 """Spark leaves out, without a word, files a week older than the newest it has read: all those of a
@@ -76,6 +80,39 @@ class FileSource(Source):
             opened = opened.schema(known)
         rows = opened.load(request.path) if request.path is not None else opened.load()
         return _inside_roots(rows, request)
+
+
+class ParquetSource(FileSource):
+    """Parquet: through gate 1 where the files are local and no option asks for more than that."""
+
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+        """Return how Arrow reads the files; None for remote ones, and for folders whose names are
+        columns (`day=2026-01-01`).
+        """
+        path = request.path
+        known = {"maxfilespertrigger", "maxbytespertrigger", "recursivefilelookup", "maxfileage"}
+        if path is None or any(name.lower() not in known for name in request.options):
+            return None
+        if "://" in path.removeprefix("file://"):
+            return None
+        recursive = (text(request.options, "recursiveFileLookup") or "false").lower() == "true"
+        if not recursive and _has_partitions(path):
+            return None
+        limits = Limits(
+            number(request.options, "maxFilesPerTrigger", 1),
+            number(request.options, "maxBytesPerTrigger", 1),
+        )
+        return ColumnarInput(ParquetColumns(path, arrow_schema(df), recursive), limits)
+
+
+def _has_partitions(path: str) -> bool:
+    """Whether a folder has folders inside whose names give columns, or a pattern that may."""
+    return any(
+        "=" in inside.name and inside.is_dir()
+        for place in paths_named(path)
+        if place.is_dir()
+        for inside in place.iterdir()
+    )
 
 
 class LineSource(FileSource):

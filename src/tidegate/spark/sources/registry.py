@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.formats import register_format
+from tidegate.spark.columnar.format import ColumnarInput
 
 __all__ = [
     "SOURCES",
@@ -79,6 +80,15 @@ class Source:
         """
         raise NotImplementedError
 
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+        """Return how gate 1 reads the same rows; None, the default, if it cannot.
+
+        Args:
+            request: What `open` was called with.
+            df: What `open` returned: its columns are those gate 1 delivers.
+        """
+        return None
+
 
 class PythonSource(Source):
     """A source that is a Spark Python data source.
@@ -109,7 +119,7 @@ SOURCES: dict[str, Source | str] = {
     "mcap": "tidegate.spark.sources.mcap:McapSource",
     "rosbag": "tidegate.spark.sources.rosbag:RosbagSource",
     "spool": "tidegate.spark.sources.spool:SpoolSource",
-    "parquet": "tidegate.spark.sources.files:FileSource",
+    "parquet": "tidegate.spark.sources.files:ParquetSource",
     "orc": "tidegate.spark.sources.files:FileSource",
     "text": "tidegate.spark.sources.files:FileSource",
     "avro": "tidegate.spark.sources.files:FileSource",
@@ -160,7 +170,7 @@ def source_of(format: str) -> Source:
     found: object = SOURCES.get(format)
     if found is None:
         published = entry_points(group=ENTRY_POINTS, name=format)
-        found = next(iter(published)).load() if published else SOURCES["parquet"]
+        found = next(iter(published)).load() if published else SOURCES["orc"]
     if isinstance(found, str):
         module, _, name = found.partition(":")
         found = getattr(import_module(module), name)

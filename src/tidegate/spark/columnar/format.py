@@ -1,0 +1,107 @@
+"""What a file format does for gate 1. To add one: a class with these methods, and one line in the
+`columnar` method of its `Source`.
+
+An instance travels to the workers: it holds settings, never open files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+__all__ = ["ColumnarFormat", "ColumnarInput", "Limits", "Low", "Part"]
+
+Int64s = NDArray[np.int64]
+
+Low = Callable[[pa.RecordBatch], "tuple[int, bool]"]
+"""The smallest value of what orders a run, in rows that have the columns it is made of, and whether
+all of the rows have one: a time may be unreadable."""
+
+
+class Part(NamedTuple):
+    """A part of a file as its format cuts it; see `tidegate.spark.columnar.pieces.Piece`."""
+
+    start: int
+    stop: int
+    rows: int
+    nbytes: int
+    low: int
+
+
+class Limits(NamedTuple):
+    """How much a micro-batch takes; None: see `tidegate.spark.columnar.source`."""
+
+    files: int | None = None
+    nbytes: int | None = None
+
+
+class ColumnarFormat(ABC):
+    """Files of one format below one path."""
+
+    name: str
+    """What the format is called in `explain`."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of its rows, in the types Spark has for them."""
+
+    @abstractmethod
+    def narrowed(self, columns: Sequence[str]) -> ColumnarFormat:
+        """Return the same files with only these columns."""
+
+    @abstractmethod
+    def files(self) -> list[str]:
+        """Return the files there are now, absolute, sorted by name. Called on the driver."""
+
+    @abstractmethod
+    def parts(
+        self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
+    ) -> list[Part]:
+        """Return the parts of a file, in order. Called on the driver; must not read payload.
+
+        Args:
+            path: The file.
+            columns: Those that will be read, for their size.
+            ordering: The columns that `low` needs; empty: it is not asked for.
+            low: Returns the smallest value of rows with those columns.
+
+        Raises:
+            OSError, pa.ArrowInvalid: If the file cannot be read.
+        """
+
+    @abstractmethod
+    def read(
+        self, path: str, start: int, stop: int, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        """Yield rows of a part, in order, with these columns of `schema`, and for each row its
+        position in the file: what `fetch` finds it by. Called on a worker.
+        """
+
+    @abstractmethod
+    def fetch(
+        self, path: str, positions: Int64s, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        """Yield the rows at these positions, in any order and in batches that fit in memory, and
+        for each row which of `positions` it is. Called on a worker.
+        """
+
+    @abstractmethod
+    def bytes_per_row(self, columns: Sequence[str]) -> float:
+        """Return about how many bytes these columns of a row take, from a look at one file."""
+
+
+class ColumnarInput(NamedTuple):
+    """An input of a pipeline that can come through gate 1.
+
+    - `format`: reads it.
+    - `limits`: how much of it a micro-batch takes.
+    """
+
+    format: ColumnarFormat
+    limits: Limits = Limits()

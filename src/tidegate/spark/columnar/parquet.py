@@ -1,0 +1,296 @@
+"""Parquet files for gate 1: columns and row groups by Arrow.
+
+A position is the number of the row in its file. Columns are matched by name; one that a file lacks
+is null.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidegate.core.arrow import conform
+from tidegate.spark.columnar.format import ColumnarFormat, Int64s, Low, Part
+from tidegate.spark.recordings.listing import paths_named
+
+__all__ = ["ParquetColumns", "parquet_files"]
+
+ROWS_PER_BATCH = 131_072
+"""Rows read at a time: blobs of some MB. Fewer, and the cost per blob counts; more, and a task of
+small rows holds more than its share of memory."""
+
+BYTES_PER_BATCH = 64 * 2**20
+"""Bytes read at a time where rows are large."""
+
+ROWS_PER_PART = 2_000_000
+BYTES_PER_PART = 256 * 2**20
+"""Row groups are joined up to this: a task's share of a large file. A row group is never split."""
+
+
+def parquet_files(path: str, *, recursive: bool = False) -> list[str]:
+    """Return the Parquet files that a path names, sorted by name: itself, those directly in a
+    folder (or below it, if `recursive`), or those of everything a pattern matches. Names that begin
+    with a dot or an underscore are being written and are left out, as Spark does it.
+    """
+    found: set[Path] = set()
+    for place in paths_named(path):
+        if place.is_dir():
+            inside = place.rglob("*") if recursive else place.iterdir()
+            found |= {
+                each
+                for each in inside
+                if each.is_file()
+                and not any(part[0] in "._" for part in each.relative_to(place).parts)
+            }
+        else:
+            found.add(place)
+    return [str(each.absolute()) for each in sorted(found, key=lambda one: (one.name, str(one)))]
+
+
+@dataclass(frozen=True)
+class ParquetColumns(ColumnarFormat):
+    """Parquet files below a path.
+
+    Args:
+        path: A file, a folder or a pattern.
+        told: The columns of the rows, in the types Spark has for them.
+        recursive: Whether folders inside the folder are looked into.
+    """
+
+    path: str
+    told: pa.Schema
+    recursive: bool = False
+
+    name = "parquet"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.told
+
+    def narrowed(self, columns: Sequence[str]) -> ParquetColumns:
+        return replace(self, told=self._some(columns))
+
+    def files(self) -> list[str]:
+        return parquet_files(self.path, recursive=self.recursive)
+
+    def parts(
+        self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
+    ) -> list[Part]:
+        with pq.ParquetFile(path) as file:
+            meta = file.metadata
+            wanted = _leaves(meta, columns)
+            found: list[Part] = []
+            for group in range(meta.num_row_groups):
+                about = meta.row_group(group)
+                size = sum(about.column(leaf).total_uncompressed_size for leaf in wanted)
+                least = self._low(file, group, ordering, low) if ordering else 0
+                part = Part(group, group + 1, about.num_rows, size, least)
+                last = found[-1] if found else None
+                if last is not None and not ordering and _joined(last, part):
+                    found[-1] = Part(
+                        last.start, group + 1, last.rows + part.rows, last.nbytes + size, 0
+                    )
+                else:
+                    found.append(part)
+            return found
+
+    def _low(self, file: pq.ParquetFile, group: int, ordering: Sequence[str], low: Low) -> int:
+        """Return `low` of a row group: of its statistics where they will do, else of its column."""
+        about = file.metadata.row_group(group)
+        if len(ordering) == 1:
+            (leaf,) = _leaves(file.metadata, ordering) or (None,)
+            kind = self.told.field(ordering[0]).type
+            if leaf is not None and _has_exact_statistics(kind):
+                known = about.column(leaf).statistics
+                if known is not None and known.has_min_max:
+                    ends = pa.array([known.min, known.max]).cast(kind, safe=False)
+                    least, all_readable = low(_rename(ends, self.told.field(ordering[0])))
+                    if all_readable:
+                        return least
+        table = file.read_row_group(group, columns=list(ordering), use_threads=False)
+        some = self._some(ordering)
+        return min((low(conform(batch, some))[0] for batch in table.to_batches()), default=0)
+
+    def read(
+        self, path: str, start: int, stop: int, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            position = sum(file.metadata.row_group(group).num_rows for group in range(start))
+            groups = list(range(start, stop))
+            for batch in _batches(file, groups, columns):
+                rows = conform(batch, self._some(columns))
+                yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
+                position += rows.num_rows
+
+    def fetch(
+        self, path: str, positions: Int64s, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        reader = _OPEN.pop(path, None) or _RowReader(path)
+        _OPEN[path] = reader
+        while len(_OPEN) > _FILES_KEPT:
+            _OPEN.popitem(last=False)[1].close()
+        for batch, which in reader.rows(positions, columns):
+            yield conform(batch, self._some(columns)), which
+
+    def bytes_per_row(self, columns: Sequence[str]) -> float:
+        files = self.files()
+        if not files:
+            return 0.0
+        try:
+            with pq.ParquetFile(files[0]) as file:
+                meta = file.metadata
+                leaves = _leaves(meta, columns)
+                groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
+                size = sum(
+                    g.column(leaf).total_uncompressed_size for g in groups for leaf in leaves
+                )
+                return float(size / max(1, meta.num_rows))
+        except (OSError, pa.ArrowInvalid):
+            return 0.0
+
+    def _some(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.told.field(name) for name in columns])
+
+
+def _joined(last: Part, part: Part) -> bool:
+    """Whether two parts together still are one task's share."""
+    return last.rows + part.rows <= ROWS_PER_PART and last.nbytes + part.nbytes <= BYTES_PER_PART
+
+
+def _leaves(meta: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+    """Return the numbers of the leaf columns that make up these columns."""
+    wanted = set(columns)
+    return [
+        leaf
+        for leaf in range(meta.num_columns)
+        if meta.schema.column(leaf).path.split(".", 1)[0] in wanted
+    ]
+
+
+def _has_exact_statistics(kind: pa.DataType) -> bool:
+    """Whether the smallest value in a file's statistics is the smallest there is: those of text may
+    be cut off, and its order is not that of the times in it.
+    """
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _rename(column: pa.Array, field: pa.Field) -> pa.RecordBatch:
+    """Return a batch of one column under the name of `field`."""
+    return pa.RecordBatch.from_arrays([column], schema=pa.schema([field]))
+
+
+def _batches(
+    file: pq.ParquetFile, groups: list[int], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield these columns of row groups, in order, cut by rows and bytes."""
+    there = [name for name in columns if name in file.schema_arrow.names]
+    meta = file.metadata
+    about = [meta.row_group(group) for group in groups]
+    rows = sum(each.num_rows for each in about)
+    leaves = _leaves(meta, there)
+    size = sum(each.column(leaf).total_uncompressed_size for each in about for leaf in leaves)
+    if not there:  # a file that has none of the columns still has rows
+        for first in range(0, rows, ROWS_PER_BATCH):
+            count = min(ROWS_PER_BATCH, rows - first)
+            yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["nothing"])
+        return
+    most = int(BYTES_PER_BATCH / max(1.0, size / max(1, rows)))
+    yield from file.iter_batches(
+        batch_size=max(1, min(ROWS_PER_BATCH, most)),
+        row_groups=groups,
+        columns=there,
+        use_threads=False,
+    )
+
+
+_FILES_KEPT = 16
+"""Files a worker keeps open between calls of `fetch`."""
+
+_OPEN: OrderedDict[str, _RowReader] = OrderedDict()
+"""The files this worker has open, least recently used first."""
+
+_BYTES_KEPT = 64 * 2**20
+"""Bytes of rows kept behind the cursor of a row group: rows leave nearly in the order of the file,
+so what is asked for next is mostly here or ahead. Less, and groups are read again and again."""
+
+
+class _Cursor:
+    """A row group being read from its beginning, and the last rows that were read."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self.batches = batches
+        self.kept: list[tuple[int, pa.RecordBatch]] = []
+        self.next = 0
+
+    def start(self) -> int:
+        """Return the first row that is still here."""
+        return self.kept[0][0] if self.kept else self.next
+
+    def from_row(self, row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (first row, rows) from the batch on that holds `row`."""
+        for first, batch in list(self.kept):
+            if first + batch.num_rows > row:
+                yield first, batch
+        for batch in self.batches:
+            first, self.next = self.next, self.next + batch.num_rows
+            self.kept.append((first, batch))
+            while len(self.kept) > 1 and sum(b.nbytes for _, b in self.kept) > _BYTES_KEPT:
+                del self.kept[0]
+            if self.next > row:
+                yield first, batch
+
+
+class _RowReader:
+    """Rows of an open file by their numbers."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.file = pq.ParquetFile(path, memory_map=True)
+        meta = self.file.metadata
+        rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+        self.edges = np.cumsum([0, *rows])
+        self.cursors: OrderedDict[tuple[int, tuple[str, ...]], _Cursor] = OrderedDict()
+
+    def close(self) -> None:
+        self.cursors.clear()
+        self.file.close()
+
+    def rows(
+        self, positions: Int64s, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        """Yield rows and which of `positions` they are. Raises IndexError for one that is not in
+        the file.
+        """
+        order = np.argsort(positions, kind="stable")
+        wanted = positions[order]
+        if len(wanted) and (wanted[0] < 0 or wanted[-1] >= self.edges[-1]):
+            raise IndexError(f"{self.path} has {self.edges[-1]:,} rows; row {wanted[-1]:,} is gone")
+        groups = np.searchsorted(self.edges, wanted, "right") - 1
+        cuts = np.flatnonzero(np.diff(groups)) + 1
+        for low, high in zip([0, *cuts], [*cuts, len(wanted)], strict=True):
+            if low < high:
+                group = int(groups[low])
+                inside = wanted[low:high] - self.edges[group]
+                yield from self._from_group(group, inside, order[low:high], tuple(columns))
+
+    def _from_group(
+        self, group: int, wanted: Int64s, which: Int64s, columns: tuple[str, ...]
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        cursor = self.cursors.pop((group, columns), None)
+        if cursor is None or cursor.start() > wanted[0]:
+            cursor = _Cursor(_batches(self.file, [group], columns))
+        self.cursors[group, columns] = cursor
+        while len(self.cursors) > 2:
+            self.cursors.popitem(last=False)
+        for first, batch in cursor.from_row(int(wanted[0])):
+            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+            if high > low:
+                yield batch.take(pa.array(wanted[low:high] - first)), which[low:high]
+            if high == len(wanted):
+                return

@@ -1,0 +1,71 @@
+"""Open files for `frames`: the same sources as in a pipeline file, through gate 1 where they can.
+
+    from tidegate.spark import frames, read
+    out = frames(read("logs/", format="parquet"), key="vehicle", time="stamp").event_time(...)
+
+`spark.read.parquet(...)` works as well; its rows then come through Spark, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.session import session
+from tidegate.spark.sources import SourceRequest, source_of
+
+__all__ = ["Recording", "open_recording", "read"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Opened files: as Spark sees their rows, and as gate 1 reads them.
+
+    Args:
+        df: The rows, batch or streaming; for looking at them, and where gate 1 cannot be used.
+        columnar: How gate 1 reads them; None: it cannot.
+    """
+
+    df: DataFrame
+    columnar: ColumnarInput | None = None
+
+
+def open_recording(spark: SparkSession, request: SourceRequest) -> Recording:
+    """Open what a request names. Runs no job over the data."""
+    source = source_of(request.format)
+    df = source.open(spark, request)
+    return Recording(df, source.columnar(request, df))
+
+
+def read(
+    path: str,
+    format: str = "parquet",
+    *,
+    schema: str | None = None,
+    streaming: bool = False,
+    options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> Recording:
+    """Open files for `frames`. Runs no job over the data.
+
+    Args:
+        path: A file, a folder, a pattern or a URI.
+        format: As in a pipeline file: `parquet` (default), `csv`, `json`, `mcap`, `rosbag`,
+            `spool`.
+        schema: The columns as Spark's DDL (`"vehicle string, stamp long"`); None: as the files have
+            them.
+        streaming: Whether files that appear later are read too. Default: those there are now.
+        options: Of the source, as text: `maxFilesPerTrigger` and the like.
+        spark: The session; None: the running one, or a new one in local mode.
+
+    Returns:
+        What `frames` takes.
+
+    Raises:
+        ConfigError: For a path that does not exist, or an option that is wrong.
+    """
+    request = SourceRequest(format, path, dict(options or {}), schema, streaming, "read")
+    return open_recording(spark or session(), request)

@@ -1,0 +1,247 @@
+"""A recorded run in slices: rows wait until no file can bring one that belongs before them.
+
+A recording is read in micro-batches, and each brings some pieces of some files. Rows are ordered by
+how far event time has come in their own file, for their own key (rule 2 of
+`tidegate.spark.arrival`), or by an arrival column (rule 1). With every micro-batch comes a bound
+(`tidegate.spark.columnar.pieces`): no row still to be read has a value below it. So rows below the
+bound can be put in their final order and handed on; the others are held, in the state, until the
+bound has passed them. The outcome is the same as if all files had been read at once.
+
+What is held is the disorder between files, not the recording: pieces are read in the order of their
+smallest values.
+
+A row that is further ahead than `max_future_skew` counts with the progress of the row before it. If
+a slice ends between the two it comes behind the other rows of that slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.core.arrow import concat, factorize, first_rows
+from tidegate.core.columns import ORDER, SOURCE, TIME
+from tidegate.core.ipc import read_batch, write_batch
+from tidegate.core.numba import as_readonly
+from tidegate.core.outcomes import Int64s
+from tidegate.core.sort import order_rows
+from tidegate.core.time import MAX_NS, MIN_NS, UNSET
+from tidegate.errors import StateError
+from tidegate.spark.arrival import ROWS_PER_PIECE, ArrivalOrder, Packed, file_progress
+
+__all__ = ["BOUND", "END", "Bound", "Slices", "arrival_values", "bound_of"]
+
+BOUND = "bound"
+"""The kind of a packed row that says how far a recorded run has come; one per shard and batch."""
+
+END = "end of recording"
+"""The kind of a packed row that ends a backfill: everything held leaves."""
+
+
+class Bound(NamedTuple):
+    """How far a recorded run has come.
+
+    - `value`: no row still to be read is below it; MAX_NS: there is none.
+    - `begun`: the files that have been read in part.
+    """
+
+    value: int
+    begun: frozenset[str]
+
+
+def bound_of(row: Packed) -> Bound:
+    """Return the bound that a packed row of kind `BOUND` carries."""
+    return Bound(row.changed, frozenset(json.loads(row.file)))
+
+
+class Slices:
+    """The rows of one shard that wait, and how far event time has come in files read in part.
+
+    Args:
+        order: The rule by which rows are put in order.
+    """
+
+    def __init__(self, order: ArrivalOrder) -> None:
+        self.order = order
+        self.held: pa.RecordBatch | None = None
+        """Rows that wait, with their value (`ORDER`) and their file (`SOURCE`)."""
+        self.progress: pa.RecordBatch | None = None
+        """Per file and key: `SOURCE`, the key columns, `newest` and `suspects`."""
+        self.changed = False
+        """Whether the state is another than when `page` was last called."""
+
+    @property
+    def rows_held(self) -> int:
+        """How many rows wait."""
+        return 0 if self.held is None else self.held.num_rows
+
+    def admit(
+        self, parts: Sequence[pa.RecordBatch], sources: Sequence[str], bound: Bound
+    ) -> Iterator[pa.RecordBatch]:
+        """Take the rows of a micro-batch; yield, in their final order, all that need not wait.
+
+        Args:
+            parts: Rows, in the order of their files and positions.
+            sources: For each part, its file: names that sort in the order of files.
+            bound: How far the run has come with these parts.
+        """
+        if not parts and self.held is None:
+            self._forget(bound.begun)
+            return
+        new = concat(parts)
+        value = np.zeros(0, np.int64)
+        if new is not None:
+            value = self._values(new, parts, sources)
+        everything = bound.value == MAX_NS
+        in_order = bool((value[1:] >= value[:-1]).all())
+        if self.held is None and in_order and (everything or bool((value < bound.value).all())):
+            assert new is not None
+            self._forget(bound.begun)
+            yield from _cut(new)
+            return
+        self.changed = True
+        named = None if new is None else self._named(new, value, parts, sources)
+        rows = concat([self.held, named])
+        assert rows is not None
+        value = rows.column(ORDER).to_numpy()
+        waits = np.zeros(len(value), np.bool_) if everything else value >= bound.value
+        self.held = rows.filter(pa.array(waits)) if waits.any() else None
+        self._forget(bound.begun)
+        released = rows.filter(pa.array(~waits)) if waits.any() else rows
+        yield from _cut(self._sorted(released))
+
+    def _values(
+        self, rows: pa.RecordBatch, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
+    ) -> Int64s:
+        """Return what orders each row: its arrival, or the progress of its file for its key."""
+        if self.order.columns:
+            return arrival_values(rows, self.order.columns[0])
+        index = rows.schema.get_field_index(TIME)
+        if index < 0:  # no event time: the order of files
+            return np.full(rows.num_rows, MIN_NS)
+        time_ns = rows.column(index).fill_null(MIN_NS).to_numpy()
+        counts = [part.num_rows for part in parts]
+        names = pa.DictionaryArray.from_arrays(
+            pa.array(np.repeat(np.arange(len(parts), dtype=np.int32), counts)),
+            pa.array(list(sources), pa.string()),
+        ).cast(pa.string())
+        keys = [
+            name for name in self.order.keys
+            if name in rows.schema.names and not pa.types.is_nested(rows.schema.field(name).type)
+        ]  # fmt: skip
+        groups = pa.RecordBatch.from_arrays(
+            [names, *(rows.column(name) for name in keys)], names=[SOURCE, *keys]
+        )
+        before = 0 if self.progress is None else self.progress.num_rows
+        known = None if self.progress is None else self.progress.select([SOURCE, *keys])
+        both = concat([known, groups])
+        assert both is not None
+        code, size = factorize(both.columns)
+        newest = np.full(size, UNSET, np.int64)
+        suspects = np.zeros(size, np.int64)
+        if self.progress is not None:
+            newest[code[:before]] = self.progress.column("newest").to_numpy()
+            suspects[code[:before]] = self.progress.column("suspects").to_numpy()
+        progress = np.empty(len(time_ns), np.int64)
+        file_progress(
+            as_readonly(np.ascontiguousarray(code[before:])), as_readonly(time_ns),
+            self.order.skew_ns, self.order.skew_confirm, newest, suspects, progress,
+        )  # fmt: skip
+        first = first_rows(code, size)
+        there = np.flatnonzero(first >= 0)
+        table = both.take(pa.array(first[there]))
+        self.progress = table.append_column("newest", pa.array(newest[there])).append_column(
+            "suspects", pa.array(suspects[there])
+        )
+        self.changed = True
+        return progress
+
+    def _named(
+        self,
+        rows: pa.RecordBatch,
+        value: Int64s,
+        parts: Sequence[pa.RecordBatch],
+        sources: Sequence[str],
+    ) -> pa.RecordBatch:
+        """Return the rows with their value and their file."""
+        names = [
+            pa.repeat(pa.scalar(source, pa.string()), part.num_rows)
+            for part, source in zip(parts, sources, strict=True)
+        ]
+        with_value = rows.append_column(ORDER, pa.array(value))
+        return with_value.append_column(SOURCE, pa.concat_arrays(names))
+
+    def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows by value, then file, then position, without our two columns."""
+        source = rows.column(SOURCE).dictionary_encode()
+        rank = pc.rank(source.dictionary, sort_keys="ascending").to_numpy().astype(np.int32)
+        by_file = rank[source.indices.to_numpy()]
+        order = np.argsort(by_file, kind="stable")
+        value = rows.column(ORDER).to_numpy()[order]
+        order = order[order_rows(np.zeros(len(value), np.int32), value, 1)]
+        rows = rows.drop_columns([ORDER, SOURCE]).take(pa.array(order))
+        return self.order.rows(rows) if len(self.order.columns) > 1 else rows
+
+    def _forget(self, begun: frozenset[str]) -> None:
+        """Drop the progress of files that are read to their end."""
+        if self.progress is None:
+            return
+        keep = pc.is_in(self.progress.column(SOURCE), pa.array(sorted(begun), pa.string()))
+        if not pc.all(keep).as_py():
+            kept = self.progress.filter(keep)
+            self.progress = kept if kept.num_rows else None
+            self.changed = True
+
+    # -- the state --------------------------------------------------------------------------------
+
+    def page(self) -> bytes:
+        """Return all of it as bytes."""
+        self.changed = False
+        blobs = [
+            b"" if table is None else write_batch(table) for table in (self.held, self.progress)
+        ]
+        return len(blobs[0]).to_bytes(8, "little") + blobs[0] + blobs[1]
+
+    def load(self, page: bytes) -> None:
+        """Take over what `page` returned. Raises StateError if it is damaged."""
+        size = int.from_bytes(page[:8], "little")
+        if len(page) < 8 or size > len(page) - 8:
+            raise StateError("the rows that wait for other files are unreadable: cut off")
+        blobs = (page[8 : 8 + size], page[8 + size :])
+        held, progress = (
+            read_batch(blob, "the rows that wait for other files") if blob else None
+            for blob in blobs
+        )
+        if held is not None:
+            _require(held, {ORDER: pa.int64(), SOURCE: pa.string()})
+        if progress is not None:
+            _require(progress, {SOURCE: pa.string(), "newest": pa.int64(), "suspects": pa.int64()})
+        self.held, self.progress, self.changed = held, progress, False
+
+
+def arrival_values(rows: pa.RecordBatch, name: str) -> Int64s:
+    """Return an arrival column as numbers of the same order; null counts as the last."""
+    column = rows.column(rows.schema.get_field_index(name))
+    if not pa.types.is_integer(column.type):
+        column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    values: Int64s = column.cast(pa.int64()).fill_null(MAX_NS).to_numpy()
+    return values
+
+
+def _require(table: pa.RecordBatch, columns: dict[str, pa.DataType]) -> None:
+    """Raise StateError unless a restored table has these columns, without nulls."""
+    for name, kind in columns.items():
+        index = table.schema.get_field_index(name)
+        if index < 0 or table.column(index).type != kind or table.column(index).null_count:
+            raise StateError(f"the rows that wait for other files have no usable column {name!r}")
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows in pieces that the stages take at a time."""
+    for first in range(0, rows.num_rows, ROWS_PER_PIECE):
+        yield rows.slice(first, ROWS_PER_PIECE)
