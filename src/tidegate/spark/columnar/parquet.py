@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.core.arrow import conform
+from tidegate.pipeline.security import check_files_read
 from tidegate.spark.columnar.format import ColumnarFormat, Int64s, Low, Part
 from tidegate.spark.recordings.listing import paths_named
 
@@ -61,11 +62,13 @@ class ParquetColumns(ColumnarFormat):
         path: A file, a folder or a pattern.
         told: The columns of the rows, in the types Spark has for them.
         recursive: Whether folders inside the folder are looked into.
+        roots: The folders that files must be in, links followed; empty: anywhere.
     """
 
     path: str
     told: pa.Schema
     recursive: bool = False
+    roots: tuple[str, ...] = ()
 
     name = "parquet"
 
@@ -77,7 +80,10 @@ class ParquetColumns(ColumnarFormat):
         return replace(self, told=self._some(columns))
 
     def files(self) -> list[str]:
-        return parquet_files(self.path, recursive=self.recursive)
+        found = parquet_files(self.path, recursive=self.recursive)
+        if self.roots:  # again at every look: a link may have been put there since
+            check_files_read(found, self.roots)
+        return found
 
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low

@@ -102,7 +102,9 @@ class ParquetSource(FileSource):
             number(request.options, "maxFilesPerTrigger", 1),
             number(request.options, "maxBytesPerTrigger", 1),
         )
-        return ColumnarInput(ParquetColumns(path, arrow_schema(df), recursive), limits)
+        return ColumnarInput(
+            ParquetColumns(path, arrow_schema(df), recursive, current_roots()), limits
+        )
 
 
 def _has_partitions(path: str) -> bool:
