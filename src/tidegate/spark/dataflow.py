@@ -231,8 +231,6 @@ class Dataflow:
             return "the input is not made of files that Tidegate reads itself"
         if self.is_stream and self.log is None:
             return "a stream keeps a log of its files: use write(), which knows where"
-        if self.file is not None:
-            return "the file of a row is one of its columns"
         return None
 
     def gate(self) -> str:

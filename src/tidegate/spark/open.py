@@ -177,6 +177,7 @@ def open_pipeline(
         for stream in definition.streams.values()
         if stream.source is not None
     }
+    columnar = _columnar([opened[each.stream] for each in made.inputs])
     frames = Frames(
         df,
         made.key,
@@ -193,10 +194,10 @@ def open_pipeline(
         recorded=recorded,
         file=next((name for name in named if name is not None), None),
         warnings=()
-        if made.arrival or not (streaming and recorded)
+        if columnar or made.arrival or not (streaming and recorded)
         else _warn_of_limits(definition),
         state_key=_state_key(definition),
-        columnar=_columnar([opened[each.stream] for each in made.inputs]),
+        columnar=columnar,
         payload=definition.options.payload,
         missing_payload=definition.options.missing_payload,
     )

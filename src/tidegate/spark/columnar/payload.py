@@ -130,17 +130,22 @@ class PayloadAttacher:
     # -- inside ---------------------------------------------------------------------------------
 
     def _chunk(self, kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Attach the payload of rows that fit in memory with it."""
-        keep = np.ones(rows.num_rows, np.bool_)
-        columns: dict[str, pa.Array] = {}
+        """Attach the payload of rows that fit in memory with it.
+
+        A row of several messages (a set) leaves whole or not at all: if the payload of one is
+        missing, all of its messages are error rows.
+        """
         schema = self.schemas[kind]
+        columns: dict[str, pa.Array] = {}
+        places: list[tuple[_Level, _Lost]] = []
         if ADDRESS in rows.schema.names:
-            level = _Level(rows, keep.copy())
+            level = _Level(rows, np.ones(rows.num_rows, np.bool_))
             whole, lost = self._level(level, schema)
-            yield from lost.items_of(self)
-            keep &= ~lost.which
+            places.append((level, lost))
             columns = {name: whole.column(name) for name in whole.schema.names}
         for field in rows.schema:
+            if field.name == ADDRESS:
+                continue
             if not pa.types.is_struct(field.type) or field.type.get_field_index(ADDRESS) < 0:
                 columns.setdefault(field.name, rows.column(field.name))
                 continue
@@ -148,15 +153,21 @@ class PayloadAttacher:
             valid = struct.is_valid().to_numpy(zero_copy_only=False)
             inner = pa.RecordBatch.from_arrays(struct.flatten(), names=[f.name for f in field.type])
             target = pa.schema(list(schema.field(field.name).type))
-            whole, lost = self._level(_Level(inner, valid), target)
-            yield from lost.items_of(self)
-            keep &= ~lost.which
+            level = _Level(inner, valid)
+            whole, lost = self._level(level, target)
+            places.append((level, lost))
             columns[field.name] = pa.StructArray.from_arrays(
                 conform(whole, target).columns, fields=list(target), mask=pa.array(~valid)
             )
         made = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        if not keep.all():
-            made = made.filter(pa.array(keep))
+        gone = np.logical_or.reduce([lost.which for _, lost in places])
+        if gone.any():
+            for level, lost in places:
+                others = np.flatnonzero(gone & level.valid & ~lost.which)
+                if len(others):
+                    lost.told.append((others, "", "it belongs to a set with a message that is"))
+                yield from lost.as_errors(self.schemas["error"])
+            made = made.filter(pa.array(~gone))
         if made.num_rows:
             yield kind, conform(made, schema)
 
@@ -248,9 +259,8 @@ class _Lost(NamedTuple):
     which: np.ndarray
     told: list[tuple[Int64s, str, str]]
 
-    def items_of(self, attacher: PayloadAttacher) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield them as error rows."""
-        schema = attacher.schemas["error"]
+    def as_errors(self, schema: pa.Schema) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield them as error rows, in the schema of those."""
         for rows, path, why in self.told:
             left = self.rows.take(pa.array(rows))
             kept = left.select([name for name in left.schema.names if name in schema.names])

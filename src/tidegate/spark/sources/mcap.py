@@ -29,12 +29,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Channels, Piece
+from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.columnar.mcap import McapColumns
+from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sources.recording import (
     Extent,
     RecordingSettings,
@@ -42,6 +46,7 @@ from tidegate.spark.sources.recording import (
     checked_names,
     with_path_columns,
 )
+from tidegate.spark.sources.registry import SourceRequest
 
 __all__ = ["McapReader", "McapRun", "McapSource", "McapStreamReader", "read_run", "runs"]
 
@@ -80,6 +85,17 @@ class McapSource(DataSource):
     def name(cls) -> str:
         """Return the name for `spark.read.format`."""
         return "mcap"
+
+    @staticmethod
+    def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+        """Return how gate 1 reads recordings that are there: a batch. One that is still being
+        written is followed by the stream reader below.
+        """
+        if request.streaming:
+            return None
+        options = {**request.options, "path": request.path or ""}
+        settings = RecordingSettings.of(options).typed(definitions, df.schema)
+        return ColumnarInput(McapColumns(settings, arrow_schema(df)))
 
     def schema(self) -> StructType:
         """Return the columns; types of decoded fields are looked up in the recordings."""

@@ -102,6 +102,11 @@ class PythonSource(Source):
         self.kind = kind
         self.file_column = getattr(kind, "file_column", None)
 
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+        """Return what the class says with its static method `columnar`, if it has one."""
+        told = getattr(self.kind, "columnar", None)
+        return None if told is None else told(request, df)
+
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Register the class with the session and load it, with the options and schema of the
         request.

@@ -1,0 +1,156 @@
+"""Files as gate 1 reads them, without Spark: every row, its position, and the row at a position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.time import MAX_NS
+from tidegate.mcap import McapFile, McapWriter
+from tidegate.mcap.message_index import IndexedMessages
+from tidegate.spark.columnar.format import ColumnarFormat
+from tidegate.spark.columnar.mcap import McapColumns
+from tidegate.spark.columnar.parquet import ParquetColumns
+from tidegate.spark.sources.recording import RecordingSettings
+
+SCHEMA = pa.schema([("key", pa.string()), ("t", pa.int64()), ("payload", pa.string())])
+
+
+def low(rows: pa.RecordBatch) -> tuple[int, bool]:
+    column = rows.column(0)
+    return (min(column.drop_null().to_pylist(), default=MAX_NS), True)
+
+
+def all_rows(of: ColumnarFormat, path: str, columns: list[str]) -> tuple[pa.Table, np.ndarray]:
+    parts = of.parts(path, columns, (), low)
+    read = [each for part in parts for each in of.read(path, part.start, part.stop, columns)]
+    table = pa.Table.from_batches([rows for rows, _ in read])
+    return table, np.concatenate([positions for _, positions in read])
+
+
+def fetched(of: ColumnarFormat, path: str, positions: np.ndarray, columns: list[str]) -> list[dict]:
+    out: list[dict] = [{}] * len(positions)
+    for rows, which in of.fetch(path, positions, columns):
+        for row, place in zip(rows.to_pylist(), which.tolist(), strict=True):
+            out[place] = row
+    return out
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parquet")
+    rows = pa.table(
+        {
+            "t": pa.array(range(1000), pa.int32()),
+            "payload": [f"row {n}" for n in range(1000)],
+            "key": [f"k{n % 7}" for n in range(1000)],
+        }
+    )
+    pq.write_table(rows, folder / "b.parquet", row_group_size=130)
+    pq.write_table(rows.drop_columns(["payload"]), folder / "a.parquet")
+    (folder / "_started").write_text("being written")
+    return folder
+
+
+def test_parquet_rows_by_name_in_the_types_of_the_schema(parquet: Path) -> None:
+    of = ParquetColumns(str(parquet), SCHEMA)
+    first, second = of.files()
+    assert (Path(first).name, Path(second).name) == ("a.parquet", "b.parquet")
+    table, positions = all_rows(of, second, ["key", "t", "payload"])
+    assert table.schema.equals(SCHEMA)
+    assert positions.tolist() == list(range(1000))
+    assert table["payload"].to_pylist() == [f"row {n}" for n in range(1000)]
+    lacking, _ = all_rows(of, first, ["payload"])
+    assert lacking["payload"].null_count == 1000, "a column that a file lacks is null"
+
+
+def test_parquet_parts_know_their_smallest_value(parquet: Path) -> None:
+    of = ParquetColumns(str(parquet), SCHEMA)
+    parts = of.parts(of.files()[1], ["key", "t"], ["t"], low)
+    assert [part.low for part in parts] == list(range(0, 1000, 130))
+    assert sum(part.rows for part in parts) == 1000
+
+
+@given(st.lists(st.integers(0, 999), max_size=60))
+def test_parquet_rows_by_position(parquet: Path, wanted: list[int]) -> None:
+    of = ParquetColumns(str(parquet), SCHEMA)
+    rows = fetched(of, of.files()[1], np.array(wanted, np.int64), ["payload", "t"])
+    assert rows == [{"payload": f"row {n}", "t": n} for n in wanted]
+
+
+def test_parquet_position_beyond_the_file(parquet: Path) -> None:
+    of = ParquetColumns(str(parquet), SCHEMA)
+    with pytest.raises(IndexError, match="1,000 rows"):
+        list(of.fetch(of.files()[1], np.array([1000]), ["t"]))
+
+
+# -- MCAP -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mcap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mcap") / "drive.mcap"
+    with McapWriter(str(path), compression="zstd", chunk_bytes=4000) as writer:
+        channels = [writer.channel(f"/{name}") for name in ("camera", "imu", "gps")]
+        for number in range(600):
+            body = f'{{"n": {number}}}'.encode() + b" " * (number % 50)
+            writer.message(channels[number % 3], number * 1000 + number % 7, body)
+    return path
+
+
+def mcap_columns(path: Path, **options: str) -> McapColumns:
+    settings = RecordingSettings.of({"path": str(path), **options})
+    return McapColumns(settings, settings.schema)
+
+
+INDEXED = ["file", "offset", "position", "topic", "log_time_ns", "schema", "encoding"]
+
+
+@pytest.mark.parametrize("options", [{}, {"topics": "/imu,/gps"}])
+def test_mcap_index_says_what_the_chunks_hold(mcap: Path, options: dict[str, str]) -> None:
+    of = mcap_columns(mcap, **options)
+    path = str(mcap)
+    few, positions = all_rows(of, path, INDEXED)
+    everything, same = all_rows(of, path, of.schema.names)
+    assert few.num_rows == (600 if not options else 400)
+    assert few.to_pylist() == everything.select(INDEXED).to_pylist()
+    assert positions.tolist() == same.tolist()
+    rows = fetched(of, path, positions[::-1], ["log_time_ns", "data"])
+    assert rows == everything.select(["log_time_ns", "data"]).to_pylist()[::-1]
+
+
+def test_mcap_is_not_decompressed_for_a_decision(
+    mcap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = mcap_columns(mcap)
+    monkeypatch.setattr(McapFile, "_raw", lambda *_, **__: pytest.fail("a chunk was read"))
+    parts = of.parts(str(mcap), ["topic", "log_time_ns"], ["log_time_ns"], low)
+    assert len(parts) > 3
+    assert [part.low for part in parts] == sorted(part.low for part in parts)
+    read = [of.read(str(mcap), p.start, p.stop, ["topic", "log_time_ns"]) for p in parts]
+    assert sum(rows.num_rows for each in read for rows, _ in each) == 600
+
+
+def test_mcap_index_that_leaves_a_message_out_is_not_used(mcap: Path, tmp_path: Path) -> None:
+    """The number of entries of the last index is cut by one; the statistics tell."""
+    content = bytearray(mcap.read_bytes())
+    with McapFile(mcap) as opened:
+        assert IndexedMessages(opened).usable()
+        piece = opened.index.pieces[-1]
+        found = IndexedMessages(opened).of(piece)
+    assert found is not None
+    at = piece.end + 9 + 2
+    size = int.from_bytes(content[at : at + 4], "little")
+    content[at : at + 4] = (size - 16).to_bytes(4, "little")
+    broken = tmp_path / "broken.mcap"
+    broken.write_bytes(content)
+    with McapFile(broken) as opened:
+        assert not IndexedMessages(opened).usable()
+    table, _ = all_rows(mcap_columns(broken), str(broken), ["topic", "log_time_ns"])
+    assert table.num_rows == 600, "chunks are read instead, and nothing is lost"
