@@ -34,7 +34,7 @@ from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import StateError
 from tidegate.spark.arrival import ROWS_PER_PIECE, ArrivalOrder, Packed, file_progress
 
-__all__ = ["BOUND", "END", "Bound", "Slices", "arrival_values", "bound_of"]
+__all__ = ["BOUND", "END", "Bound", "Slices", "arrival_values", "bound_of", "is_number_like"]
 
 BOUND = "bound"
 """The kind of a packed row that says how far a recorded run has come; one per shard and batch."""
@@ -99,10 +99,13 @@ class Slices:
             value = self._values(new, parts, sources)
         everything = bound.value == MAX_NS
         in_order = bool((value[1:] >= value[:-1]).all())
+        in_order &= not self.order.columns or is_number_like(
+            new.schema.field(self.order.columns[0]).type
+        )
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
             assert new is not None
             self._forget(bound.begun)
-            yield from _cut(new)
+            yield from _in_pieces(new)
             return
         self.changed = True
         named = None if new is None else self._named(new, value, parts, sources)
@@ -113,7 +116,7 @@ class Slices:
         self.held = rows.filter(pa.array(waits)) if waits.any() else None
         self._forget(bound.begun)
         released = rows.filter(pa.array(~waits)) if waits.any() else rows
-        yield from _cut(self._sorted(released))
+        yield from _in_pieces(self._sorted(released))
 
     def _values(
         self, rows: pa.RecordBatch, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
@@ -185,7 +188,12 @@ class Slices:
         value = rows.column(ORDER).to_numpy()[order]
         order = order[order_rows(np.zeros(len(value), np.int32), value, 1)]
         rows = rows.drop_columns([ORDER, SOURCE]).take(pa.array(order))
-        return self.order.rows(rows) if len(self.order.columns) > 1 else rows
+        first = self.order.columns[0] if self.order.columns else None
+        if first is None or (
+            len(self.order.columns) == 1 and is_number_like(rows.schema.field(first).type)
+        ):
+            return rows
+        return self.order.rows(rows)
 
     def _forget(self, begun: frozenset[str]) -> None:
         """Drop the progress of files that are read to their end."""
@@ -224,9 +232,20 @@ class Slices:
         self.held, self.progress, self.changed = held, progress, False
 
 
+def is_number_like(kind: pa.DataType) -> bool:
+    """Whether values of a type are numbers, or times, that a bound can be put on."""
+    whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+    return bool(whole or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
 def arrival_values(rows: pa.RecordBatch, name: str) -> Int64s:
-    """Return an arrival column as numbers of the same order; null counts as the last."""
+    """Return an arrival column as numbers of the same order; null counts as the last.
+
+    Where it is text, all rows wait until everything is read: their numbers are above every bound.
+    """
     column = rows.column(rows.schema.get_field_index(name))
+    if not is_number_like(column.type):
+        return np.full(rows.num_rows, MAX_NS - 1)
     if not pa.types.is_integer(column.type):
         column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
     values: Int64s = column.cast(pa.int64()).fill_null(MAX_NS).to_numpy()
@@ -241,7 +260,7 @@ def _require(table: pa.RecordBatch, columns: dict[str, pa.DataType]) -> None:
             raise StateError(f"the rows that wait for other files have no usable column {name!r}")
 
 
-def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _in_pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield rows in pieces that the stages take at a time."""
     for first in range(0, rows.num_rows, ROWS_PER_PIECE):
         yield rows.slice(first, ROWS_PER_PIECE)

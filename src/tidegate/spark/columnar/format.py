@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["ColumnarFormat", "ColumnarInput", "Limits", "Low", "Part"]
+__all__ = ["ColumnarFormat", "ColumnarInput", "FilePart", "Limits", "Low"]
 
 Int64s = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ Low = Callable[[pa.RecordBatch], "tuple[int, bool]"]
 all of the rows have one: a time may be unreadable."""
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file as its format cuts it; see `tidegate.spark.columnar.pieces.Piece`."""
 
     start: int
@@ -62,7 +62,7 @@ class ColumnarFormat(ABC):
     @abstractmethod
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
-    ) -> list[Part]:
+    ) -> list[FilePart]:
         """Return the parts of a file, in order. Called on the driver; must not read payload.
 
         Args:

@@ -24,6 +24,7 @@ from tidegate.core.operator import Operator
 from tidegate.eventtime import Decoder
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.payload import without_address
+from tidegate.spark.slices import is_number_like
 
 if TYPE_CHECKING:
     from tidegate.spark.arrival import ArrivalOrder
@@ -100,10 +101,8 @@ def ordering_columns(
     An arrival column must be a number or a time: others have no bound that statistics know.
     """
     if order.columns:
-        kind = schema.field(order.columns[0]).type
-        plain = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-        usable = plain or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-        return (order.columns[0],) if usable else None
+        first = order.columns[0]
+        return (first,) if is_number_like(schema.field(first).type) else None
     return tuple(decoder.columns_of(schema.names))
 
 

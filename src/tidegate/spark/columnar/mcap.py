@@ -22,7 +22,7 @@ from tidegate.core.time import MIN_NS
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Piece
 from tidegate.mcap.message_index import IndexedMessages
-from tidegate.spark.columnar.format import ColumnarFormat, Int64s, Low, Part
+from tidegate.spark.columnar.format import ColumnarFormat, FilePart, Int64s, Low
 from tidegate.spark.sources.recording import RecordingSettings, with_path_columns
 
 __all__ = ["McapColumns"]
@@ -63,9 +63,9 @@ class McapColumns(ColumnarFormat):
 
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
-    ) -> list[Part]:
-        opened = _open(path, self.settings)
-        found: list[Part] = []
+    ) -> list[FilePart]:
+        opened = _opened_mcap(path, self.settings)
+        found: list[FilePart] = []
         by_log = list(ordering) == ["log_time_ns"]
         for number, piece in enumerate(opened.pieces):
             least, rows = MIN_NS, 1000
@@ -76,15 +76,15 @@ class McapColumns(ColumnarFormat):
                 least = min((low(each)[0] for each in seen), default=MIN_NS)
                 rows = sum(each.num_rows for each in seen)
             size = 40 * rows if self._from_index(opened, columns) else piece.end - piece.start
-            found.append(Part(number, number + 1, rows, size, least))
+            found.append(FilePart(number, number + 1, rows, size, least))
         if opened.file.index.faults:
-            found.append(Part(len(opened.pieces), len(opened.pieces) + 1, 1, 100, MIN_NS))
+            found.append(FilePart(len(opened.pieces), len(opened.pieces) + 1, 1, 100, MIN_NS))
         return found
 
     def read(
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        opened = _open(path, self.settings)
+        opened = _opened_mcap(path, self.settings)
         schema = pa.schema([self.told.field(name) for name in columns])
         for number in range(start, stop):
             at = 0
@@ -103,7 +103,7 @@ class McapColumns(ColumnarFormat):
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        opened = _open(path, self.settings)
+        opened = _opened_mcap(path, self.settings)
         schema = pa.schema([self.told.field(name) for name in columns])
         number, row = positions >> ROW_BITS, positions & ((1 << ROW_BITS) - 1)
         for each in np.unique(number).tolist():
@@ -120,7 +120,7 @@ class McapColumns(ColumnarFormat):
         files = self.files()
         if "data" not in columns or not files:
             return 8.0 * len(columns)
-        opened = _open(files[0], self.settings)
+        opened = _opened_mcap(files[0], self.settings)
         for batch in opened.whole(0) if opened.pieces else ():
             return float(batch.nbytes / max(1, batch.num_rows))
         return 0.0
@@ -188,14 +188,14 @@ class _OpenMcap:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-_OPEN: OrderedDict[tuple[str, RecordingSettings], _OpenMcap] = OrderedDict()
+_OPEN_MCAPS: OrderedDict[tuple[str, RecordingSettings], _OpenMcap] = OrderedDict()
 """The files this worker has open, least recently used first."""
 
 
-def _open(path: str, settings: RecordingSettings) -> _OpenMcap:
+def _opened_mcap(path: str, settings: RecordingSettings) -> _OpenMcap:
     """Return an open file, kept for the next call."""
-    opened = _OPEN.pop((path, settings), None) or _OpenMcap(path, settings)
-    _OPEN[path, settings] = opened
-    while len(_OPEN) > _FILES_KEPT:
-        _OPEN.popitem(last=False)
+    opened = _OPEN_MCAPS.pop((path, settings), None) or _OpenMcap(path, settings)
+    _OPEN_MCAPS[path, settings] = opened
+    while len(_OPEN_MCAPS) > _FILES_KEPT:
+        _OPEN_MCAPS.popitem(last=False)
     return opened

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tidegate.core.arrow import conform
 from tidegate.pipeline.security import check_files_read
-from tidegate.spark.columnar.format import ColumnarFormat, Int64s, Low, Part
+from tidegate.spark.columnar.format import ColumnarFormat, FilePart, Int64s, Low
 from tidegate.spark.recordings.listing import paths_named
 
 __all__ = ["ParquetColumns", "parquet_files"]
@@ -87,19 +87,19 @@ class ParquetColumns(ColumnarFormat):
 
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
-    ) -> list[Part]:
+    ) -> list[FilePart]:
         with pq.ParquetFile(path) as file:
             meta = file.metadata
             wanted = _leaves(meta, columns)
-            found: list[Part] = []
+            found: list[FilePart] = []
             for group in range(meta.num_row_groups):
                 about = meta.row_group(group)
                 size = sum(about.column(leaf).total_uncompressed_size for leaf in wanted)
                 least = self._low(file, group, ordering, low) if ordering else 0
-                part = Part(group, group + 1, about.num_rows, size, least)
+                part = FilePart(group, group + 1, about.num_rows, size, least)
                 last = found[-1] if found else None
                 if last is not None and not ordering and _joined(last, part):
-                    found[-1] = Part(
+                    found[-1] = FilePart(
                         last.start, group + 1, last.rows + part.rows, last.nbytes + size, 0
                     )
                 else:
@@ -164,7 +164,7 @@ class ParquetColumns(ColumnarFormat):
         return pa.schema([self.told.field(name) for name in columns])
 
 
-def _joined(last: Part, part: Part) -> bool:
+def _joined(last: FilePart, part: FilePart) -> bool:
     """Whether two parts together still are one task's share."""
     return last.rows + part.rows <= ROWS_PER_PART and last.nbytes + part.nbytes <= BYTES_PER_PART
 

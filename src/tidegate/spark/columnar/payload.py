@@ -171,7 +171,7 @@ class PayloadAttacher:
         if made.num_rows:
             yield kind, conform(made, schema)
 
-    def _level(self, level: _Level, target: pa.Schema) -> tuple[pa.RecordBatch, _Lost]:
+    def _attach_level(self, level: _Level, target: pa.Schema) -> tuple[pa.RecordBatch, _Lost]:
         """Return the rows of one place with all columns of `target`, and those that were lost."""
         rows = level.rows
         address = rows.column(ADDRESS)
@@ -202,7 +202,7 @@ class PayloadAttacher:
         wanted = [f for f in target if f.name not in rows.schema.names]
         if joined is None:
             nothing = [pa.nulls(rows.num_rows, field.type) for field in wanted]
-            return _beside(rows, nothing, wanted), lost
+            return _with_more(rows, nothing, wanted), lost
         at = np.concatenate(of_row)
         if len(at) == rows.num_rows and bool((at == np.arange(len(at))).all()):
             taken = joined
@@ -215,7 +215,7 @@ class PayloadAttacher:
             taken.column(field.name) if field.name in names else pa.nulls(rows.num_rows, field.type)
             for field in wanted
         ]
-        return _beside(rows, columns, wanted), lost
+        return _with_more(rows, columns, wanted), lost
 
     def _fetch(
         self, number: int, position: Int64s, rows: pa.RecordBatch, mine: Int64s, target: pa.Schema
@@ -273,7 +273,7 @@ class _Lost(NamedTuple):
             yield "error", conform(add_output_columns(kept, told, taken), schema)
 
 
-def _beside(
+def _with_more(
     rows: pa.RecordBatch, columns: list[pa.Array], fields: list[pa.Field]
 ) -> pa.RecordBatch:
     """Return rows with more columns behind them."""

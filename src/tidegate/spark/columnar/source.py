@@ -182,7 +182,7 @@ def read_task(plan: GatePlan, task: GateTask) -> Iterator[pa.RecordBatch]:
         one = plan.inputs[file.input]
         origin = Origin(file.changed_us, source_name(file), piece.start)
         if piece.fault:
-            yield _fault(one, file, origin, piece.fault)
+            yield _fault_blob(one, file, origin, piece.fault)
             continue
         seq = 0
         for rows, positions in one.format.read(file.path, piece.start, piece.stop, one.columns):
@@ -199,7 +199,7 @@ def read_task(plan: GatePlan, task: GateTask) -> Iterator[pa.RecordBatch]:
         yield _signals(plan, END, Bound(MAX_NS, frozenset()))
 
 
-def _fault(one: GateInput, file: FoundFile, origin: Origin, reason: str) -> pa.RecordBatch:
+def _fault_blob(one: GateInput, file: FoundFile, origin: Origin, reason: str) -> pa.RecordBatch:
     """Return one packed error row that says why a file cannot be read."""
     schema = pa.schema([one.format.schema.field(name) for name in one.columns])
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in schema], schema=schema)
