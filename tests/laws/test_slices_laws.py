@@ -14,7 +14,7 @@ from tidegate.core.columns import TIME
 from tidegate.core.time import MAX_NS
 from tidegate.errors import StateError
 from tidegate.spark.arrival import ArrivalOrder
-from tidegate.spark.columnar.pieces import FoundFile, Piece, PieceLog, in_recorded_order
+from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
 from tidegate.spark.slices import Bound, Slices
 
 Row = tuple[str, int, int]
@@ -64,7 +64,9 @@ def in_slices(order: ArrivalOrder, recording: list[list[Row]], seed: int) -> lis
             size = rng.randint(1, len(rows))
             some = rows[at : at + size]
             parts[number, at] = some
-            pieces.append(Piece(number, at, at + size, size, 1, min(time for _, time, _ in some)))
+            pieces.append(
+                LoggedPiece(number, at, at + size, size, 1, min(time for _, time, _ in some))
+            )
             at += size
     log = PieceLog(None)
     found = [FoundFile(0, f"/{number}", 0) for number in range(len(recording))]

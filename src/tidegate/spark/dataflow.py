@@ -306,7 +306,7 @@ class Dataflow:
         return self.arrival_order.describe(files)
 
     def notes(self) -> list[str]:
-        """Return what is worth saying before a run: the order of arrival, then warnings."""
+        """Return what is worth saying before a run: the order of arrival, the gate, warnings."""
         return [self.arrival_rule(), self.gate(), *self.warnings]
 
     # -- inside ---------------------------------------------------------------------------------

@@ -152,8 +152,9 @@ def _log_arrival(pipeline: Dataflow) -> None:
     """Log in which order rows are taken: as a warning where that depends on Spark (the sentence
     then says what changes it), else as information. Warnings of the definition follow.
     """
-    rule, *warnings = pipeline.notes()
+    rule, gate, *warnings = pipeline.notes()
     log.log(logging.WARNING if "changes" in rule else logging.INFO, rule)
+    log.info(gate)
     for warning in warnings:
         log.warning(warning)
 

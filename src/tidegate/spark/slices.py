@@ -98,10 +98,7 @@ class Slices:
         if new is not None:
             value = self._values(new, parts, sources)
         everything = bound.value == MAX_NS
-        in_order = bool((value[1:] >= value[:-1]).all())
-        in_order &= not self.order.columns or is_number_like(
-            new.schema.field(self.order.columns[0]).type
-        )
+        in_order = bool((value[1:] >= value[:-1]).all()) and not self._is_by_text(new)
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
             assert new is not None
             self._forget(bound.begun)
@@ -188,12 +185,14 @@ class Slices:
         value = rows.column(ORDER).to_numpy()[order]
         order = order[order_rows(np.zeros(len(value), np.int32), value, 1)]
         rows = rows.drop_columns([ORDER, SOURCE]).take(pa.array(order))
-        first = self.order.columns[0] if self.order.columns else None
-        if first is None or (
-            len(self.order.columns) == 1 and is_number_like(rows.schema.field(first).type)
-        ):
-            return rows
-        return self.order.rows(rows)
+        by_value = len(self.order.columns) < 2 and not self._is_by_text(rows)
+        return rows if by_value else self.order.rows(rows)
+
+    def _is_by_text(self, rows: pa.RecordBatch | None) -> bool:
+        """Whether an arrival column orders the rows that no bound can be put on."""
+        if rows is None or not self.order.columns:
+            return False
+        return not is_number_like(rows.schema.field(self.order.columns[0]).type)
 
     def _forget(self, begun: frozenset[str]) -> None:
         """Drop the progress of files that are read to their end."""

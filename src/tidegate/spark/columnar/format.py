@@ -24,7 +24,7 @@ all of the rows have one: a time may be unreadable."""
 
 
 class FilePart(NamedTuple):
-    """A part of a file as its format cuts it; see `tidegate.spark.columnar.pieces.Piece`."""
+    """A part of a file as its format cuts it; see `tidegate.spark.columnar.pieces.LoggedPiece`."""
 
     start: int
     stop: int

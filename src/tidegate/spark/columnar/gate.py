@@ -110,10 +110,10 @@ def _fits(schema: pa.Schema, columns: Sequence[str], stages: Sequence[Operator])
     """Whether stages name their results alike with and without the payload."""
     chain = Chain(tuple(stages))
     few = pa.schema([schema.field(name) for name in columns]).append(pa.field(ADDRESS, pa.int64()))
-    return _names(without_address(chain.schema(few))) <= _names(chain.schema(schema))
+    return _all_names(without_address(chain.schema(few))) <= _all_names(chain.schema(schema))
 
 
-def _names(schema: pa.Schema) -> set[str]:
+def _all_names(schema: pa.Schema) -> set[str]:
     """Return the names of all columns, and of the fields of structs."""
     found = set()
     for field in schema:

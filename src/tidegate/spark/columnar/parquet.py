@@ -98,7 +98,7 @@ class ParquetColumns(ColumnarFormat):
                 least = self._low(file, group, ordering, low) if ordering else 0
                 part = FilePart(group, group + 1, about.num_rows, size, least)
                 last = found[-1] if found else None
-                if last is not None and not ordering and _joined(last, part):
+                if last is not None and not ordering and _fit_together(last, part):
                     found[-1] = FilePart(
                         last.start, group + 1, last.rows + part.rows, last.nbytes + size, 0
                     )
@@ -164,7 +164,7 @@ class ParquetColumns(ColumnarFormat):
         return pa.schema([self.told.field(name) for name in columns])
 
 
-def _joined(last: FilePart, part: FilePart) -> bool:
+def _fit_together(last: FilePart, part: FilePart) -> bool:
     """Whether two parts together still are one task's share."""
     return last.rows + part.rows <= ROWS_PER_PART and last.nbytes + part.nbytes <= BYTES_PER_PART
 

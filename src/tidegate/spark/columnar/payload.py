@@ -140,7 +140,7 @@ class PayloadAttacher:
         places: list[tuple[_Level, _Lost]] = []
         if ADDRESS in rows.schema.names:
             level = _Level(rows, np.ones(rows.num_rows, np.bool_))
-            whole, lost = self._level(level, schema)
+            whole, lost = self._attach_level(level, schema)
             places.append((level, lost))
             columns = {name: whole.column(name) for name in whole.schema.names}
         for field in rows.schema:
@@ -154,7 +154,7 @@ class PayloadAttacher:
             inner = pa.RecordBatch.from_arrays(struct.flatten(), names=[f.name for f in field.type])
             target = pa.schema(list(schema.field(field.name).type))
             level = _Level(inner, valid)
-            whole, lost = self._level(level, target)
+            whole, lost = self._attach_level(level, target)
             places.append((level, lost))
             columns[field.name] = pa.StructArray.from_arrays(
                 conform(whole, target).columns, fields=list(target), mask=pa.array(~valid)

@@ -27,7 +27,7 @@ from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 
-__all__ = ["FOLDER", "FoundFile", "Piece", "PieceLog", "in_recorded_order"]
+__all__ = ["FOLDER", "FoundFile", "LoggedPiece", "PieceLog", "in_recorded_order"]
 
 FOLDER = "pieces"
 """Where the log is, inside a checkpoint."""
@@ -46,7 +46,7 @@ class FoundFile(NamedTuple):
     changed_us: int
 
 
-class Piece(NamedTuple):
+class LoggedPiece(NamedTuple):
     """A part of a file, in the units of its format.
 
     - `file`: the number of the file.
@@ -74,7 +74,7 @@ class PieceLog:
 
     def __init__(self, folder: str | None) -> None:
         self.files: list[FoundFile] = []
-        self.pieces: list[Piece] = []
+        self.pieces: list[LoggedPiece] = []
         self._segments = 0
         self._lows = self._first = self._last = np.zeros(0, np.int64)
         self._fs: pafs.FileSystem | None = None
@@ -96,12 +96,12 @@ class PieceLog:
             try:
                 read = json.loads(content)
                 self.files += [FoundFile(*each) for each in read["files"]]
-                self.pieces += [Piece(*each) for each in read["pieces"]]
+                self.pieces += [LoggedPiece(*each) for each in read["pieces"]]
             except (ValueError, KeyError, TypeError) as error:
                 raise StateError(f"{name} is corrupt: {content[:80]!r}") from error
         self._segments = len(names)
 
-    def append(self, files: Sequence[FoundFile], pieces: Sequence[Piece]) -> None:
+    def append(self, files: Sequence[FoundFile], pieces: Sequence[LoggedPiece]) -> None:
         """Add files, and pieces in the order in which they are to be taken; durable on return."""
         if not files:
             return
@@ -140,8 +140,8 @@ class PieceLog:
 
 
 def in_recorded_order(
-    pieces: Iterable[Piece], files: Sequence[FoundFile], first: int
-) -> list[Piece]:
+    pieces: Iterable[LoggedPiece], files: Sequence[FoundFile], first: int
+) -> list[LoggedPiece]:
     """Return the pieces of new files in the order a recorded run takes them, each with its `low`.
 
     Args:
@@ -149,7 +149,7 @@ def in_recorded_order(
         files: The new files.
         first: The number of the first of them.
     """
-    by_file: dict[int, list[Piece]] = {}
+    by_file: dict[int, list[LoggedPiece]] = {}
     for piece in pieces:
         by_file.setdefault(piece.file, []).append(piece)
     found = []

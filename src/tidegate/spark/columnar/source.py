@@ -45,7 +45,7 @@ from tidegate.core.columns import (
 from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.spark.arrival import Origin
 from tidegate.spark.columnar.format import ColumnarFormat, Limits, Low
-from tidegate.spark.columnar.pieces import FoundFile, Piece, PieceLog, in_recorded_order
+from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
 from tidegate.spark.pack import PACKED, PACKED_DDL, Packer, to_blobs
 from tidegate.spark.slices import BOUND, END, Bound, arrival_values
 
@@ -106,7 +106,7 @@ class GatePlan:
     log: str | None = None
     cores: int = 1
     ends: bool = False
-    found: tuple[tuple[FoundFile, ...], tuple[Piece, ...]] | None = None
+    found: tuple[tuple[FoundFile, ...], tuple[LoggedPiece, ...]] | None = None
 
     def low(self, number: int) -> Low:
         """Return the function that finds the smallest ordering value of rows of an input."""
@@ -127,7 +127,7 @@ class GatePlan:
         known = {file.path for file in log.files}
         first = len(log.files)
         files: list[FoundFile] = []
-        pieces: list[Piece] = []
+        pieces: list[LoggedPiece] = []
         for number, one in enumerate(self.inputs):
             for path in one.format.files():
                 if path in known:
@@ -145,7 +145,7 @@ class GatePlan:
             pieces = in_recorded_order(pieces, files, first)
         log.append(files, pieces)
 
-    def _pieces(self, file: FoundFile, number: int) -> list[Piece]:
+    def _pieces(self, file: FoundFile, number: int) -> list[LoggedPiece]:
         """Return the pieces of a file; one with a fault if it cannot be read."""
         one = self.inputs[file.input]
         ordering = one.ordering if self.recorded else ()
@@ -153,15 +153,15 @@ class GatePlan:
             parts = one.format.parts(file.path, one.columns, ordering, self.low(file.input))
         except (OSError, pa.ArrowInvalid, pa.ArrowException) as error:
             words = " ".join(str(error).split())[:300]
-            return [Piece(number, 0, 0, 1, 0, MIN_NS, f"the file cannot be read: {words}")]
-        return [Piece(number, *part) for part in parts]
+            return [LoggedPiece(number, 0, 0, 1, 0, MIN_NS, f"the file cannot be read: {words}")]
+        return [LoggedPiece(number, *part) for part in parts]
 
 
 @dataclass
 class GateTask(InputPartition):
     """One task: pieces with their files, and for the first task of a micro-batch the bound."""
 
-    pieces: tuple[tuple[Piece, FoundFile], ...]
+    pieces: tuple[tuple[LoggedPiece, FoundFile], ...]
     bound: Bound | None = None
     end: bool = False
 
@@ -262,11 +262,11 @@ def open_gate(spark: SparkSession, plan: GatePlan, *, streaming: bool) -> DataFr
     return (spark.readStream if streaming else spark.read).format(name).load()
 
 
-def _tasks(pieces: Sequence[tuple[Piece, FoundFile]], cores: int) -> list[GateTask]:
+def _tasks(pieces: Sequence[tuple[LoggedPiece, FoundFile]], cores: int) -> list[GateTask]:
     """Deal pieces to tasks: consecutive ones, of about the same work."""
     total = sum(_work(piece) for piece, _ in pieces)
     share = max(1.0, total / max(1, cores * TASKS_PER_CORE))
-    tasks: list[list[tuple[Piece, FoundFile]]] = []
+    tasks: list[list[tuple[LoggedPiece, FoundFile]]] = []
     filled = share
     for piece, file in pieces:
         if filled >= share - _work(piece) / 2 and (not tasks or filled > 0):
@@ -277,7 +277,7 @@ def _tasks(pieces: Sequence[tuple[Piece, FoundFile]], cores: int) -> list[GateTa
     return [GateTask(tuple(task)) for task in tasks]
 
 
-def _work(piece: Piece) -> float:
+def _work(piece: LoggedPiece) -> float:
     """Return what a piece costs, in rows of some 50 bytes."""
     return piece.rows + piece.nbytes / 50 + 1
 
