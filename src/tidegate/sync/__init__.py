@@ -6,6 +6,7 @@ settings      SyncSettings: what decides a match, checked once
 results       what users get: sets, unmatched messages, clock jumps, a diagnosis
 approximate   the approximate-time search, from top to bottom
 exact         the exact-time search
+best_sets     hindsight: the best sets of a recording, with all of it in view
 lane          the records both searches work on, and exact arithmetic of stamps
 matchers      the two searches behind one interface
 diagnosis     are sets coming, and if not, because of which topic
@@ -14,6 +15,7 @@ rows          Arrow rows from the row numbers that the kernels decide on
 
 from __future__ import annotations
 
+from tidegate.sync.best_sets import Hindsight, hindsight
 from tidegate.sync.in_process import ApproximateTime, EpsilonTime, ExactTime
 from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
 from tidegate.sync.settings import SyncSettings
@@ -25,9 +27,11 @@ __all__ = [
     "Diagnosis",
     "EpsilonTime",
     "ExactTime",
+    "Hindsight",
     "SyncResult",
     "SyncSet",
     "SyncSettings",
     "Synchronize",
     "Unmatched",
+    "hindsight",
 ]

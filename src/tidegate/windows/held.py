@@ -115,11 +115,8 @@ class HeldSlots:
     @property
     def nbytes(self) -> int:
         """About the bytes of the table that `table` makes."""
-        return (
-            12 * len(self)
-            + sum(array.nbytes for array in self.numbers.values())
-            + sum(int(array.nbytes) for array in self.values.values())
-        )
+        size = len(self) * (12 + 8 * len(self.numbers))
+        return size + sum(int(array.nbytes) for array in self.values.values())
 
     def table(self) -> pa.RecordBatch:
         """The state's table `slots`."""

@@ -366,12 +366,15 @@ class Windows:
         """
         size = int(piece.rows.nbytes)
         policy = self.memory.policy
-        if not self._room(size):
+        room = self._room(size)
+        if not room:
             self._try_emit()
-        if not self._room(size) and policy is not MemoryPolicy.REJECT:
+            room = self._room(size)
+        if not room and policy is not MemoryPolicy.REJECT:
             self._carry_out("fire", b"")
             self._try_emit()
-        if not self._room(size) and size <= self.memory.limit:
+            room = self._room(size)
+        if not room and size <= self.memory.limit:
             if policy is MemoryPolicy.SPILL and self._spill is not None:
                 self._spill.put(write_collection(piece))
                 return []

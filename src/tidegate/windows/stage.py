@@ -921,8 +921,8 @@ class Window(Operator):
         Args:
             state: of this stage.
         """
-        held = (held_panes(state), held_slots(state))
-        return sum(each.nbytes for each in held if each is not None)
+        panes, slots = held_panes(state), held_slots(state)
+        return (0 if panes is None else panes.nbytes) + (0 if slots is None else slots.nbytes)
 
     def rate_bytes(self, state: State) -> int:
         """Bytes in which adaptive windows keep the rate; 0 for other kinds.
