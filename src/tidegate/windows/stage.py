@@ -376,6 +376,8 @@ class Window(Operator):
         "stats": "open windows kept what the old one needs",
         "affected": "open windows kept what the old one needs",
         "size_column": "the sizes of open windows were measured by the old column",
+        "timestamp": "the watermark was handed on by the old one",
+        "complete": "the keys of open windows were kept, or not, by the old one",
     }
 
     def __post_init__(self) -> None:
