@@ -23,6 +23,7 @@ __all__ = [
     "coalesce",
     "concat",
     "conform",
+    "cut_by_bytes",
     "factorize",
     "factorize_column",
     "first_rows",
@@ -258,6 +259,21 @@ def coalesce(
             waiting, count, size = [], 0, 0
     if waiting:
         yield concat(waiting)
+
+
+def cut_by_bytes(rows: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in slices of at most about `nbytes` bytes, at least one row each. Rows of very
+    different sizes are halved until they fit, so one large row does not take others with it.
+
+    >>> [part.num_rows for part in cut_by_bytes(pa.record_batch({"v": range(10)}), 32)]
+    [2, 3, 2, 3]
+    """
+    if rows.num_rows < 2 or rows.nbytes <= nbytes:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from cut_by_bytes(rows.slice(0, half), nbytes)
+    yield from cut_by_bytes(rows.slice(half), nbytes)
 
 
 # -- factorize ------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Summary:
         out: Where its tables are.
         seconds: How long it ran, by the wall clock; 0 if that is not known.
         batches: The number of micro-batches.
+        steady: Rows and seconds after the first micro-batch, which starts workers.
         rows: Rows that came out, per kind.
         watermark_ns: The highest watermark; None before there is one.
         shards: The metrics of every shard, as it last reported them. They count from the start of
@@ -87,6 +88,7 @@ class Summary:
     out: str
     seconds: float = 0.0
     batches: int = 0
+    steady: tuple[int, float] = (0, 0.0)
     rows: dict[str, int] = field(default_factory=dict)
     watermark_ns: int | None = None
     shards: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class Summary:
     def __add__(self, later: Summary) -> Summary:
         """This run and the one after it, into the same place."""
         both = Summary(self.out, self.seconds + later.seconds, self.batches + later.batches)
+        both.steady = (self.steady[0] + later.steady[0], self.steady[1] + later.steady[1])
         for kind in {**self.rows, **later.rows}:
             both.rows[kind] = self.rows.get(kind, 0) + later.rows.get(kind, 0)
         both.watermark_ns = self.watermark_ns if later.watermark_ns is None else later.watermark_ns
@@ -231,6 +234,12 @@ class Summary:
         return self.rows_in / self.seconds if self.seconds else 0.0
 
     @property
+    def steady_rows_per_second(self) -> float | None:
+        """Rows in per second after the first micro-batch of a run; None if there was but one."""
+        rows, seconds = self.steady
+        return rows / seconds if rows and seconds else None
+
+    @property
     def lowest_watermark_ns(self) -> int | None:
         """The watermark of the key that is furthest behind."""
         found = self.metrics().get(f"{_EVENT_TIME}.watermark_lowest", UNSET)
@@ -281,6 +290,9 @@ class Summary:
                 "furthest_behind": [one._asdict() for one in self.furthest_behind()],
             },
             "rows_per_second": round(self.rows_per_second),
+            "steady_rows_per_second": None
+            if self.steady_rows_per_second is None
+            else round(self.steady_rows_per_second),
             "warnings": self.warnings(),
             "metrics": self.metrics(),
         }

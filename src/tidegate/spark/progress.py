@@ -129,7 +129,9 @@ def print_summary(summary: Summary, console: Console) -> None:
         for one in summary.furthest_behind(3):
             if one.lag_ns:
                 table.add_row(f"  {one.key} is behind by", span(one.lag_ns))
-    table.add_row("rows per second", f"{summary.rows_per_second:,.0f}")
+    table.add_row("rows per second, start included", f"{summary.rows_per_second:,.0f}")
+    if summary.steady_rows_per_second is not None:
+        table.add_row("rows per second, once started", f"{summary.steady_rows_per_second:,.0f}")
     table.add_row("micro-batches", f"{summary.batches}")
     console.print(table)
     for warning in summary.warnings():

@@ -181,10 +181,14 @@ def run_frames(
     summary = Summary(path, expected=Chain(pipeline.stages).expected_names())
     began = time.perf_counter()
     with progress_bar(console, expected) as bar:
+        first: list[tuple[int, float]] = []
 
         def show(commit: Commit) -> None:
             summary.add(commit)
-            bar.show(summary, time.perf_counter() - began)
+            now = time.perf_counter() - began
+            first.append((summary.rows_in, now))
+            summary.steady = (summary.rows_in - first[0][0], now - first[0][1])
+            bar.show(summary, now)
 
         if pipeline.df.isStreaming:
             query = start(

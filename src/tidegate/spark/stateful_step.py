@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
-from tidegate.core.arrow import concat
+from tidegate.core.arrow import concat, cut_by_bytes
 from tidegate.core.columns import LANE, TIME
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
@@ -59,7 +59,7 @@ reports twice; sums over shards leave out the second report."""
 
 BLOB_BYTES = 4 * 2**20
 """Bytes after which a blob of outcomes ends: while Java reads one, Python makes the next.
-Rows are never split: one larger batch is a blob of its own."""
+A larger batch is cut; a single row that is larger is a blob of its own."""
 
 KEYS_BEHIND = 5
 """Keys per shard that a commit names with their watermarks: enough to find a silent vehicle, few
@@ -220,11 +220,12 @@ def packed_rows(
         the values that were seen in columns (see `tidegate.output.commit`).
     """
     by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
-    for kind, rows in made:
-        groups = by_kind.setdefault(kind, [[]])
-        if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
-            groups.append([])
-        groups[-1].append(rows)
+    for kind, whole in made:
+        for rows in cut_by_bytes(whole, BLOB_BYTES):
+            groups = by_kind.setdefault(kind, [[]])
+            if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
+                groups.append([])
+            groups[-1].append(rows)
     for kind, groups in by_kind.items():
         for parts in groups:
             joined = concat(parts)
