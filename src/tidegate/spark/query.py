@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit
-from tidegate.output.filesystem import filesystem, write_whole
+from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.spark.checkpoint import check_checkpoint, with_shards_of
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.dataflow import Dataflow
@@ -40,6 +40,7 @@ from tidegate.spark.stateful_step import STEP_DDL
 
 __all__ = [
     "Mode",
+    "check_output",
     "run_batch_job",
     "settings_of",
     "start",
@@ -111,11 +112,7 @@ def _run_backfill(
 ) -> Commit:
     """Run files as a stream that ends with a flush; go on if a run of it was cut off."""
     checkpoint = checkpoint or f"{path}/_checkpoint"
-    fs, root = filesystem(checkpoint, "checkpoint")
-    begun = fs.get_file_info(f"{root}/{PIECES}").type == pafs.FileType.Directory
-    over = fs.get_file_info(f"{root}/{FINISHED}").type == pafs.FileType.File
-    if over or not begun:
-        open_sink(settings, path, pipeline.schemas).check_unused()
+    check_output(pipeline, path, settings, checkpoint)
     commits: list[Commit] = []
 
     def committed(commit: Commit) -> None:
@@ -132,8 +129,40 @@ def _run_backfill(
             query.awaitTermination()
     finally:
         query.stop()
+    fs, root = filesystem(checkpoint, "checkpoint")
     write_whole(fs, f"{root}/{FINISHED}", b"")
     return Commit.total(commits)
+
+
+def check_output(
+    pipeline: Dataflow, path: str, settings: SinkSettings, checkpoint: str | None = None
+) -> None:
+    """Raise ConfigError if a batch cannot be written to `path`: it holds another run, or this one,
+    finished. One that was cut off and can go on is no reason.
+    """
+    sink = open_sink(settings, path, pipeline.schemas)
+    fs, root = filesystem(checkpoint or f"{path}/_checkpoint", "checkpoint")
+    begun = fs.get_file_info(f"{root}/{PIECES}").type == pafs.FileType.Directory
+    over = fs.get_file_info(f"{root}/{FINISHED}").type == pafs.FileType.File
+    if over or not begun:
+        sink.check_unused()
+
+
+def _check_gate(pipeline: Dataflow, checkpoint: str) -> None:
+    """Raise StateError if a checkpoint was made by the other gate: its offsets mean nothing now."""
+    fs, root = filesystem(checkpoint, "checkpoint")
+    found = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
+    offsets = [info.path for info in found if info.base_name.isdigit()]
+    if not offsets:
+        return
+    columns = b'"piece"' in (read_bytes(fs, max(offsets, key=_number_of)) or b"")
+    if columns != bool(pipeline.readings):
+        before, now = ("by Arrow", "by Spark") if columns else ("by Spark", "by Arrow")
+        raise StateError(
+            f"the checkpoint {checkpoint} is of a run whose files were read {before}, and now they "
+            f"would be read {now} ({pipeline.gate()}); use the options it was made with, or "
+            "another output path and checkpoint"
+        )
 
 
 def settings_of(pipeline: Dataflow) -> dict[str, str]:
@@ -157,6 +186,11 @@ def _log_arrival(pipeline: Dataflow) -> None:
     log.info(gate)
     for warning in warnings:
         log.warning(warning)
+
+
+def _number_of(path: str) -> int:
+    """Return the number that a file is named by."""
+    return int(path.rsplit("/", 1)[-1])
 
 
 def start(
@@ -203,6 +237,7 @@ def start(
     checkpoint = checkpoint or f"{path}/_checkpoint"
     check_checkpoint(checkpoint)
     pipeline = replace(pipeline, log=f"{checkpoint}/{PIECES}")
+    _check_gate(pipeline, checkpoint)
     changed: dict[str, str | None] = {**settings_of(pipeline)}
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.

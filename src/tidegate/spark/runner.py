@@ -28,7 +28,7 @@ from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.frames import Frames
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.progress import progress_bar
-from tidegate.spark.query import run_batch_job, start, stop_between_batches
+from tidegate.spark.query import check_output, run_batch_job, start, stop_between_batches
 from tidegate.spark.session import log_file
 from tidegate.spark.sinks import SinkSettings, open_sink
 
@@ -136,10 +136,11 @@ def run_opened(
             micro-batches. None: nothing does.
     """
     with opened.definition.located():
-        sink = open_sink(opened.settings, opened.path, opened.frames.schemas)
         if opened.definition.options.mode == "batch":
             # before the record is written: what is there belongs to the run that wrote it
-            sink.check_unused()
+            check_output(opened.frames, opened.path, opened.settings)
+        else:
+            open_sink(opened.settings, opened.path, opened.frames.schemas)
     write_record(opened.path, opened.definition)
     return run_frames(
         opened.frames,
@@ -186,7 +187,8 @@ def run_frames(
         def show(commit: Commit) -> None:
             summary.add(commit)
             now = time.perf_counter() - began
-            first.append((summary.rows_in, now))
+            if not first:
+                first.append((summary.rows_in, now))
             summary.steady = (summary.rows_in - first[0][0], now - first[0][1])
             bar.show(summary, now)
 

@@ -240,3 +240,12 @@ def test_mcap_recordings(spark: SparkSession, tmp_path: Path) -> None:
     assert len(by_rows["data"]) > 300
     assert run("carried", payload="carried") == by_rows
     assert run("addressed", payload="addressed") == by_rows
+
+
+def test_a_checkpoint_of_the_other_gate_is_refused(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    stream = read(str(folder), streaming=True, spark=spark)
+    pipeline(stream).write(str(tmp_path / "out")).awaitTermination()
+    with pytest.raises(StateError, match="were read by Arrow, and now they would be read by Spark"):
+        pipeline(stream.df).write(str(tmp_path / "out"))

@@ -90,7 +90,7 @@ class ParquetColumns(ColumnarFormat):
     ) -> list[FilePart]:
         with pq.ParquetFile(path) as file:
             meta = file.metadata
-            wanted = _leaves(meta, columns)
+            wanted = _leaf_columns(meta, columns)
             found: list[FilePart] = []
             for group in range(meta.num_row_groups):
                 about = meta.row_group(group)
@@ -110,7 +110,7 @@ class ParquetColumns(ColumnarFormat):
         """Return `low` of a row group: of its statistics where they will do, else of its column."""
         about = file.metadata.row_group(group)
         if len(ordering) == 1:
-            (leaf,) = _leaves(file.metadata, ordering) or (None,)
+            (leaf,) = _leaf_columns(file.metadata, ordering) or (None,)
             kind = self.told.field(ordering[0]).type
             if leaf is not None and _has_exact_statistics(kind):
                 known = about.column(leaf).statistics
@@ -151,7 +151,7 @@ class ParquetColumns(ColumnarFormat):
         try:
             with pq.ParquetFile(files[0]) as file:
                 meta = file.metadata
-                leaves = _leaves(meta, columns)
+                leaves = _leaf_columns(meta, columns)
                 groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
                 size = sum(
                     g.column(leaf).total_uncompressed_size for g in groups for leaf in leaves
@@ -169,7 +169,7 @@ def _fit_together(last: FilePart, part: FilePart) -> bool:
     return last.rows + part.rows <= ROWS_PER_PART and last.nbytes + part.nbytes <= BYTES_PER_PART
 
 
-def _leaves(meta: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+def _leaf_columns(meta: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
     """Return the numbers of the leaf columns that make up these columns."""
     wanted = set(columns)
     return [
@@ -199,7 +199,7 @@ def _batches(
     meta = file.metadata
     about = [meta.row_group(group) for group in groups]
     rows = sum(each.num_rows for each in about)
-    leaves = _leaves(meta, there)
+    leaves = _leaf_columns(meta, there)
     size = sum(each.column(leaf).total_uncompressed_size for each in about for leaf in leaves)
     if not there:  # a file that has none of the columns still has rows
         for first in range(0, rows, ROWS_PER_BATCH):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ from tidegate.core.columns import (
     add_output_columns,
 )
 from tidegate.core.time import MAX_NS, MIN_NS
+from tidegate.errors import StateError
 from tidegate.spark.arrival import Origin
 from tidegate.spark.columnar.format import ColumnarFormat, Limits, Low
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
@@ -56,6 +58,10 @@ BYTES_PER_TRIGGER = 512 * 2**20
 """Rows, and bytes of the columns that are read, that a micro-batch takes unless the source's
 options say otherwise. More, and memory grows; much less, and the fixed cost of a micro-batch (a
 quarter of a second) counts."""
+
+SETTLE_S = 30.0
+"""Seconds for which a stream waits for a file that cannot be read and has just been changed: most
+likely it is being written. Then it counts as damaged."""
 
 TASKS_PER_CORE = 1
 """Tasks a micro-batch is dealt to, per core: one each, for their shares are known beforehand."""
@@ -139,11 +145,18 @@ class GatePlan:
                 files.append(FoundFile(number, path, changed))
         if not self.recorded:
             files.sort(key=lambda file: (file.changed_us, file.path.rsplit("/", 1)[-1], file.path))
+        files = [file for file in files if not self._is_being_written(file)]
         for place, file in enumerate(files):
             pieces += self._pieces(file, first + place)
         if self.recorded:
             pieces = in_recorded_order(pieces, files, first)
         log.append(files, pieces)
+
+    def _is_being_written(self, file: FoundFile) -> bool:
+        """Whether a stream should wait for a file: it cannot be read, and has just been changed."""
+        if self.log is None or self.ends or time.time() - file.changed_us / 1e6 > SETTLE_S:
+            return False
+        return any(piece.fault for piece in self._pieces(file, 0))
 
     def _pieces(self, file: FoundFile, number: int) -> list[LoggedPiece]:
         """Return the pieces of a file; one with a fault if it cannot be read."""
@@ -185,14 +198,21 @@ def read_task(plan: GatePlan, task: GateTask) -> Iterator[pa.RecordBatch]:
             yield _fault_blob(one, file, origin, piece.fault)
             continue
         seq = 0
-        for rows, positions in one.format.read(file.path, piece.start, piece.stop, one.columns):
-            if rows.num_rows == 0:
-                continue
-            if one.addressed:
-                rows = rows.append_column(ADDRESS, pa.array(address_of(piece.file, positions)))
-            made = one.packer.blobs(rows, origin, 0, seq)
-            seq += made.num_rows
-            yield made
+        try:
+            for rows, positions in one.format.read(file.path, piece.start, piece.stop, one.columns):
+                if rows.num_rows == 0:
+                    continue
+                if one.addressed:
+                    address = pa.array(address_of(piece.file, positions))
+                    rows = rows.append_column(ADDRESS, address)
+                made = one.packer.blobs(rows, origin, 0, seq)
+                seq += made.num_rows
+                yield made
+        except (OSError, IndexError, pa.ArrowException) as error:
+            raise StateError(
+                f"{file.path} cannot be read any more: {' '.join(str(error).split())[:200]}; it "
+                "was changed, damaged or removed after it was found: put it back"
+            ) from error
     if task.bound is not None:
         yield _signals(plan, BOUND, task.bound)
     if task.end:
