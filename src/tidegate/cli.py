@@ -475,6 +475,146 @@ def _roles(
     return Roles(tuple(key or ()), topic, named[0] if len(named) == 1 else named or None, arrival)
 
 
+checkpoint_app = typer.Typer(
+    help="Look into the state of a stopped stream, save it, start from a saved one, rescale it.",
+    no_args_is_help=True,
+)
+app.add_typer(checkpoint_app, name="checkpoint")
+
+StreamOutput = Annotated[str, typer.Argument(help="Folder in which a stream writes its tables.")]
+"""`OUT`: its checkpoint is OUT/_checkpoint unless `--checkpoint` says otherwise."""
+
+CheckpointPath = Annotated[
+    str | None, typer.Option("--checkpoint", help="The checkpoint, if it is not OUT/_checkpoint.")
+]
+"""`--checkpoint`: for a stream whose definition names one."""
+
+StatePipeline = Annotated[
+    Path | None,
+    typer.Option(
+        "--pipeline", help="The pipeline file; the one that ran last (OUT/_tidegate) if not given."
+    ),
+]
+"""`--pipeline`: says the stages the state is checked against, and the state key."""
+
+
+@checkpoint_app.command(name="show")
+def show_checkpoint(
+    out: StreamOutput,
+    checkpoint: CheckpointPath = None,
+    pipeline: StatePipeline = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """Show what the state of a stopped stream holds: keys, rows, the oldest row, per stage."""
+    from tidegate.core.time import format_time
+    from tidegate.spark.checkpoint_tools import checkpoint_of, describe, flow_of, read_savepoint
+    from tidegate.spark.session import log_file, session
+
+    found = checkpoint_of(out, checkpoint)
+    make = flow_of(out, pipeline)
+    saved = read_savepoint(session(master, log=log_file()), found, make)
+    made = describe(saved, make)
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(made), indent=2, default=str))
+        return
+    print(
+        f"batch {made.batch}: {plural(made.keys, 'key')} in {plural(made.shards, 'shard')} on "
+        f"{plural(made.partitions, 'partition')}, {plural(made.pages, 'page')}"
+    )
+    for stage in made.stages:
+        windows = f", {plural(stage.windows, 'open window')}" if stage.windows else ""
+        oldest = (
+            "" if stage.oldest_ns is None else f", the oldest of {format_time(stage.oldest_ns)}"
+        )
+        print(
+            f"  {stage.name} (version {stage.version}): {plural(stage.rows, 'row')} held"
+            f"{oldest}{windows}, {stage.bytes / 1e6:.1f} MB"
+        )
+    if made.sample:
+        print("  keys such as " + ", ".join("/".join(map(str, key)) for key in made.sample))
+
+
+@checkpoint_app.command(name="verify")
+def verify_checkpoint(
+    out: StreamOutput,
+    checkpoint: CheckpointPath = None,
+    pipeline: StatePipeline = None,
+    master: Master = None,
+) -> None:
+    """Load the state of every shard as a run would, and say what is wrong. Changes nothing."""
+    from tidegate.errors import ConfigError, StateError
+    from tidegate.spark.checkpoint import CheckpointRecord
+    from tidegate.spark.checkpoint_tools import checkpoint_of, flow_of, read_savepoint, verify
+    from tidegate.spark.session import log_file, session
+
+    found = checkpoint_of(out, checkpoint)
+    make, record = flow_of(out, pipeline), CheckpointRecord.read(found)
+    if make is None:
+        raise ConfigError("pipeline", None, "is needed: no pipeline file wrote this output")
+    saved = read_savepoint(session(master, log=log_file()), found, make)
+    wrong = verify(saved, make, None if record is None else record.partitions)
+    if wrong:
+        raise StateError("\n".join(wrong))
+    print(f"{plural(len(saved.pages), 'shard')} can be read, and all keys are where they belong")
+
+
+@checkpoint_app.command(name="export")
+def export_checkpoint(
+    out: StreamOutput,
+    savepoint: Annotated[str, typer.Argument(help="Folder for the savepoint.")],
+    checkpoint: CheckpointPath = None,
+    master: Master = None,
+) -> None:
+    """Save the state of a stopped stream as Arrow files, from which a new stream can start."""
+    from tidegate.spark.checkpoint_tools import checkpoint_of, flow_of, read_savepoint
+    from tidegate.spark.session import log_file, session
+
+    found = checkpoint_of(out, checkpoint)
+    saved = read_savepoint(session(master, log=log_file()), found, flow_of(out))
+    saved.write(savepoint)
+    pages = sum(len(own) for own in saved.pages.values())
+    print(f"wrote {plural(pages, 'page')} of {plural(len(saved.pages), 'shard')} to {savepoint}")
+    for line in saved.source["offsets"]:
+        print(f"the stream had read up to {line}")
+
+
+@checkpoint_app.command(name="import")
+def import_checkpoint(
+    out: Annotated[str, typer.Argument(help="Folder of a new stream, which has not run.")],
+    savepoint: Annotated[str, typer.Argument(help="Folder that holds a savepoint.")],
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Let the first run of a new stream start from a savepoint, with any number of shards."""
+    from tidegate.spark.checkpoint_tools import prepare_import
+
+    prepare_import(checkpoint or f"{out}/_checkpoint", savepoint)
+    print(f"the first run into {out} starts from {savepoint}")
+
+
+@checkpoint_app.command(name="rescale")
+def rescale_checkpoint(
+    out: StreamOutput,
+    partitions: Annotated[int, typer.Option(help="How many partitions Spark keeps it in.", min=1)],
+    checkpoint: CheckpointPath = None,
+    master: Master = None,
+) -> None:
+    """Spread the state of a stopped stream over more or fewer partitions (Spark 4.2 or later)."""
+    from tidegate.spark.checkpoint import CheckpointRecord
+    from tidegate.spark.checkpoint_tools import checkpoint_of, rescale, spread
+    from tidegate.spark.session import log_file, session
+
+    found = checkpoint_of(out, checkpoint)
+    before = rescale(session(master, log=log_file()), out, found, partitions)
+    print(f"{plural(before, 'partition')} before, {partitions} now")
+    record = CheckpointRecord.read(found)
+    if record is not None:
+        shares = spread(record.shards, record.partitions, partitions)
+        print(f"shards per partition: {', '.join(map(str, shares))}")
+
+
 def main() -> None:
     """The entry point: one sentence and exit code 2 for what a user can correct.
 

@@ -17,7 +17,7 @@ from tidegate import align
 from tidegate.batching import Batch
 from tidegate.core import snapshot
 from tidegate.core.chain import Chain
-from tidegate.core.flow import Flow
+from tidegate.core.flow import Flow, regroup
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.snapshot import FoundStage
@@ -497,3 +497,62 @@ def test_every_setting_is_either_adopted_or_refused_with_a_reason(kind: Any) -> 
     settings = {f.name for f in fields(kind) if f.init}
     assert set(kind.adopts) | set(kind.refuses) == settings
     assert not set(kind.adopts) & set(kind.refuses)
+
+
+# -- other shards ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+@examples(max_examples=8, deadline=None)
+@given(at=st.integers(1, WHOLE - 1), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_keys_that_move_to_other_shards_change_nothing(
+    name: str, at: int, sizes: list[int]
+) -> None:
+    make, rows = CASES[name]
+
+    def flow() -> Flow:
+        return Flow(make(), key="key", timed=True)
+
+    def run(flows: list[Flow], part: Collection) -> list[Outcome]:
+        out = []
+        for number, each in enumerate(flows):
+            mine = np.flatnonzero(place([part.rows.column("key")], len(part), flows) == number)
+            if len(mine):
+                out += each.accept(part.take(mine))
+        return out
+
+    def place(keys: Any, n: int, flows: list[Flow]) -> Any:
+        return np.array([int(str(key)[-1]) % len(flows) for key in keys[0].to_pylist()], np.int64)
+
+    first, second = cut(rows(0, WHOLE), [at])
+    flows = [flow()]
+    out = run(flows, first)
+    for size in sizes:
+        new = [flow() for _ in range(size)]
+        regroup(flows, new, lambda keys, n, new=new: place(keys, n, new))
+        restored = [flow() for _ in new]
+        for each, old in zip(restored, new, strict=True):
+            each.restore(old.snapshot())
+        flows = restored
+    out += run(flows, second)
+    totals = {
+        key: sum(each.metrics()[key] for each in flows)
+        for key in ("keys", "eventtime_watermark.rows_in")
+        if key in flows[0].metrics()
+    }
+    out += [outcome for each in flows for outcome in each.end()]
+    one = flow()
+    whole = one.accept(first) + one.accept(second)
+    assert totals == {key: one.metrics()[key] for key in totals}
+    whole += one.end()
+    assert by_key(out) == by_key(whole)
+
+
+def by_key(outcomes: list[Outcome]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows by key and kind, in order; windows are numbered by lane, so without that number."""
+    made: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for outcome in outcomes:
+        if not isinstance(outcome, Watermark):
+            for row in outcome.table().to_pylist():
+                made.setdefault((str(row.get("key")), outcome.kind), []).append(row)
+    return made

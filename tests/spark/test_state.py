@@ -140,7 +140,7 @@ def test_a_page_of_a_later_release(started: Callable[..., Started]) -> None:
     run = started(lambda frames: replace(frames, stages=(later,)))
     run.refused(
         run.frames(),
-        "stage eventtime_watermark: version 9 is newer than the 2 this version reads",
+        "state of eventtime_watermark: version 9 is newer than the 2 this version reads",
     )
 
 
@@ -148,7 +148,9 @@ def test_another_plan_is_refused_and_the_right_one_goes_on(
     started: Callable[..., Started], spark: SparkSession
 ) -> None:
     run = started()
-    run.refused(run.frames("300 ms"), "stage eventtime_watermark: made with other settings")
+    other = replace(run.frames(), stages=(EventtimeWatermark("300 ms", source="topic"),))
+    run.refused(other, "eventtime_watermark: source")
+    run.refused(other, "eventtime_watermark", run=run_by_hand)  # a worker finds it in the pages
 
     # Keys would go to other shards than their state, and what is held there would be lost.
     run.refused(run.frames(shards=3), "made with 2 shards, now there are 3")

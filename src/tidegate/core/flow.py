@@ -14,8 +14,8 @@ forgotten; what else it decides is said in each stage.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Collection_
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -50,7 +50,7 @@ from tidegate.core.state import Column, Layout, State
 from tidegate.core.time import UNSET, Duration
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen", "snapshot_pages"]
+__all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen", "regroup", "snapshot_pages"]
 
 PAGE_LANES = 512
 """Lanes per page of state: large enough that a page costs little beyond its bytes, small enough
@@ -175,7 +175,7 @@ class Flow:
         check_time(self.chain.stages, has_time, _ADD_DECODER)
         if state_key is not None and not isinstance(state_key, StateKey):
             state_key = StateKey(state_key)
-        self._state_key = state_key
+        self.state_key = state_key
         self.scope = ""
         """What sealed pages belong to: on Spark the shard, so that those of two cannot be
         exchanged."""
@@ -456,9 +456,9 @@ class Flow:
 
     def _sealed(self, page: int, blob: bytes) -> bytes:
         """Return a page as it is stored, and remember its tag for page 0."""
-        if self._state_key is None:
+        if self.state_key is None:
             return blob
-        blob = self._state_key.seal(blob, self.scope)
+        blob = self.state_key.seal(blob, self.scope)
         if page > 0:
             self._tags += [""] * (page - len(self._tags))
             self._tags[page - 1] = tag_of(blob)
@@ -477,7 +477,7 @@ class Flow:
         Returns:
             What leaves because of changed settings; empty if nothing was changed.
         """
-        opened = open_pages(self._state_key, self.scope, pages)
+        opened = open_pages(self.state_key, self.scope, pages)
         tags: list[str] = []
         expected = self._expected()
         found = [snapshot.identities(opened[page]) for page in sorted(pages)]
@@ -501,7 +501,7 @@ class Flow:
                 if state.lanes > PAGE_LANES or state.lanes != states[0].lanes:
                     raise StateError(f"{what} is corrupt: it has {state.lanes} lanes")
             if page == 0:
-                if self._state_key is not None:
+                if self.state_key is not None:
                     tags = check_tags(extra.get("tags"), pages)
                 kept = self._read_extra(extra)
             for number, state in enumerate(states):
@@ -564,7 +564,7 @@ class Flow:
             ):
                 raise StateError(f"{what} is corrupt: it has {stages[0].state.lanes} lanes")
             if page == 0:
-                if self._state_key is not None:
+                if self.state_key is not None:
                     check_tags(extra.get("tags"), pages)
                 _check_own(stages, expected[0])
                 found, parts = stages, [{} for _ in stages]
@@ -598,7 +598,7 @@ class Flow:
             "columns": list(self._columns),
             "seen": self.seen_names(),
         }
-        return extra if self._state_key is None else {**extra, "tags": self._tags}
+        return extra if self.state_key is None else {**extra, "tags": self._tags}
 
     def _read_extra(self, extra: dict[str, Any], stages: int | None = None) -> _Kept:
         """Read what page 0 says beside the states; `stages` is how many stages were counted, None:
@@ -691,9 +691,94 @@ class Flow:
         """
         return self.load(snapshot_pages(blob), adopt=True)
 
+    def take_over(self, flows: Sequence[Flow], lanes: Sequence[NDArray[Any]]) -> None:
+        """Take up some keys of other flows with the same stages: how keys move between shards.
+
+        What is counted per key moves with it. Counters of the flows themselves do not: see
+        `regroup`.
+
+        Args:
+            flows: where the keys are now.
+            lanes: per flow, the lanes to take, ascending.
+
+        Raises:
+            StateError: two flows have the same key.
+        """
+        every = [[flow.lanes, *flow.states] for flow in flows]
+        joined = []
+        for number, (_, layout) in enumerate(self._expected()):
+            parts, first = {}, 0
+            for states, which in zip(every, lanes, strict=True):
+                if len(which):
+                    parts[first] = states[number].take(which)
+                    first += len(which)
+            joined.append(State.of_pages(layout, parts))
+        lane_of = self._read_keys(joined[0])
+        kept = _Kept(dict(self.counters), self.counts, self._columns, self.seen_names())
+        self._take_up(joined[0], joined[1:], lane_of, kept)
+        for state in (self.lanes, *self.states):
+            state.touched[:] = True
+
     def _expected(self) -> list[tuple[dict[str, Any], Layout]]:
         own = {"name": "lanes", "version": 1, "config": {"keys": list(self.keys)}}
         return [(own, _LANES), *((s.identity(), s.layout()) for s in self.chain.stages)]
+
+
+def regroup(
+    flows: Sequence[Flow],
+    made: Sequence[Flow],
+    place: Callable[[Sequence[pa.Array], int], NDArray[Any]],
+) -> None:
+    """Move the keys of some flows into others: from one number of shards to another.
+
+    Every key keeps its state, and every total over all flows stays what it was: what was counted
+    for keys that are forgotten, and by the flows themselves, goes to the first of `made`.
+
+    Args:
+        flows: the flows that hold the keys, all with the same stages and key.
+        made: new, empty flows with those stages.
+        place: the number of the flow in `made` that a key belongs to, from the key columns and how
+            many keys there are.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> one = Flow([], key="car")
+        >>> _ = one.process(pa.record_batch({"car": ["a", "b", "c"]}))
+        >>> two = [Flow([], key="car"), Flow([], key="car")]
+        >>> regroup([one], two, lambda keys, n: np.arange(n) % 2)
+        >>> [flow.metrics()["keys"] for flow in two], two[0].metrics()["rows_in"]
+        ([2, 1], 3)
+    """
+    targets = []
+    for flow in flows:
+        target = np.full(flow.lanes.lanes, -1, np.int64)
+        table = flow.lanes.tables["keys"]
+        if table is not None and table.num_rows:
+            columns = [table.column(name) for name in flow.keys]
+            target[table.column(LANE).to_numpy()] = place(columns, table.num_rows)
+        targets.append(target)
+    names = {name: dict.fromkeys(n for f in flows for n in f.seen_names()[name])
+             for name in made[0].seen_names()}  # fmt: skip
+    columns_seen = tuple(dict.fromkeys(name for flow in flows for name in flow._columns))
+    for number, into in enumerate(made):
+        into._columns = columns_seen
+        into._seen = {name: set(found) for name, found in names.items()}
+        into.take_over(flows, [np.flatnonzero(target == number) for target in targets])
+    first = made[0]
+    for flow, target in zip(flows, targets, strict=True):
+        for name, value in flow.counters.items():
+            first.counters[name] += value
+        for mine, theirs in zip(first.counts, flow.counts, strict=True):
+            for name, value in theirs.items():
+                mine[name] += value
+        gone = np.flatnonzero(target < 0)
+        for ours, state in zip(first.states, flow.states, strict=True):
+            for name, column in state.layout.arrays.items():
+                unused = state.arrays[name][gone]
+                if column.merge == "sum":
+                    ours.arrays[name][0] += unused.sum(axis=0)
+                elif column.merge == "max" and len(unused):
+                    ours.arrays[name][0] = np.maximum(ours.arrays[name][0], unused.max(axis=0))
 
 
 def snapshot_pages(blob: bytes) -> dict[int, bytes]:

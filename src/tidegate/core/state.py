@@ -187,6 +187,32 @@ class State:
                 part.tables[name] = _shift(table.slice(begin, end - begin), -first)
         return parts
 
+    def take(self, lanes: NDArray[Any]) -> State:
+        """Copy some lanes, renumbered from 0 in the given order.
+
+        Args:
+            lanes: lane numbers, ascending: rows of tables stay in their order, so that a table
+                sorted by lane stays sorted.
+
+        Returns:
+            A state of these lanes; of one empty lane if there are none.
+        """
+        if not len(lanes):
+            return State(self.layout, 1)
+        arrays = {name: array[lanes] for name, array in self.arrays.items()}
+        made = State.of_arrays(self.layout, len(lanes), arrays)
+        number = np.full(self.lanes, -1, np.int32)
+        number[lanes] = np.arange(len(lanes), dtype=np.int32)
+        for name, table in self.tables.items():
+            if table is None or not table.num_rows:
+                continue
+            lane = number[table.column(LANE).to_numpy()]
+            own = table.filter(pa.array(lane >= 0))
+            at = table.schema.get_field_index(LANE)
+            field = table.schema.field(at)
+            made.tables[name] = own.set_column(at, field, pa.array(lane[lane >= 0]))
+        return made
+
     @classmethod
     def of_pages(cls, layout: Layout, pages: Mapping[int, State]) -> State:
         """Join pages: the reverse of `pages`.

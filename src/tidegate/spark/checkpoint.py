@@ -1,23 +1,217 @@
 """What Tidegate checks and keeps in a checkpoint beside Spark's own files.
 
 CHECKPOINT/metadata          Spark's: the id of the query this checkpoint belongs to
-CHECKPOINT/tidegate.json     ours: the number of shards and partitions its state was made with
+CHECKPOINT/tidegate.json     ours: shards and partitions its state was made with, the key, the
+                             stages with their settings, and whether Spark keeps timers
+
+The pages of the state name the settings they were made with, so a worker that loads one knows what
+it adopts. The record here lets a run be refused before it starts, in one sentence with all settings
+that cannot change. It lists every set of stages that has run: a shard without rows since then still
+holds the state of an earlier one.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow.fs as pafs
 
+from tidegate.core.chain import Chain
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.stateful_step import check_shards
 
-__all__ = ["check_checkpoint", "with_shards_of"]
+__all__ = ["CheckpointRecord", "check_checkpoint", "with_checkpoint"]
+
+RECORD_FILE = "tidegate.json"
+"""The name of our record in a checkpoint."""
+
+Identity = Mapping[str, Any]
+"""Name, version and settings of a stage; see `Operator.identity`."""
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """What the state of a checkpoint was made with.
+
+    Args:
+        shards: Into how many shards the keys are divided.
+        partitions: The shuffle partitions that the labels of the shards were chosen for. Rescaling
+            changes how many there are, and not the labels.
+        timers: Whether Spark keeps timers for the step; None in a record of an early version.
+        keys: The key columns; None if that is not known.
+        made_by: The stages of every run, oldest first, each as the identities of its stages.
+        savepoint: The savepoint that the first batch starts from; None: an empty state.
+    """
+
+    shards: int
+    partitions: int
+    timers: bool | None = None
+    keys: tuple[str, ...] | None = None
+    made_by: tuple[tuple[Identity, ...], ...] = field(default=())
+    savepoint: str | None = None
+
+    @classmethod
+    def read(cls, checkpoint: str) -> CheckpointRecord | None:
+        """Read the record of a checkpoint; None if it is new. Raises StateError if it is damaged.
+
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> CheckpointRecord(4, 2).write(folder)
+        >>> CheckpointRecord.read(folder).shards
+        4
+        """
+        fs, root = filesystem(checkpoint, "checkpoint")
+        file = f"{root}/{RECORD_FILE}"
+        content = read_bytes(fs, file)
+        if content is None:
+            return None
+        text = content.decode(errors="replace")
+        try:
+            said = json.loads(text)
+            keys, timers, saved = (said.get(name) for name in ("keys", "timers", "savepoint"))
+            made_by = tuple(tuple(map(_identity, stages)) for stages in said.get("made_by", ()))
+            return cls(
+                int(said["shards"]),
+                int(said["partitions"]),
+                None if timers is None else bool(timers),
+                None if keys is None else tuple(map(str, keys)),
+                made_by,
+                None if saved is None else str(saved),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
+
+    def write(self, checkpoint: str) -> None:
+        """Write the record, replacing the one that is there."""
+        fs, root = filesystem(checkpoint, "checkpoint")
+        said = {
+            "shards": self.shards,
+            "partitions": self.partitions,
+            "timers": self.timers,
+            "keys": None if self.keys is None else list(self.keys),
+            "made_by": self.made_by,
+            "savepoint": self.savepoint,
+        }
+        write_whole(fs, f"{root}/{RECORD_FILE}", json.dumps(said).encode())
+
+    def with_run(self, pipeline: Dataflow) -> CheckpointRecord:
+        """The record with the stages of a pipeline among those that have run."""
+        stages = tuple(json.loads(json.dumps(Chain(pipeline.stages).identities())))
+        others = tuple(each for each in self.made_by if each != stages)
+        return replace(
+            self, keys=pipeline.keys, timers=pipeline.needs_timers(), made_by=(*others, stages)
+        )
+
+    def check(self, pipeline: Dataflow) -> list[str]:
+        """Check that a pipeline can go on with the state of this checkpoint.
+
+        Args:
+            pipeline: The pipeline that is to run.
+
+        Returns:
+            What changes, in sentences: settings that are adopted, stages that are new or gone.
+
+        Raises:
+            StateError: The key, the number of shards, or settings that cannot be adopted; they are
+                shown in two columns.
+        """
+        if self.keys is not None and self.keys != pipeline.keys:
+            raise StateError(
+                f"the state is kept by {_named(self.keys)}, and now the key is "
+                f"{_named(pipeline.keys)}; use the old key, or a new output and checkpoint"
+            )
+        if self.timers is False and pipeline.needs_timers():
+            raise StateError(
+                "the stages now wait by the wall clock, and the checkpoint was made without "
+                "timers, which Spark cannot add; move its state into a new one with tidegate "
+                "checkpoint export and import"
+            )
+        chain = Chain(pipeline.stages)
+        notes: list[str] = []
+        for stages in self.made_by:
+            match = chain.check_adoption(stages)
+            if stages is not self.made_by[-1]:
+                continue
+            notes += [
+                f"{each.stage}: {each.setting} is now {each.now!r}, was {each.was!r}"
+                for each in chain.changes(stages)
+            ]
+            notes += [f"stage {name} is new and starts empty" for name in match.appended]
+            notes += [
+                f"stage {name} is gone; what it holds leaves as dropped (stage_removed)"
+                for name in match.removed
+            ]
+        return notes
+
+
+def with_checkpoint(pipeline: Dataflow, checkpoint: str) -> tuple[Dataflow, list[str]]:
+    """Return the pipeline as it can go on from its checkpoint: with the number of shards the state
+    was made with, and with timers if Spark keeps them.
+
+    Unset, the number of shards follows the cores of the machine. On another machine keys would go
+    to other shards than their state, and what is held there would never come out. If the checkpoint
+    is new, the number is written down.
+
+    Returns:
+        The pipeline, and what changes against the last run (see `CheckpointRecord.check`).
+
+    Raises:
+        StateError: The pipeline sets another number of shards, or has settings that cannot be
+            adopted; or the record is damaged.
+    """
+    record = CheckpointRecord.read(checkpoint)
+    if record is None or record.shards == 0:  # new, or prepared to start from a savepoint
+        saved, keys = (None, None) if record is None else (record.savepoint, record.keys)
+        record = CheckpointRecord(
+            pipeline.shard_count, pipeline.partition_count, keys=keys, savepoint=saved
+        )
+        record.write(checkpoint)
+    check_shards(record.shards, pipeline.shards or record.shards, f"the checkpoint {checkpoint}")
+    pipeline = replace(pipeline, shards=record.shards, partitions=record.partitions)
+    notes = record.check(pipeline)
+    pipeline = replace(pipeline, keep_timers=bool(record.timers))
+    if record.savepoint is not None and not finished_batches(checkpoint):
+        pipeline = replace(pipeline, initial=pipeline.saved_state(record.savepoint))
+        notes.append(f"the state begins as {record.savepoint}")
+    return pipeline, notes
+
+
+def finished_batches(checkpoint: str, log: str = "commits") -> list[int]:
+    """Return the numbers of the batches in one of Spark's logs, in order: `commits` are those that
+    are finished, `offsets` those that were begun."""
+    fs, root = filesystem(checkpoint, "checkpoint")
+    found = fs.get_file_info(pafs.FileSelector(f"{root}/{log}", allow_not_found=True))
+    return sorted(int(info.base_name) for info in found if info.base_name.isdigit())
+
+
+def note_run(pipeline: Dataflow, checkpoint: str) -> None:
+    """Write down that these stages run on a checkpoint. Called before the first of their states is
+    committed; an edit that never got that far leaves no trace."""
+    record = CheckpointRecord.read(checkpoint)
+    if record is None:
+        record = CheckpointRecord(pipeline.shard_count, pipeline.partition_count)
+    changed = record.with_run(pipeline)
+    if changed != record:
+        changed.write(checkpoint)
+
+
+def _identity(said: Any) -> Identity:
+    """An identity from JSON; anything else is a ValueError."""
+    name, version, settings = said["name"], said["version"], said["config"]
+    if not isinstance(name, str) or type(version) is not int or not isinstance(settings, dict):
+        raise ValueError("a stage is not described by name, version and config")
+    return {"name": name, "version": version, "config": settings}
+
+
+def _named(keys: Sequence[str]) -> str:
+    """Key columns in a sentence."""
+    return ", ".join(keys) or "nothing"
 
 
 def check_checkpoint(checkpoint: str) -> None:
@@ -42,29 +236,3 @@ def check_checkpoint(checkpoint: str) -> None:
         uuid.UUID(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
-
-
-def with_shards_of(pipeline: Dataflow, checkpoint: str) -> Dataflow:
-    """Return the pipeline with as many shards as its checkpoint was made with; write that number
-    down if the checkpoint is new.
-
-    Unset, the number follows the cores of the machine. On another machine keys would go to other
-    shards than their state, and what is held there would never come out. Raises StateError if the
-    pipeline sets another number, or the file is damaged.
-    """
-    fs, root = filesystem(checkpoint, "checkpoint")
-    file = f"{root}/tidegate.json"
-    content = read_bytes(fs, file)
-    if content is None:
-        shards, partitions = pipeline.shard_count, pipeline.partition_count
-        made = {"shards": shards, "partitions": partitions}
-        write_whole(fs, file, json.dumps(made).encode())
-        return replace(pipeline, shards=shards, partitions=partitions)
-    text = content.decode(errors="replace")
-    try:
-        made = json.loads(text)
-        shards, partitions = int(made["shards"]), int(made["partitions"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
-    check_shards(shards, pipeline.shards or shards, f"the checkpoint {checkpoint}")
-    return replace(pipeline, shards=shards, partitions=partitions)

@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 from time import time_ns
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -39,8 +39,9 @@ from tidegate.core.hashing import compile_hashing
 from tidegate.core.operator import Operator
 from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
+from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint
 from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
 from tidegate.spark.columnar.format import ColumnarInput
@@ -51,8 +52,15 @@ from tidegate.spark.columnar.source import GateInput, GatePlan, open_gate
 from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
 from tidegate.spark.processor import ShardProcessor
-from tidegate.spark.shards import labels
-from tidegate.spark.stateful_step import METRIC, STEP_DDL, FlowRecipe, StepSettings, run_batch
+from tidegate.spark.shards import labels, shard_of
+from tidegate.spark.stateful_step import (
+    METRIC,
+    STEP_DDL,
+    TOKEN_PAGE,
+    FlowRecipe,
+    StepSettings,
+    run_batch,
+)
 
 __all__ = ["Dataflow", "check_names_of"]
 
@@ -94,6 +102,9 @@ class Dataflow:
         log: Where a stream keeps the log of files it has found; None: it has none yet.
         ends: Whether a batch runs as a stream that ends with a flush.
         state_key: Seals the pages of a stream's state; None: they are not sealed.
+        keep_timers: Whether the checkpoint was made with timers: Spark can neither add nor take
+            them away, so they stay although no stage needs them any more.
+        initial: The state a new query starts from, for these shards; None: an empty one.
         flow_name: The name under which a worker keeps its flows between micro-batches.
     """
 
@@ -120,6 +131,8 @@ class Dataflow:
     missing_payload: MissingPayload = "stop"
     log: str | None = None
     ends: bool = False
+    keep_timers: bool = False
+    initial: Savepoint | None = None
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def inputs(self) -> Iterator[tuple[DataFrame, Decoder]]:
@@ -179,8 +192,49 @@ class Dataflow:
         timers = self.needs_timers()
         settings = StepSettings(recipe, self.flow_name, timers, self.shard_count, self.wall_ns)
         return packed.groupBy("shard").transformWithState(
-            ShardProcessor(settings), STEP_DDL, "Append", "ProcessingTime" if timers else "None"
+            ShardProcessor(settings),
+            STEP_DDL,
+            "Append",
+            "ProcessingTime" if timers else "None",
+            None if self.initial is None else self._initial_rows(self.initial, timers),
         )
+
+    def _initial_rows(self, saved: Savepoint, timers: bool) -> GroupedData:
+        """Return the pages of a savepoint by shard, each shard with a token, as
+        `ShardProcessor.handleInitialState` takes them."""
+        token = f"{self.shard_count}:{uuid.uuid4().hex}".encode()
+        rows = [
+            {"shard": shard, "page": page, "blob": blob, "wake": timers and page == TOKEN_PAGE}
+            for shard, pages in saved.pages.items()
+            for page, blob in {**pages, TOKEN_PAGE: token}.items()
+        ]
+        schema = pa.schema([*PAGE_SCHEMA, pa.field("wake", pa.bool_())])
+        table = pa.Table.from_pylist(rows, schema=schema)
+        return self.df.sparkSession.createDataFrame(table).groupBy("shard")
+
+    def saved_state(self, path: str) -> Savepoint:
+        """Read a savepoint and arrange it for the shards and settings of this pipeline.
+
+        Args:
+            path: The folder or URI of the savepoint.
+
+        Raises:
+            StateError: It is damaged or cannot be adopted; or rows would leave it because of
+                changed settings, which only a running stream can deliver.
+        """
+        saved, shards = Savepoint.read(path), self.shard_count
+        own = labels(shards, self.partition_count)
+        if set(saved.pages) <= set(own) and saved.shards == shards:
+            return saved
+        made, outcomes = saved.regrouped(
+            self._recipe().make, own, lambda keys, n: shard_of(keys, n, shards)
+        )
+        if any(len(outcome) for outcome in outcomes):
+            raise StateError(
+                f"{path} was made with other settings, and rows would leave because of the change: "
+                "start with the old settings, then change them"
+            )
+        return made
 
     @property
     def observed(self) -> DataFrame:
@@ -288,7 +342,11 @@ class Dataflow:
         """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
         if self.ends:  # a backfill has one fixed clock
             return False
-        return self.forget is not None or any(stage.uses_wall_time() for stage in self.stages)
+        return (
+            self.keep_timers
+            or self.forget is not None
+            or any(stage.uses_wall_time() for stage in self.stages)
+        )
 
     @cached_property
     def arrival_order(self) -> ArrivalOrder:

@@ -38,6 +38,7 @@ __all__ = [
     "open_stream_source",
     "session_for",
     "session_settings",
+    "state_key_of",
 ]
 
 
@@ -196,7 +197,7 @@ def open_pipeline(
         warnings=()
         if columnar or made.arrival or not (streaming and recorded)
         else _warn_of_limits(definition),
-        state_key=_state_key(definition),
+        state_key=state_key_of(definition),
         columnar=columnar,
         payload=definition.options.payload,
         missing_payload=definition.options.missing_payload,
@@ -210,7 +211,7 @@ def _columnar(recordings: Sequence[Recording]) -> tuple[ColumnarInput, ...]:
     return tuple(one for one in found if one is not None) if all(found) else ()
 
 
-def _state_key(definition: PipelineDefinition) -> StateKey | None:
+def state_key_of(definition: PipelineDefinition) -> StateKey | None:
     """The key of `options.stateKey`, its reference resolved; None if there is none.
 
     Raises ConfigError if the reference leads nowhere or the key is too short.

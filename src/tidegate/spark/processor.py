@@ -56,6 +56,20 @@ class ShardProcessor(StatefulProcessor):
         now_ms = int(timerValues.getCurrentProcessingTimeInMs())
         return (Row(**row) for row in self._opened().rows(int(key[0]), rows, now_ms))
 
+    def handleInitialState(  # noqa: N802  (Spark's name)
+        self,
+        key: Any,
+        initialState: Any,  # noqa: N803
+        timerValues: Any,  # noqa: N803
+    ) -> None:
+        """Write one page of a savepoint into the state of its shard; called once per page, in the
+        first micro-batch of a query. A shard that waits by the clock is woken at once: it then sets
+        a timer of its own, though no row may come for it.
+        """
+        self.pages.updateValue((initialState.page,), (initialState.blob,))
+        if initialState.wake:
+            self.handle.registerTimer(int(timerValues.getCurrentProcessingTimeInMs()) + 1)
+
     def handleExpiredTimer(  # noqa: N802  (Spark's name)
         self,
         key: Any,

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
-from tidegate.spark.checkpoint import check_checkpoint, with_shards_of
+from tidegate.spark.checkpoint import check_checkpoint, note_run, with_checkpoint
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.failures import failures_in_a_sentence
@@ -230,7 +230,8 @@ def start(
 
     Raises:
         ConfigError: For a batch DataFrame or a wrong option of the sink.
-        StateError: For a checkpoint that is damaged or was made with other shards.
+        StateError: For a checkpoint that is damaged, was made with other shards, or with settings
+            that cannot be adopted.
     """
     if not pipeline.is_stream:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
@@ -242,7 +243,10 @@ def start(
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
         changed[CHECKPOINT_FILES] = None
-    pipeline = replace(with_shards_of(pipeline, checkpoint), flow_name=uuid.uuid4().hex)
+    pipeline, notes = with_checkpoint(pipeline, checkpoint)
+    pipeline = replace(pipeline, flow_name=uuid.uuid4().hex)
+    for note in notes:
+        log.warning("adopting the state: %s", note)
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns(), recorded=True)
     _log_arrival(pipeline)
@@ -250,7 +254,12 @@ def start(
     sink = open_sink(settings or SinkSettings(), path, pipeline.schemas, payload)
     attaches = payload is None or getattr(sink, "attaches_payload", False)
 
+    noted: list[str] = []
+
     def write(outcomes: DataFrame, batch: int) -> None:
+        if not noted:  # the state of these stages is written by this very batch
+            note_run(pipeline, checkpoint)
+            noted.append(checkpoint)
         if not attaches:
             assert payload is not None
             outcomes = outcomes.mapInArrow(payload.blobs, STEP_DDL)

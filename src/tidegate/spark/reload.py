@@ -6,8 +6,10 @@
     does not    the new one fails before its first commit: say why and go back to the old one
     start
 
-What the state was made with cannot change under it: keys, stages and their settings, the number of
-shards. Nor can where rows go to: sink and checkpoint. An edit of those is wrong in the sense above.
+Settings that can be adopted change under the state, and stages may be appended or removed at the
+end: see "Change a running pipeline" in the documentation. What the state depends on cannot change:
+keys, the number of shards, and the settings that an operator refuses. Nor can where rows go to:
+sink and checkpoint. An edit of those is wrong in the sense above.
 
 Clock policy: an edit counts once two looks in a row find the same file; a file that is being
 written, or is gone for a moment while an editor replaces it, is looked at again later.
@@ -22,7 +24,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from tidegate.errors import ConfigError, sentence_of
+from tidegate.core.chain import Chain
+from tidegate.errors import ConfigError, StateError, sentence_of
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.runner import OpenRun, open_definition, run_opened
@@ -116,6 +119,8 @@ class _Watch:
         self._known = self._seen
         try:
             self.taken = self._open()
+        except StateError as error:  # with the settings that cannot change in two columns
+            self.say(f"not taken up, going on as before: {error}")
         except Exception as error:  # an edit must not end a run
             self.say(f"not taken up, going on as before: {sentence_of(error)}")
         if self.taken is not None:
@@ -170,15 +175,5 @@ def _check_state(new: OpenRun, old: OpenRun) -> None:
         raise ConfigError("key", new.frames.keys, f"the state is kept by {old.frames.keys}")
     if new.frames.shards not in (None, old.frames.shards):
         raise ConfigError("options.shards", new.frames.shards, "cannot change with a checkpoint")
-    names = [[stage.name for stage in each.frames.stages] for each in (new, old)]
-    if names[0] != names[1]:
-        raise ConfigError("stages", names[0], f"the state is that of {names[1]}; use a new output")
-    for mine, theirs in zip(new.frames.stages, old.frames.stages, strict=True):
-        settings, were = mine.identity()["config"], theirs.identity()["config"]
-        for field in settings:
-            if settings[field] != were.get(field):
-                raise ConfigError(
-                    f"{mine.name}.{field}", settings[field],
-                    f"the state was made with {were.get(field)!r}; use a new output to change it",
-                )  # fmt: skip
+    Chain(new.frames.stages).check_adoption(Chain(old.frames.stages).identities())
     _ = new.frames.schemas

@@ -18,6 +18,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,9 @@ from tidegate.spark.slices import BOUND, END, Slices, bound_of
 
 __all__ = [
     "METRIC",
+    "SLICES_PAGE",
     "STEP_DDL",
+    "TOKEN_PAGE",
     "FlowRecipe",
     "RunningStep",
     "StepSettings",
@@ -68,11 +71,11 @@ enough that commits stay small."""
 _LARGEST = 2**31 - 1
 """Bytes of rows in one call of a shard, at most: offsets in Arrow text and binary are int32."""
 
-_TOKEN = -1
+TOKEN_PAGE = -1
 """The page that holds the token: a second state variable would cost as much as all the pages, for
 Spark compiles the code of each variable anew in every task."""
 
-_SLICES = -2
+SLICES_PAGE = -2
 """The page that holds the rows which wait for other files, in a recorded run."""
 
 _FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow, Slices]] = OrderedDict()
@@ -277,7 +280,7 @@ class RunningStep:
     Args:
         settings: The step's settings.
         handle: Spark's handle of the processor; timers are set by it.
-        pages: The map state: page number to bytes. Page `_TOKEN` holds the token.
+        pages: The map state: page number to bytes. Page `TOKEN_PAGE` holds the token.
     """
 
     def __init__(
@@ -287,6 +290,8 @@ class RunningStep:
         self.handle = handle
         self.pages = pages
         self.reported: set[int] = set()
+        self.leaving: list[Outcome] = []
+        """What leaves because the state just loaded was made with other settings."""
 
     def rows(self, shard: int, packed: Iterator[Any], now_ms: int) -> Iterator[dict[str, Any]]:
         """Run the packed rows of a shard; return rows of `STEP_DDL`. `now_ms`: Spark's processing
@@ -296,7 +301,8 @@ class RunningStep:
         """
         wall_ns = self._wall(now_ms)
         flow, slices = self._open(shard, wall_ns)
-        made = run_shard(self.settings.recipe, flow, packed, wall_ns, slices)
+        rows = run_shard(self.settings.recipe, flow, packed, wall_ns, slices)
+        made = chain(self._adopted(), rows)
         out = list(packed_rows(shard, made, flow))
         self.reported.add(shard)
         self._save(shard, flow, slices)
@@ -306,7 +312,7 @@ class RunningStep:
         """Return what a shard lets out because one of its deadlines has passed, as `rows` does."""
         wall_ns = self._wall(now_ms)
         flow, slices = self._open(shard, wall_ns)
-        made = tables(flow.wake(wall_ns), self.settings.recipe.taken)
+        made = chain(self._adopted(), tables(flow.wake(wall_ns), self.settings.recipe.taken))
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         out = list(packed_rows(shard, made, flow, metric))
         self._save(shard, flow, slices)
@@ -323,7 +329,7 @@ class RunningStep:
         token is the stored one, else from their pages, else new ones. Raises StateError for a state
         made with another number of shards.
         """
-        page = self.pages.getValue((_TOKEN,))
+        page = self.pages.getValue((TOKEN_PAGE,))
         stored = None if page is None else bytes(page[0]).decode()
         kept = _FLOWS.pop((self.settings.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored:
@@ -334,13 +340,18 @@ class RunningStep:
         if stored is not None:
             check_shards(int(stored.partition(":")[0]), self.settings.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
-            del pages[_TOKEN]
-            waiting = pages.pop(_SLICES, None)
+            del pages[TOKEN_PAGE]
+            waiting = pages.pop(SLICES_PAGE, None)
             if waiting is not None:
                 slices.load(flow.unseal(waiting, "slices"))
-            flow.load(pages)
+            self.leaving = flow.load(pages, adopt=True)
             flow.resume(wall_ns)
         return flow, slices
+
+    def _adopted(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield once what leaves because settings changed; see `Flow.adopt`."""
+        leaving, self.leaving = self.leaving, []
+        yield from tables(leaving, self.settings.recipe.taken)
 
     def _save(self, shard: int, flow: Flow, slices: Slices) -> None:
         """Write the pages that changed and a new token, keep the flow, and set one timer for the
@@ -349,9 +360,9 @@ class RunningStep:
         for page, blob in flow.pages(changed=True).items():
             self.pages.updateValue((page,), (blob,))
         if slices.changed:
-            self.pages.updateValue((_SLICES,), (flow.seal(slices.page(), "slices"),))
+            self.pages.updateValue((SLICES_PAGE,), (flow.seal(slices.page(), "slices"),))
         token = f"{self.settings.shards}:{uuid.uuid4().hex}"
-        self.pages.updateValue((_TOKEN,), (token.encode(),))
+        self.pages.updateValue((TOKEN_PAGE,), (token.encode(),))
         _FLOWS[self.settings.query, shard] = (token, flow, slices)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
