@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tidegate.core.state import State
 from tidegate.core.time import parse_duration
 from tidegate.deltas import Compact
 from tidegate.errors import StateError
-from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark, TimeColumn
+from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.sync import Synchronize
 from tidegate.testing.laws import cut, rows_of
 from tidegate.windows import (
@@ -487,16 +486,6 @@ def test_stages_are_appended_and_removed_at_the_end_and_not_moved() -> None:
         Chain((head, sync, batch)).check_adoption(Chain((head, batch, sync)).identities())
     with pytest.raises(StateError, match="in another order"):
         Chain((head, batch, window)).check_adoption(Chain((head, window)).identities())
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [EventtimeWatermark, ProcessTimeWatermark, Synchronize, Batch, Window, Compact, align.Align],
-)
-def test_every_setting_is_either_adopted_or_refused_with_a_reason(kind: Any) -> None:
-    settings = {f.name for f in fields(kind) if f.init}
-    assert set(kind.adopts) | set(kind.refuses) == settings
-    assert not set(kind.adopts) & set(kind.refuses)
 
 
 # -- other shards ----------------------------------------------------------------------------------

@@ -121,6 +121,17 @@ class Episodes(Operator):
 
     name: ClassVar[str] = "episodes"
     version: ClassVar[int] = 1
+    adopts: ClassVar[Mapping[str, str]] = {
+        "gap": "holds from the next row on",
+        "within": "holds from the next row on",
+        "actions": "hold for rows that leave from then on",
+        "last": "holds for episodes that end from then on",
+    }
+    refuses: ClassVar[Mapping[str, str]] = {
+        "marker": "open episodes were begun by the old column",
+        "state": "open episodes were begun by the old column",
+        "keys": "the state is kept by key",
+    }
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:

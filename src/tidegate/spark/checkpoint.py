@@ -123,8 +123,8 @@ class CheckpointRecord:
         """
         if self.keys is not None and self.keys != pipeline.keys:
             raise StateError(
-                f"the state is kept by {_named(self.keys)}, and now the key is "
-                f"{_named(pipeline.keys)}; use the old key, or a new output and checkpoint"
+                f"the state is kept by {_key_columns(self.keys)}, and now the key is "
+                f"{_key_columns(pipeline.keys)}; use the old key, or a new output and checkpoint"
             )
         if self.timers is False and pipeline.needs_timers():
             raise StateError(
@@ -209,7 +209,7 @@ def _identity(said: Any) -> Identity:
     return {"name": name, "version": version, "config": settings}
 
 
-def _named(keys: Sequence[str]) -> str:
+def _key_columns(keys: Sequence[str]) -> str:
     """Key columns in a sentence."""
     return ", ".join(keys) or "nothing"
 
