@@ -444,15 +444,15 @@ class Flow:
 
     def seal(self, blob: bytes, what: str) -> bytes:
         """Return a page that is kept beside the flow's own, sealed if there is a state key."""
-        if self._state_key is None:
+        if self.state_key is None:
             return blob
-        return self._state_key.seal(blob, f"{self.scope} {what}")
+        return self.state_key.seal(blob, f"{self.scope} {what}")
 
     def unseal(self, blob: bytes, what: str) -> bytes:
         """Return the page that `seal` sealed under the same name. Raises StateError."""
-        if self._state_key is None:
+        if self.state_key is None:
             return blob
-        return bytes(self._state_key.open(blob, f"{self.scope} {what}", f"the state page {what}"))
+        return bytes(self.state_key.open(blob, f"{self.scope} {what}", f"the state page {what}"))
 
     def _sealed(self, page: int, blob: bytes) -> bytes:
         """Return a page as it is stored, and remember its tag for page 0."""
