@@ -462,6 +462,60 @@ _add("a recording", _mcap(1), "publish_time_ns", "unixtimestamp_ns", topic="topi
 _add("a recording in three files", _mcap(3), "publish_time_ns", "unixtimestamp_ns", topic="topic",
      arrival="log_time_ns")  # fmt: skip
 
+# -- in the manner of well-known data sets --------------------------------------------------------
+
+_add("IMU of EuRoC", _csv("#timestamp [ns],w_x [rad s^-1],a_x [m s^-2]", [
+        [1_403_636_579_758_555_392 + n * 5_000_000, 0.01 * n, 9.8] for n in range(N)]),
+     "#timestamp [ns]", "unixtimestamp_ns", first="2014-06-24T19:02:59")  # fmt: skip
+_add("trajectory of TUM", _csv(None, [[f"{1_305_031_098 + n / 30:.4f}", 1.3, 0.6, 1.6]
+                                      for n in range(N)], " ",
+                               file="groundtruth.txt",
+                               before="# ground truth\n# timestamp tx ty tz\n"),
+     "timestamp", "unixtimestamp_s_float", options={"sep": " ", "comment": "#"})  # fmt: skip
+_add("air quality of UCI", _csv("Date,Time,CO(GT),T,,", [
+        [at.strftime("%d/%m/%Y"), at.strftime("%H.%M.%S"), "2,6", "13,6", None, None]
+        for at in (datetime(2004, 3, 10, 18) + timedelta(hours=n) for n in range(N))], ";"),
+     ("Date", "Time"), "date_time", format="%d/%m/%Y %H.%M.%S",
+     first="2004-03-10T18:00:00")  # fmt: skip
+_add("household power of UCI", _csv("Date,Time,Global_active_power,Voltage", [
+        [at.strftime("{d}/{m}/%Y").replace("{d}", str(at.day)).replace("{m}", str(at.month)),
+         at.strftime("%H:%M:%S"), "?" if n == 7 else 4.216, 234.84]
+        for n, at in enumerate(datetime(2006, 12, 16, 17, 24) + timedelta(minutes=n)
+                               for n in range(N))], ";"),
+     ("Date", "Time"), "date_time", format="%d/%m/%Y %H:%M:%S", options={"nullValue": "?"},
+     first="2006-12-16T17:24:00")  # fmt: skip
+_add("a day of Danish AIS", _csv("# Timestamp,Type of mobile,MMSI,SOG", [
+        [f"03/01/2024 00:00:{n // 2:02d}", "Class A", 219_000_000 + n % 7, 3.5]
+        for n in range(100)]), None)  # fmt: skip
+_add("unemployment by series", _text("u.json", json.dumps([
+        {"series": s, "year": 2000 + n // 12, "month": n % 12 + 1, "count": n, "rate": 2.3,
+         "date": f"{2000 + n // 12}-{n % 12 + 1:02d}-01T08:00:00.000Z"}
+        for s in ("Mining", "Retail", "Finance") for n in range(60)])),
+     "date", "iso8601", key="series")  # fmt: skip
+_add("countries and years", _csv("country,year,life_expect", [
+        [c, 1955 + 5 * n, 60 + n] for c in ("Chad", "Peru", "Fiji", "Oman") for n in range(11)]),
+     "year", "year_month_day", key="country")  # fmt: skip
+_add("taxi rides of April", _csv("Date/Time,Lat,Lon,Base", [
+        [at.strftime("{m}/{d}/%Y {H}:%M:00").replace("{m}", str(at.month)).replace(
+            "{d}", str(at.day)).replace("{H}", str(at.hour)), 40.7, -74.0, "B02512"]
+        for at in (datetime(2014, 4, 1) + timedelta(hours=7 * n) for n in range(90))]),
+     "Date/Time", "date_time", format="%m/%d/%Y %H:%M:%S")  # fmt: skip
+_add("spikes of Numenta", _csv("timestamp,value", zip(
+        _stamps(N, 300, "%Y-%m-%d %H:%M:%S"), _wave(N), strict=True)),
+     "timestamp", "iso8601")  # fmt: skip
+_add("cars and their years", _text("cars.json", json.dumps([
+        {"Name": f"car {n}", "Horsepower": None if n % 9 == 4 else 100 + n,
+         "Year": f"{1970 + n // 12}-01-01", "Origin": ("USA", "Japan")[n % 5 == 0]}
+        for n in range(N)])),
+     "Year", ("date", "iso8601"))  # fmt: skip
+
+_add("a signal is a property", _text("ohlc.json", json.dumps([
+        {"date": at, "open": 30, "close": 29, "signal": random.Random(n).choice(["long", "short"])}
+        for n, at in enumerate(_stamps(44, 86400, "%Y-%m-%d"))])),
+     "date", ("date", "iso8601"))  # fmt: skip
+_add("ranges as names", _csv("time,0-1,1-50 deaths,51-100", [[at, 1, 2, 3] for at, _ in _PLAIN]),
+     "time", "iso8601", types={"0-1": "int64"})  # fmt: skip
+
 # -- real files -----------------------------------------------------------------------------------
 
 

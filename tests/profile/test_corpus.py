@@ -7,6 +7,7 @@ test, to show that a run gives what inspect says.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from tidegate.core.time import format_time
 from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.inspect import Profile, inspect_rows
+from tidegate.profile.rows import LoadedRows
 from tidegate.profile.starter import prove
 
 # `profile` is a module of Python, so that this folder cannot be imported under its name.
 sys.path.insert(0, str(Path(__file__).parent))
 from corpus import CASES, REAL, Case
+
+Made = tuple[Profile, LoadedRows]
+"""A profile and the rows it was made from."""
 
 RIGHT_SHARE = 0.9
 """Share of the corpus of which every role must be right."""
@@ -35,12 +40,18 @@ class Found:
     """Roles that are wrong although the confidence is high."""
 
 
-def _there(case: Case, folder: Path) -> Path:
-    """Return the file of a case, or skip the test."""
-    path = case.make(folder)
-    if not path.exists():
-        pytest.skip(f"{REAL} is not on this machine")
-    return path
+@pytest.fixture(scope="module")
+def inspected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Made | None]:
+    """Return a function that inspects the file of a case, once; None if the file is not there."""
+    made: dict[str, Made | None] = {}
+
+    def inspect_once(case: Case) -> Made | None:
+        if case.name not in made:
+            path = case.make(tmp_path_factory.mktemp("case"))
+            made[case.name] = inspect_rows(str(path)) if path.exists() else None
+        return made[case.name]
+
+    return inspect_once
 
 
 def _compare(case: Case, profile: Profile) -> Found:
@@ -74,8 +85,13 @@ def _compare(case: Case, profile: Profile) -> Found:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_nothing_is_confidently_wrong_and_no_row_is_lost(case: Case, tmp_path: Path) -> None:
-    profile, loaded = inspect_rows(str(_there(case, tmp_path)))
+def test_nothing_is_confidently_wrong_and_no_row_is_lost(
+    case: Case, inspected: Callable[[Case], Made | None]
+) -> None:
+    found = inspected(case)
+    if found is None:
+        pytest.skip(f"{REAL} is not on this machine")
+    profile, loaded = found
     assert _compare(case, profile).sure == []
     if profile.time is None:
         return
@@ -88,20 +104,17 @@ def test_nothing_is_confidently_wrong_and_no_row_is_lost(case: Case, tmp_path: P
     assert definition.options.eventtime.max_future_skew is not None
 
 
-def test_the_corpus_is_large_and_nine_in_ten_are_right(tmp_path: Path) -> None:
+def test_the_corpus_is_large_and_nine_in_ten_are_right(
+    inspected: Callable[[Case], Made | None],
+) -> None:
     assert len(CASES) >= 60
-    judged, wrong = 0, {}
-    for number, case in enumerate(CASES):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = case.make(folder)
-        if not path.exists():
-            continue
-        judged += 1
-        found = _compare(case, inspect_rows(str(path))[0])
-        if found.wrong:
-            wrong[case.name] = found.wrong
-    assert judged - len(wrong) >= RIGHT_SHARE * judged, wrong
+    there = {case.name: (case, made) for case in CASES if (made := inspected(case)) is not None}
+    wrong = {
+        name: found
+        for name, (case, (profile, _)) in there.items()
+        if (found := _compare(case, profile).wrong)
+    }
+    assert len(there) - len(wrong) >= RIGHT_SHARE * len(there), wrong
 
 
 ON_SPARK = (

@@ -87,7 +87,8 @@ class RecordingFiles:
             raise DataError(f"{self.path}: {error}") from error
         if loaded.table.num_rows == 0 and loaded.unreadable:
             reason, _ = max(loaded.unreadable.items(), key=lambda item: item[1])
-            raise DataError(f"{self.path}: is damaged, no message can be read: {reason}")
+            what = "message" if self.format in ("mcap", "rosbag") else "row"
+            raise DataError(f"{self.path}: is damaged, no {what} can be read: {reason}")
         return loaded.with_options(**self._folder_options())
 
     def _folder_options(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -291,6 +292,10 @@ def inspect_rows(
         elif role not in guesses or guesses[role].column != column:
             guesses[role] = RoleGuess(column, "high", "named by you")
     profile = replace(profile, roles=final, guesses=guesses)
+    if not recorded and not final.key and final.arrival is None:
+        together = _files_together(time_ns[good], loaded.file[good])
+        if together:
+            profile = replace(profile, notes=(*profile.notes, together))
     if not good.any():
         return replace(profile, rows_read=loaded.table.num_rows), loaded
     return _measured(profile, loaded, time_ns, good), loaded
@@ -372,6 +377,18 @@ def _newest_first(time_ns: Int64s, file: Int64s) -> bool:
     steps = np.diff(time_ns)[np.diff(file) == 0]
     falling = np.count_nonzero(steps < 0)
     return len(steps) > 2 and bool(falling > 20 * np.count_nonzero(steps > 0))
+
+
+def _files_together(time_ns: Int64s, file: Int64s) -> str | None:
+    """Return a sentence if files overlap in time, as recordings of several runs do."""
+    own = [time_ns[file == one] for one in np.unique(file)]
+    spans = sorted((int(times.min()), int(times.max())) for times in own)
+    if not any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        return None
+    return (
+        f"the {len(spans):,} files overlap in time: they are taken side by side, as one; if each "
+        "is a run of its own, give them one by one"
+    )
 
 
 def _sorts_as_read(time: TimeCandidate, loaded: LoadedRows) -> bool:

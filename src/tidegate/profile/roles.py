@@ -41,6 +41,9 @@ KEY_WORDS = word_set(
 )
 """Words in a name that say: each value is a thing with a clock or a course of its own."""
 
+SURE_TOPICS = frozenset({"topic", "channel", "stream"})
+"""Words that say nothing else than: each value is a kind of message."""
+
 TOPIC_WORDS = word_set(
     "topic channel signal metric variable parameter quantity measurand sensor measurement"
 )
@@ -49,7 +52,7 @@ TOPIC_WORDS = word_set(
 NO_KEY_WORDS = word_set(
     "schema encoding state status phase mode level severity priority color colour version comment "
     "description message text note title url link path address email quality flag unit_of currency "
-    "result action category class kind type size weather country city borough agency"
+    "result action category class kind type size weather"
 )
 """Words in a name that say: a property of a row. It tells no streams apart, whatever its values."""
 
@@ -239,7 +242,7 @@ def guess_with_times(
         order = pc.sort_indices(rows, sort_keys=[(arrival.column, "ascending")]).to_numpy()
         rows, time_ns, file = rows.take(pa.array(order)), time_ns[order], np.zeros_like(file)
     gone = {*taken, *times, *(guess.column for guess in found.values())}
-    topic = _topic(rows, gone)
+    topic = _topic(rows, time_ns, gone)
     if topic is not None:
         found["topic"] = topic
         gone.add(topic.column)
@@ -265,8 +268,10 @@ def _arrival(rows: pa.Table, taken: tuple[str, ...], times: dict[str, str]) -> R
     return None
 
 
-def _topic(rows: pa.Table, gone: set[str]) -> RoleGuess | None:
-    """Guess the topic column."""
+def _topic(rows: pa.Table, time_ns: Int64s, gone: set[str]) -> RoleGuess | None:
+    """Guess the topic column: by its name, and for words that may mean a property also by its
+    values."""
+    shared = _trouble(time_ns, np.zeros(len(time_ns), np.int64)).same > 0.2
     best: RoleGuess | None = None
     for name in rows.column_names:
         if name in gone or _sort_of(rows.schema.field(name)) != "text":
@@ -275,15 +280,18 @@ def _topic(rows: pa.Table, gone: set[str]) -> RoleGuess | None:
         distinct = pc.count_distinct(rows[name]).as_py()
         if not 1 <= distinct <= FEW or (distinct > 20 and distinct > rows.num_rows // 2):
             continue
-        lower = name.lower()
-        if lower in TOPIC_NAMES[:5] or (words and words[-1] in TOPIC_WORDS):
+        if words and words[-1] in SURE_TOPICS:
             return RoleGuess(name, "high", "its name says what a message is about")
+        if words and words[-1] in TOPIC_WORDS:
+            # A trading signal is a property; a signal of a bus takes turns with the others.
+            if distinct == 1:
+                best = best or RoleGuess(name, "medium", "its name speaks of kinds of messages")
+            elif shared or _takes_turns(rows[name]):
+                return RoleGuess(name, "high", "its name, and its values take turns")
         typed = words[-2:] in (["event", "type"], ["message", "type"], ["msg", "type"],
                                ["record", "type"])  # fmt: skip
         if typed and 1 < distinct <= 200:
             best = best or RoleGuess(name, "medium", "its name speaks of kinds of messages")
-    if best is None:
-        return None
     return best
 
 

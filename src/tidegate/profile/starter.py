@@ -236,10 +236,9 @@ def _tolerance_lines(profile: Profile) -> list[str]:
 def _skew_lines(profile: Profile) -> list[str]:
     """Return the limit for wrong clocks, with a comment on the gaps it was derived from."""
     limit = profile.max_future_skew_ns or 0
-    wrong = plural(profile.wrong_clocks, "row")
-    verb = "is" if profile.wrong_clocks == 1 else "are"
+    found = plural(profile.wrong_clocks, "row") if profile.wrong_clocks else "none"
     return [
-        f"    # a row further ahead has a wrong clock and is an error ({wrong} here {verb}); the "
+        f"    # a row further ahead has a wrong clock and becomes an error (here: {found}); the "
         f"longest step of a good row is {span(profile.longest_gap_ns)}",
         f"    maxFutureSkew: {setting(limit)}",
     ]

@@ -48,7 +48,10 @@ _INTEGER = r"^-?(0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
 _DIGITS = r"^-?[0-9]+$"
 _NUMBER = r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^NaN$|^-?Inf$"
 _NUMBER_AND_COMMA = r"^[+-]?[0-9]{1,3}(\.?[0-9]{3})*,[0-9]+$"
-_VALUE = re.compile(r"[+-]?[0-9.,]+([eE][+-]?[0-9]+)?|[0-9]{1,4}[-/.:][0-9].*|[0-9]{8}T.*")
+_VALUE = re.compile(
+    r"[+-]?[0-9.,]+([eE][+-]?[0-9]+)?|[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9].*|[0-9]{1,2}:[0-9]{2}.*"
+    r"|[0-9]{4}[-/][0-9]{2}|[0-9]{8}T.*"
+)
 """What is surely no name of a column: a number, a date or a time."""
 
 
@@ -119,11 +122,11 @@ def sniff_csv(path: Path) -> CsvLayout:
     if '"' in text:
         escape = None if '\\"' in text else '"'
     sep = _separator(plain or lines, escape)
-    above = _fields(lines[hashes - 1 : hashes], sep, escape) if hashes else []
+    above = _fields([_bare_comment(line, sep) for line in lines[hashes - 1 : hashes]], sep, escape)
     body = _fields(plain[:200], sep, escape)
     if above and body and len(above[0]) == len(body[0]) and len(body[0]) > 1 and _is_data(body):
         # The line with the names is a comment itself.
-        if hashes == 1:
+        if hashes == 1 and sep != " ":
             return CsvLayout(sep, encoding, True, column_names(above[0]), 1, escape)
         names = column_names([above[0][0].lstrip("# "), *(name.strip() for name in above[0][1:])])
         return CsvLayout(sep, encoding, False, names, 0, escape, "#")
@@ -136,6 +139,11 @@ def sniff_csv(path: Path) -> CsvLayout:
         made = tuple(f"column_{number}" for number in range(1, len(first) + 1))
         return CsvLayout(sep, encoding, False, made, 0, escape, comment, trim)
     return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim)
+
+
+def _bare_comment(line: str, sep: str) -> str:
+    """Return a comment line whose fields are counted: a blank behind `#` is no delimiter."""
+    return line.lstrip("# ") if sep == " " else line
 
 
 def _encoding(head: bytes) -> str:
@@ -176,6 +184,10 @@ def _separator(lines: list[str], escape: str | None) -> str:
         share = counts.count(usual) / len(counts)
         if usual > 1 and share > best + 0.05:
             best, found = share, sep
+    if best == 0.0 and not any("  " in line.strip() for line in lines):
+        counts = [len(row) for row in _fields(lines[:200], " ", escape)]
+        if counts and min(counts) == max(counts) > 2:
+            return " "
     return found
 
 

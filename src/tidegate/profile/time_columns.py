@@ -256,11 +256,12 @@ def _own_words(name: str) -> set[str]:
     return words
 
 
-def _likelihood(candidate: TimeCandidate) -> tuple[int, int, bool]:
-    """The order of candidates: sure ones first, then by what their names say, then those with a
-    time of day; else as in the table."""
+def _likelihood(candidate: TimeCandidate) -> tuple[int, int]:
+    """The order of candidates: sure ones first, then by what their names say and whether there is a
+    time of day, in one column rather than in two; else as in the table."""
     rank = {"high": 0, "medium": 1, "low": 2}[candidate.confidence]
-    return (rank // 2, rank - name_score(candidate.columns), not candidate.has_time)
+    whole = (3 if len(candidate.columns) == 1 else 2) if candidate.has_time else 0
+    return rank // 2, 2 * rank - 2 * name_score(candidate.columns) - whole
 
 
 def name_score(columns: tuple[str, ...]) -> int:
@@ -272,7 +273,7 @@ def name_score(columns: tuple[str, ...]) -> int:
         score += len(words) == 1 and bool(words & TIME_WORDS)
         score -= 4 * bool(words & AFTER_WORDS) + bool(words & ID_WORDS)
         best = max(best, score)
-    return best + (len(columns) > 1)
+    return best
 
 
 # -- one column -----------------------------------------------------------------------------------

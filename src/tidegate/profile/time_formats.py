@@ -237,6 +237,8 @@ def time_of_day(column: pa.Array) -> str | None:
     if all(found):
         formats = {_clock(each) for each in found if each is not None}
         return formats.pop() if len(formats) == 1 else None
+    if all(re.fullmatch(r"[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}", value) for value in examples):
+        return "%H.%M.%S"
     for digits, format in ((6, "%H%M%S"), (4, "%H%M")):
         if all(len(v) == digits and v.isdigit() for v in examples):
             read = pc.strptime(pc.utf8_trim_whitespace(column), format=format, unit="s",
