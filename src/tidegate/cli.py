@@ -15,6 +15,7 @@ The docstring of a command is its help text: what a maintainer must know stands 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -458,8 +459,11 @@ def look(
         f"next: tidegate init {escape(path)}",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
-    # Only where a person sits: a script, a container or a test has no browser to open.
-    if show and console.is_terminal:
+    # Only where a person sits before a screen: elsewhere a text browser might take the terminal.
+    screen = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if show and console.is_terminal and screen:
         import webbrowser
 
         webbrowser.open(page.absolute().as_uri())

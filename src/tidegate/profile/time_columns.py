@@ -168,7 +168,7 @@ def time_candidates(
     written = {name: column.take(at) for name, column in (text or {}).items()}
     found: list[TimeCandidate] = []
     clocks: list[tuple[str, str]] = []
-    for name, column in _leaves(sample):
+    for name, column in _plain_columns(sample):
         one = written.get(name)
         made = _candidates_of(name, column, None if one is None else _flat(one))
         found += made
@@ -230,17 +230,19 @@ def _flat(column: Any) -> pa.Array:
     return made.dictionary_decode() if pa.types.is_dictionary(made.type) else made
 
 
-def _leaves(table: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+def _plain_columns(table: pa.Table) -> Iterator[tuple[str, pa.Array]]:
     """Yield all columns that hold plain values; fields of structs by their path."""
     for field in table.schema:
-        yield from _leaves_of(field.name, _flat(table[field.name]))
+        yield from _plain_columns_of(field.name, _flat(table[field.name]))
 
 
-def _leaves_of(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+def _plain_columns_of(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """Yield a column, or the fields of a struct."""
     if pa.types.is_struct(column.type):
         for field in column.type:
-            yield from _leaves_of(f"{name}.{field.name}", pc.struct_field(column, field.name))
+            yield from _plain_columns_of(
+                f"{name}.{field.name}", pc.struct_field(column, field.name)
+            )
     elif not pa.types.is_nested(column.type):
         yield name, column
 
