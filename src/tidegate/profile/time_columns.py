@@ -233,16 +233,14 @@ def _flat(column: Any) -> pa.Array:
 def _plain_columns(table: pa.Table) -> Iterator[tuple[str, pa.Array]]:
     """Yield all columns that hold plain values; fields of structs by their path."""
     for field in table.schema:
-        yield from _plain_columns_of(field.name, _flat(table[field.name]))
+        yield from _plain_in(field.name, _flat(table[field.name]))
 
 
-def _plain_columns_of(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+def _plain_in(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """Yield a column, or the fields of a struct."""
     if pa.types.is_struct(column.type):
         for field in column.type:
-            yield from _plain_columns_of(
-                f"{name}.{field.name}", pc.struct_field(column, field.name)
-            )
+            yield from _plain_in(f"{name}.{field.name}", pc.struct_field(column, field.name))
     elif not pa.types.is_nested(column.type):
         yield name, column
 
