@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,29 @@ def test_a_column_that_is_new_one_that_goes_and_one_that_grows(
     rows = written(out, pipeline)["data"][("a",)]
     shown = [[row.get(name, "none") for name in ("stamp", "old", "new", "grows")] for row in rows]
     assert shown == [[99, "none", None, 6], [100, "none", None, 5], [101, "none", "x", 2**40]]
+
+
+def test_a_column_that_appears_while_a_stream_runs_is_told(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark does not read it, for the schema is fixed at the start: the run says so, and once."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    first = {"vehicle": ["a"], "stamp": [100], "n": [0]}
+    add_file(pa.table(first), folder, 0)
+    schema = spark.read.parquet(str(folder)).schema
+
+    def run() -> str:
+        caplog.clear()
+        df = spark.readStream.schema(schema).parquet(str(folder))
+        made = frames(df, key="vehicle", time="stamp", arrival="n").event_time("unixtimestamp_s")
+        with caplog.at_level(logging.WARNING, "tidegate"):
+            made.write(str(out)).awaitTermination()
+        return caplog.text
+
+    assert "is not read" not in run()
+    add_file(pa.table({**first, "stamp": [101], "pressure": [1.5]}), folder, 1)
+    add_file(pa.table({**first, "stamp": [102], "pressure": [2.5]}), folder, 2)
+    said = run()
+    assert said.count("column 'pressure' in ") == 1
+    assert "start the run again to deliver it from there on, null before" in said
+    assert "is not read" not in run()  # nothing new was read

@@ -33,6 +33,7 @@ from tidegate.spark.checkpoint import check_checkpoint, note_run, with_checkpoin
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.failures import failures_in_a_sentence
+from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.pack import holds_lists
 from tidegate.spark.session import CHECKPOINT_FILES, limit_list_batches, settings_for_now
 from tidegate.spark.sinks import SinkSettings, open_sink
@@ -237,6 +238,7 @@ def start(
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
     check_checkpoint(checkpoint)
+    unread = NewColumns(checkpoint, (name for df, _ in pipeline.inputs() for name in df.columns))
     pipeline = replace(pipeline, log=f"{checkpoint}/{PIECES}")
     _check_gate(pipeline, checkpoint)
     changed: dict[str, str | None] = {**settings_of(pipeline)}
@@ -265,6 +267,8 @@ def start(
             outcomes = outcomes.mapInArrow(payload.blobs, STEP_DDL)
         query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = sink.write(outcomes, batch, query or "")
+        for sentence in unread.look():
+            log.warning(sentence)
         if on_commit is not None:
             on_commit(commit)
 
