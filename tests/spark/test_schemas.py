@@ -207,8 +207,9 @@ def test_a_column_that_is_new_one_that_goes_and_one_that_grows(
     assert shown == [[99, "none", None, 6], [100, "none", None, 5], [101, "none", "x", 2**40]]
 
 
+@pytest.mark.parametrize("gate", [1, 2])
 def test_a_column_that_appears_while_a_stream_runs_is_told(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, gate: int
 ) -> None:
     """Spark does not read it, for the schema is fixed at the start: the run says so, and once."""
     folder, out = tmp_path / "in", tmp_path / "out"
@@ -220,6 +221,10 @@ def test_a_column_that_appears_while_a_stream_runs_is_told(
         caplog.clear()
         df = spark.readStream.schema(schema).parquet(str(folder))
         made = frames(df, key="vehicle", time="stamp", arrival="n").event_time("unixtimestamp_s")
+        if gate == 1:
+            text = CHANGING.format(folder=folder, columns="vehicle string, stamp long, n long")
+            text = text.replace("10 s", "0 s")
+            made = open_pipeline(spark, PipelineDefinition.from_yaml(text), streaming=True)[1]
         with caplog.at_level(logging.WARNING, "tidegate"):
             made.write(str(out)).awaitTermination()
         return caplog.text

@@ -5,9 +5,10 @@ read, and Spark says nothing. Started again, the stream takes it up: rows from t
 null before. So that nobody misses a column without a word, the files of every micro-batch are
 looked at once it is committed: the footer of a Parquet file, the first line of JSON.
 
-Which files those were is in the checkpoint, where Spark's file sources log them:
+Which files those were is in the checkpoint, where Spark's file sources and gate 1 log them:
 
     sources/0/0, sources/0/1, ..., sources/0/9.compact      "v1", then one JSON object per file
+    pieces/                                                 see `PieceLog`
 
 A look never ends a run: what cannot be read is left to Spark.
 """
@@ -22,8 +23,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from tidegate.errors import ConfigError
+from tidegate.errors import TidegateError
 from tidegate.output.filesystem import filesystem
+from tidegate.spark.columnar.pieces import FOLDER as PIECES
+from tidegate.spark.columnar.pieces import PieceLog
 
 __all__ = ["NewColumns"]
 
@@ -47,6 +50,8 @@ class NewColumns:
         self._checkpoint = checkpoint
         self._known = {name.lower() for name in columns}
         self._seen: set[str] = set()
+        self._pieces: PieceLog | None = None
+        self._pieces_seen = 0
         self._new_files()
 
     def look(self) -> list[str]:
@@ -63,9 +68,14 @@ class NewColumns:
         return found
 
     def _new_files(self) -> list[str]:
-        """Return the files that sources have logged since the last call, oldest first."""
+        """Return the files that were logged since the last call, oldest first."""
         files = []
         try:
+            if self._pieces is None:
+                self._pieces = PieceLog(f"{self._checkpoint}/{PIECES}")
+            self._pieces.refresh()
+            files += [found.path for found in self._pieces.files[self._pieces_seen :]]
+            self._pieces_seen = len(self._pieces.files)
             fs, root = filesystem(self._checkpoint)
             selector = pafs.FileSelector(f"{root}/sources", recursive=True, allow_not_found=True)
             for info in sorted(fs.get_file_info(selector), key=lambda info: info.path):
@@ -76,7 +86,7 @@ class NewColumns:
                     self._seen.add(info.path)
                     with fs.open_input_stream(info.path) as log:
                         files += list(_logged(log.read(), int(batch)))
-        except (ConfigError, OSError, pa.ArrowException):
+        except (TidegateError, OSError, pa.ArrowException):
             return files
         return files
 
@@ -106,6 +116,6 @@ def _columns_of(file: str) -> list[str]:
             with fs.open_input_stream(path, compression=None) as opened:
                 first = json.loads(opened.read(_FIRST_LINE).split(b"\n", 1)[0])
             return list(first) if isinstance(first, dict) else []
-    except (ConfigError, OSError, ValueError, RecursionError, pa.ArrowException):
+    except (TidegateError, OSError, ValueError, RecursionError, pa.ArrowException):
         return []
     return []
