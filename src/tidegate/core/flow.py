@@ -358,6 +358,7 @@ class Flow:
         return self._lane_of.get(key[0] if len(key) == 1 else key)
 
     def _lanes_of(self, rows: pa.RecordBatch) -> Int32s:
+        """The lane of every row. A key that is new gets a lane, a freed one if there is any."""
         if not self.keys:
             if () not in self._lane_of:
                 self._add([()], [], np.zeros(1, np.int64))
@@ -408,6 +409,7 @@ class Flow:
         self.lanes.tables["keys"] = concat([self.lanes.tables["keys"], table])
 
     def _forget(self, gone: Int32s) -> None:
+        """Free the lanes of these keys in all states; they are given out again, lowest first."""
         lanes = set(gone.tolist())
         self._lane_of = {name: lane for name, lane in self._lane_of.items() if lane not in lanes}
         self._free += sorted(lanes, reverse=True)
@@ -720,6 +722,7 @@ class Flow:
             state.touched[:] = True
 
     def _expected(self) -> list[tuple[dict[str, Any], Layout]]:
+        """The identity and layout of the lanes and of every stage, as a snapshot must have them."""
         own = {"name": "lanes", "version": 1, "config": {"keys": list(self.keys)}}
         return [(own, _LANES), *((s.identity(), s.layout()) for s in self.chain.stages)]
 
@@ -823,6 +826,7 @@ _NAN = float("nan")
 
 
 def _values(column: pa.Array) -> list[Any]:
+    """The values of a key column as Python objects that can be compared and hashed."""
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
         return [_NAN if value != value else value for value in values]

@@ -33,6 +33,7 @@ _types: Any = numba.types
 
 
 def _lean_options() -> dict[str, bool]:
+    """The options that switch off reference counts, if this numba has them."""
     # Not a documented option of numba, so a version that lacks it must still work, only slower.
     try:
         _njit(_nrt=False)(lambda: None)

@@ -108,6 +108,7 @@ def whole_runs(values: NDArray[Any]) -> list[slice]:
 
 
 def _told(variable: str) -> int:
+    """The number of threads that a variable asks for; 0 if it says nothing usable."""
     said = os.environ.get(variable, "")
     if said and not (said.isdecimal() and int(said) > 0):
         if variable == "TIDEGATE_THREADS":
@@ -117,6 +118,7 @@ def _told(variable: str) -> int:
 
 
 def _cores() -> int:
+    """The number of cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # not everywhere
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 

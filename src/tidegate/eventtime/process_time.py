@@ -66,6 +66,7 @@ class ProcessTimeWatermark(Operator):
         return True
 
     def layout(self) -> Layout:
+        """The state: the last watermark of each lane, and counters. No rows are held."""
         return Layout(
             {
                 "newest": Column(np.int64, fill=UNSET),
@@ -86,15 +87,18 @@ class ProcessTimeWatermark(Operator):
         return [*self._tick(state, lanes, newest[lanes]), stamped]
 
     def wake_at(self, state: State) -> int | None:
+        """The wall time of the next watermark; None before the first row."""
         watermark = state["watermark"]
         started = watermark[watermark != UNSET]
         return None if len(started) == 0 else int(started.min()) + 1 + int(self._every)
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        """Hand on the watermark of the interval that has ended, although no row came."""
         lanes = np.flatnonzero(state["watermark"] != UNSET)
         return self._tick(state, lanes, np.full(len(lanes), wall_ns, np.int64))
 
     def metrics(self, state: State) -> dict[str, int | float]:
+        """The newest watermark, and how many were handed on."""
         return {
             "watermark_emitted_count": int(state["emitted"].sum()),
             "current_watermark": int(state["watermark"].max(initial=UNSET)),

@@ -200,6 +200,8 @@ class EventtimeWatermark(Operator):
         )
 
     def invariants(self, state: State) -> None:
+        """The tables hold a time per row, and suspects what they were compared with: all that
+        kernels read by position comes from there."""
         require_int64(state, "held", TIME)
         require_int64(state, "suspects", TIME, AGAINST)
 
@@ -244,6 +246,7 @@ class EventtimeWatermark(Operator):
         return self.idle_timeout is not None or self._rules.skew_mode == Skew.CLOCK
 
     def compile(self) -> None:
+        """Compile the kernels of the usual case: one source, no limit on skew."""
         rows = pa.record_batch({"v": [1, 2]})
         self.process(self.open(), Collection.of(rows, np.array([2, 1])))
 
@@ -513,6 +516,8 @@ class EventtimeWatermark(Operator):
     # -- wall time, the end, metrics --------------------------------------------------------------
 
     def wake_at(self, state: State) -> int | None:
+        """The wall time at which the source that has been silent longest becomes idle; None without
+        a timeout, or if no source is waited for."""
         if self.idle_timeout is None:
             return None
         waiting = (state["wall"] != UNSET) & (state["idle"] == 0)
@@ -521,6 +526,8 @@ class EventtimeWatermark(Operator):
         return int(state["wall"][waiting].min()) + self._rules.timeout + 1
 
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
+        """Mark sources as idle that have been silent for longer than the timeout. They no longer
+        hold the watermark back, so rows may leave."""
         if self.idle_timeout is None:
             return []
         seen = state["wall"]
@@ -556,12 +563,14 @@ class EventtimeWatermark(Operator):
         return self._in_sequence(state, data, None, lanes, before)
 
     def resume(self, state: State, wall_ns: int) -> None:
+        """Begin the wait for every source again: while nothing ran, no source was silent."""
         if self.idle_timeout is not None:
             waiting = (state["wall"] != UNSET) & (state["idle"] == 0)
             state["wall"][waiting] = wall_ns
             state.touch(np.flatnonzero(waiting.any(axis=1)))
 
     def flush(self, state: State, lanes: Int32s | None = None) -> list[Outcome]:
+        """Deliver what is held, in order. Suspects that were never confirmed are errors."""
         out: list[Outcome] = []
         held = _cut_out(state, "held", lanes)
         if held is not None:
@@ -583,6 +592,7 @@ class EventtimeWatermark(Operator):
         return [self._error_rows(rows, which, skewed, _span_between(time, against))]
 
     def discard(self, state: State) -> dict[str, int]:
+        """Forget what is held and what is suspect, and count it per lane."""
         gone = 0
         for name in state.tables:
             table = _cut_out(state, name, None)
@@ -594,6 +604,8 @@ class EventtimeWatermark(Operator):
         return {"discarded_count": gone}
 
     def metrics(self, state: State) -> dict[str, int | float]:
+        """Counters over all lanes, and the lowest, median and highest watermark (ns since 1970;
+        UNSET before the first row)."""
         known = state["watermark"][state["watermark"] != UNSET]
         middle = np.sort(known)[(len(known) - 1) // 2] if len(known) else UNSET
         return {

@@ -82,6 +82,7 @@ def _time_names(value: object) -> object:
 
 
 def _scalar(value: object) -> object:
+    """Refuse lists and mappings as the value of an option."""
     if not isinstance(value, str | int | float | bool):
         raise ConfigError("", value, "must be text, a number, true or false")
     return value
@@ -125,6 +126,7 @@ class _Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_spelling(cls, value: Any) -> Any:
+        """Refuse a field that is given in both spellings, `late_tolerance` and `lateTolerance`."""
         if isinstance(value, Mapping):
             for name, info in cls.model_fields.items():
                 if info.alias and info.alias != name and name in value and info.alias in value:
@@ -200,6 +202,7 @@ class StreamDefinition(_Model):
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        """Refuse an event time for the stream and for its messages, and columns named twice."""
         if self.eventtime is not None and self.messages:
             raise ConfigError(
                 "messages",
@@ -301,6 +304,7 @@ class Options(_Model):
     @field_validator("state_key", mode="before")
     @classmethod
     def _only_a_reference(cls, value: object) -> object:
+        """Refuse a key that is written out, without showing it."""
         if value is not None and not is_whole_reference(value):
             raise ConfigError(
                 "state_key", HIDDEN, "must be a reference, ${env:NAME} or ${file:path}, not a key"
@@ -310,6 +314,7 @@ class Options(_Model):
     @field_validator("trigger", mode="after")
     @classmethod
     def _trigger(cls, value: str | None) -> str | None:
+        """Check that a trigger is `available_now` or a duration; it stays as it was written."""
         if value is not None and value != "available_now":
             try:
                 parse_duration(value)
@@ -320,6 +325,7 @@ class Options(_Model):
 
     @model_validator(mode="after")
     def _streaming_only(self) -> Self:
+        """Refuse settings that only a stream has, in a batch."""
         for name in ("trigger", "checkpoint", "state_key"):
             if self.mode == "batch" and getattr(self, name) is not None:
                 raise ConfigError(name, getattr(self, name), "needs mode: streaming")
@@ -338,6 +344,7 @@ class StageDefinition(_Model):
     @model_validator(mode="before")
     @classmethod
     def _unfold(cls, value: Any) -> Any:
+        """Read the three ways to write a stage: a name, a name with settings, or both as fields."""
         if isinstance(value, str):
             return {"name": value}
         if isinstance(value, Mapping) and "name" not in value:
@@ -371,6 +378,7 @@ class SinkDefinition(_Model):
     @field_validator("format")
     @classmethod
     def _format(cls, value: str) -> str:
+        """Check that the format can be written here: built in, registered, or an entry point."""
         if value not in SINK_FORMATS and not entry_points(group="tidegate.sinks", name=value):
             raise ConfigError("format", value, f"must be one of {', '.join(SINK_FORMATS)}")
         return value
@@ -439,6 +447,7 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
 
     @classmethod
     def _checked(cls, source: document.Document) -> Self:
+        """Validate a document, and turn the first mistake into a ConfigError with its line."""
         try:
             made = cls.model_validate(source.value)
         except ValidationError as error:

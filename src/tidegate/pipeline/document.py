@@ -253,6 +253,7 @@ def dotted(path: Path) -> str:
 
 
 def _yaml_error(error: yaml.YAMLError, name: str) -> ConfigError:
+    """A fault that YAML found as a ConfigError: the file, the line, and what is wrong."""
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]

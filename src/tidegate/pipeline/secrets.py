@@ -199,6 +199,7 @@ def _show_url(url: str) -> str:
 
 
 def _show_pair(pair: str) -> str:
+    """`name=value` of a query with its value hidden; a bare word is hidden whole."""
     name, equals, value = pair.partition("=")
     return f"{name}={show_hidden(value)}" if equals else (show_hidden(name) if name else "")
 

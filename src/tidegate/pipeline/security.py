@@ -126,6 +126,7 @@ with TIDEGATE_ALLOW_CODE=1
 
 
 def _roots(env: Mapping[str, str] | None) -> list[Path]:
+    """The directories of TIDEGATE_ROOTS, links resolved; empty if it is not set."""
     given = (os.environ if env is None else env).get(ROOTS)
     return [Path(root).resolve() for root in (given or "").split(os.pathsep) if root]
 
@@ -294,6 +295,7 @@ def current_roots() -> tuple[str, ...]:
 
 
 def _is_inside_roots(place: Path, roots: list[Path]) -> bool:
+    """Whether a place, links followed, is in one of the roots. What cannot be resolved is not."""
     try:
         target = place.resolve()
     except (OSError, RuntimeError):

@@ -114,6 +114,7 @@ def _load(name: str) -> Callable[[EventtimeTypes], Any]:
 
 
 def _load_entry_point(entry: EntryPoint, name: str) -> Callable[[EventtimeTypes], Any]:
+    """Import an event-time type that an installed package publishes."""
     try:
         return _callable(entry.load(), name)
     except ConfigError:
@@ -123,6 +124,7 @@ def _load_entry_point(entry: EntryPoint, name: str) -> Callable[[EventtimeTypes]
 
 
 def _callable(target: Any, name: str) -> Callable[[EventtimeTypes], Any]:
+    """Return what was imported under a name. Raises ConfigError if it cannot be called."""
     if not callable(target):
         raise ConfigError("--types", name, "must be a function of an EventtimeTypes registry")
     function: Callable[[EventtimeTypes], Any] = target
@@ -130,6 +132,7 @@ def _callable(target: Any, name: str) -> Callable[[EventtimeTypes], Any]:
 
 
 def _call(function: Callable[[EventtimeTypes], Any], name: str, types: EventtimeTypes) -> None:
+    """Call a user's function, and turn whatever it raises into a ConfigError that names it."""
     try:
         function(types)
     except ConfigError:
