@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,8 @@ from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
+from tidegate.spark.columnar.pieces import FoundFile, PieceLog
+from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.pack import from_blob
 from tidegate.windows import Tumbling
@@ -207,9 +210,8 @@ def test_a_column_that_is_new_one_that_goes_and_one_that_grows(
     assert shown == [[99, "none", None, 6], [100, "none", None, 5], [101, "none", "x", 2**40]]
 
 
-@pytest.mark.parametrize("gate", [1, 2])
 def test_a_column_that_appears_while_a_stream_runs_is_told(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, gate: int
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark does not read it, for the schema is fixed at the start: the run says so, and once."""
     folder, out = tmp_path / "in", tmp_path / "out"
@@ -221,10 +223,6 @@ def test_a_column_that_appears_while_a_stream_runs_is_told(
         caplog.clear()
         df = spark.readStream.schema(schema).parquet(str(folder))
         made = frames(df, key="vehicle", time="stamp", arrival="n").event_time("unixtimestamp_s")
-        if gate == 1:
-            text = CHANGING.format(folder=folder, columns="vehicle string, stamp long, n long")
-            text = text.replace("10 s", "0 s")
-            made = open_pipeline(spark, PipelineDefinition.from_yaml(text), streaming=True)[1]
         with caplog.at_level(logging.WARNING, "tidegate"):
             made.write(str(out)).awaitTermination()
         return caplog.text
@@ -236,3 +234,26 @@ def test_a_column_that_appears_while_a_stream_runs_is_told(
     assert said.count("column 'pressure' in ") == 1
     assert "start the run again to deliver it from there on, null before" in said
     assert "is not read" not in run()  # nothing new was read
+
+
+def test_new_columns_in_the_log_of_gate_1_and_of_a_source_are_told(tmp_path: Path) -> None:
+    folder, checkpoint = tmp_path / "in é", tmp_path / "checkpoint"
+    add_file(pa.table({"n": [1]}), folder, 0)
+    add_file(pa.table({"n": [1], "a": [1]}), folder, 1)
+    (folder / "2.json").write_text('{"n": 1, "b": 2}\nbroken')
+    (folder / "3.json").write_text("broken")
+    pieces = PieceLog(str(checkpoint / "pieces"))
+    pieces.append([FoundFile(0, str(folder / "000.parquet"), 0)], [])
+    watch = NewColumns(str(checkpoint), ["N"])
+    assert watch.look() == []
+    pieces.append([FoundFile(0, str(folder / "001.parquet"), 1)], [])
+    (said,) = watch.look()
+    assert said.startswith(f"column 'a' in {folder}/001.parquet is not read: the stream began")
+    log = checkpoint / "sources" / "0" / "9.compact"
+    log.parent.mkdir(parents=True)
+    entries = [{"path": (folder / name).as_uri(), "timestamp": 1, "batchId": batch}
+               for name, batch in (("gone.json", 8), ("2.json", 9), ("3.json", 9))]  # fmt: skip
+    log.write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    (said,) = watch.look()
+    assert said.startswith(f"column 'b' in file://{folder}/2.json is not read")
+    assert watch.look() == []
