@@ -93,7 +93,8 @@ class ParquetSource(FileSource):
         known = {"maxfilespertrigger", "maxbytespertrigger", "recursivefilelookup", "maxfileage"}
         if path is None or any(name.lower() not in known for name in request.options):
             return None
-        if "://" in path.removeprefix("file://"):
+        size = text(request.options, "maxBytesPerTrigger")
+        if "://" in path.removeprefix("file://") or not (size is None or size.isdigit()):
             return None
         recursive = (text(request.options, "recursiveFileLookup") or "false").lower() == "true"
         if not recursive and _has_partitions(path):
