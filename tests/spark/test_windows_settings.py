@@ -149,7 +149,7 @@ def test_in_process_batch_and_stream_agree(
 
     batch = opened(spark.read.parquet(str(recording.folder)))
     expected = in_process(batch, recording.slices)
-    assert count(expected["data"]) >= 2
+    assert count(expected["data"]) > (1 if name == "calendar" else 5)  # days: few rows
     run_batch_job(batch, str(tmp_path / "batch"))
     assert_same(expected, written(tmp_path / "batch", batch))
     control = tmp_path / "control"
