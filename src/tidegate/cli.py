@@ -191,12 +191,21 @@ def dry_run(
 @app.command(name="run")
 def run_pipeline(
     pipeline: PipelineFile,
+    *,
     master: Master = None,
     out: Annotated[
         str | None, typer.Option(help="Folder for the tables, instead of sink.path.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Apply edits of the file while the stream runs.")
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Write even if another run holds the lease on the output. That run is fenced off: "
+            "it stops at its next commit.",
+        ),
     ] = False,
     serve: Serve = None,
     allow_format: AllowFormat = None,
@@ -222,9 +231,11 @@ def run_pipeline(
             live = LiveServer(sink_path(path), serve).start()
             errors.print(f"live at [bold]{live.url}[/], numbers at {live.url}metrics")
     if watch:
-        summary = run_watched(pipeline, master=master, out=out, console=errors)
+        summary = run_watched(pipeline, master=master, out=out, console=errors, take_over=take_over)
     else:
-        summary = run_definition(definition, master=master, out=out, console=errors)
+        summary = run_definition(
+            definition, master=master, out=out, console=errors, take_over=take_over
+        )
     if live is not None:
         live.finish()
     if as_json:
@@ -349,6 +360,56 @@ def export_run(
 
     written = write(out, file, kinds=tuple(kind or ("data",)), key=tuple(key or ()))
     console.print(f"wrote {plural(written, 'message')} to {file}", soft_wrap=True)
+
+
+@app.command(name="audit")
+def audit_output(
+    out: Annotated[str, typer.Argument(help="Folder in which a run wrote its tables.")],
+    files: Annotated[
+        bool, typer.Option(help="Read and hash every file; without, compare records only.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Prove that every row of a run is in one place: rows in = rows out + held, by count and hash.
+    Names the first batch that does not add up, and exits with 2."""
+    from tidegate.output.audit import audit_run
+
+    report = audit_run(out, files=files)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        for line in report.lines():
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not report.passed:
+        raise SystemExit(2)
+
+
+@app.command(name="maintain")
+def maintain_output(
+    out: Annotated[str, typer.Argument(help="Folder in which a run wrote its tables.")],
+    target_mb: Annotated[int, typer.Option(help="Size of merged files in MB.", min=1)] = 128,
+    retain: Annotated[
+        str, typer.Option(help="How long files that were merged stay for those who read them.")
+    ] = "1 h",
+    as_json: Json = False,
+) -> None:
+    """Fold the commit records of a run and merge its small files; for Delta tables, optimize and
+    vacuum. A stream does so by itself as it goes (but for Delta's part). Refused while a run is
+    writing."""
+    from dataclasses import asdict
+
+    from tidegate.core.time import parse_duration
+    from tidegate.output.upkeep import maintain
+
+    done = maintain(out, target_bytes=target_mb * 2**20, retain_s=parse_duration(retain) / 1e9)
+    if as_json:
+        print(json.dumps(asdict(done), indent=2))
+        return
+    console.print(
+        f"folded {plural(done.folded, 'record')}, merged {plural(done.merged, 'file')} into "
+        f"{done.into:,}, removed {done.removed:,}",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
 
 
 @app.command(name="inspect")

@@ -9,6 +9,7 @@ Exits with 1 if a single row differs from what an undisturbed run gives.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from faults import recording, scenarios, soak
+from faults import recording, scenarios, simulation, soak
 from faults.broker import kill_broker
 from faults.child import SHORT
 from faults.kills import Campaign, Peace, Result, file_target, kafka_target
@@ -30,7 +31,7 @@ from tidegate.spark import session
 from tidegate.spark.sinks import SINKS as KNOWN
 
 SINKS = tuple(KNOWN)
-PARTS = ("kills", "scenarios", "soak")
+PARTS = ("simulation", "kills", "scenarios", "soak")
 
 
 def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
@@ -86,6 +87,22 @@ def run_scenarios(given: argparse.Namespace, folder: Path, bar: Progress) -> Ite
         bar.remove_task(task)
 
 
+def run_simulation(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
+    """Every fault at every operation, then histories of several at random."""
+    undisturbed, calls = simulation.undisturbed_run()
+    several = itertools.islice(simulation.random_histories(calls, given.seed), given.histories)
+    for name, histories in (
+        ("one fault at every operation", simulation.every_single(calls)),
+        ("two or three faults", several),
+    ):
+        task = bar.add_task(f"simulation: {name}", total=None)
+        report = simulation.campaign(histories, undisturbed)
+        rate = 60 * report.histories / report.seconds
+        did = f"{report.histories:,} histories, {rate:,.0f} per minute of CPU"
+        yield Result(f"simulation: {name}", did, wrong=report.wrong, seconds=report.seconds)
+        bar.remove_task(task)
+
+
 def run_soak(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
     for name, total, run in (
         ("in process", given.days, lambda step: soak.in_process(given.days, step)),
@@ -134,9 +151,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="no driver is killed after")
     parser.add_argument("--days", type=int, default=30, help="of the soak in process")
+    parser.add_argument("--histories", type=int, default=20_000, help="random ones, simulated")
     parser.add_argument("--batches", type=int, default=600, help="of the soak on Spark")
     given = parser.parse_args()
-    parts = {"kills": kills, "scenarios": run_scenarios, "soak": run_soak}
+    parts = {
+        "simulation": run_simulation,
+        "kills": kills,
+        "scenarios": run_scenarios,
+        "soak": run_soak,
+    }
     console = Console()
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

@@ -31,7 +31,7 @@ SHORT = {
 }
 """A run here lives for seconds: compiling its plans would take longer than they run."""
 
-FILESYSTEM = ("create_dir", "move", "open_output_stream", "delete_dir")
+FILESYSTEM = ("create_dir", "move", "open_output_stream", "delete_dir", "delete_file")
 
 
 @dataclass
@@ -96,6 +96,20 @@ class Watched:
         return named
 
 
+class WatchedLog:
+    """A log of commits of which every record written is a touch."""
+
+    def __init__(self, log: Any, touches: Touches) -> None:
+        self._log = log
+        self.write = touches.around("write _commits", log.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def __iter__(self) -> Any:
+        return iter(self._log)
+
+
 def watch(touches: Touches, sink: Any, form: str) -> Any:
     """Put a touch around everything by which this sink changes the world."""
     if form == "kafka":
@@ -104,6 +118,7 @@ def watch(touches: Touches, sink: Any, form: str) -> Any:
         sink._send = touches.around("send", sink._send)
     else:
         sink.fs = Watched(sink.fs, touches)
+        sink.commits = WatchedLog(sink.commits, touches)
     if form == "delta":
         sink._publish = touches.around("delta transactions", sink._publish)
     write = touches.around("batch", sink.write)

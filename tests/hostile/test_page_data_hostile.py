@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import TidegateError
 from tidegate.output.commit import Commit
-from tidegate.output.reader import open_run
+from tidegate.output.reader import run_totals
 from tidegate.profile.roles import Roles
 from tidegate.report.page import write_page
 from tidegate.report.serve import metrics_text
@@ -81,7 +81,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def look(out: Path) -> None:
     page = out / "page.html"
     with suppress(TidegateError):
-        metrics_text(open_run(str(out)))
+        metrics_text(run_totals(str(out)))
     with suppress(TidegateError):
         write_page(str(out), str(page), Roles())
         assert MARK not in page.read_text()

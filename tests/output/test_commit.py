@@ -98,7 +98,7 @@ def test_files_that_no_record_names_are_no_rows(tmp_path: Path) -> None:
     run = open_run(str(tmp_path))
     assert run.table("data", ["n"]).column("n").to_pylist() == [0, 2]
     assert run.rows("data") == 2
-    remove_batch(log.fs, log.root, ["data"], 1)
+    remove_batch(log.fs, log.root, ["data"], 1, epoch=1)
     assert not (tmp_path / "data" / "batch=00000001").exists()
     assert (tmp_path / "data" / "batch=00000002").exists()
 

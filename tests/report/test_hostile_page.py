@@ -16,7 +16,7 @@ from tidegate.batching.stage import Batch
 from tidegate.core.operator import Operator
 from tidegate.errors import TidegateError
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.output.reader import open_run
+from tidegate.output.reader import run_totals
 from tidegate.profile.roles import Roles
 from tidegate.report.page import write_page
 from tidegate.report.serve import LiveServer, metrics_text
@@ -95,7 +95,7 @@ def test_a_hostile_field_of_a_commit_is_text_or_refused(
             file.write_text(json.dumps(hostile(json.loads(before), field, evil)))
             try:
                 write_page(str(run), str(tmp_path / "page.html"), Roles())
-                samples = metrics_text(open_run(str(run))).rstrip("\n").split("\n")
+                samples = metrics_text(run_totals(str(run))).rstrip("\n").split("\n")
                 assert all(SAMPLE.fullmatch(s) for s in samples if not s.startswith("# "))
             except TidegateError:
                 continue  # refused in one sentence

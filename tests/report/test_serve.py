@@ -18,7 +18,7 @@ from runs import store
 
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.output.reader import open_run
+from tidegate.output.reader import open_run, run_totals
 from tidegate.profile.roles import Roles
 from tidegate.report.rows import gather_messages
 from tidegate.report.serve import LiveServer, metrics_text
@@ -79,7 +79,7 @@ def test_the_numbers_are_those_of_the_recording(growing: tuple[LiveServer, Path,
     for line in text.splitlines():  # every sample belongs to a family that was announced
         family = line.split(" ")[0].split("{")[0]
         assert line.startswith("# ") or f"# TYPE {family} " in text
-    assert text == metrics_text(open_run(str(out)))
+    assert text == metrics_text(run_totals(str(out)))
 
 
 def test_only_loopback_by_its_own_name(growing: tuple[LiveServer, Path, Path]) -> None:

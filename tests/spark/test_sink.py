@@ -31,11 +31,12 @@ def outcomes(batch: Frames) -> DataFrame:
 
 
 def files(out: Path) -> dict[str, int]:
-    """Every file but those of Spark's checkpoint, and when it was written."""
+    """Every file but those of Spark's checkpoint and the claims of drivers, and when it was
+    written."""
     return {
         str(file.relative_to(out)): file.stat().st_mtime_ns
         for file in out.rglob("*")
-        if file.is_file() and "_checkpoint" not in file.parts
+        if file.is_file() and not {"_checkpoint", "_epochs"} & set(file.parts)
     }
 
 
@@ -62,7 +63,7 @@ def test_what_a_dead_run_left_of_a_batch_is_removed_and_written_anew(
     (tmp_path / "_commits" / "00000000.json").unlink()
     (tmp_path / "_commits" / ".00000000.tmp").write_text('{"half')
     moved = tmp_path / next(name for name in whole.files if name.startswith("late/"))
-    staged = tmp_path / "_staging" / "00000000" / "late" / moved.name
+    staged = tmp_path / "_staging" / "00000001" / "00000000" / "late" / moved.name
     staged.parent.mkdir(parents=True)
     moved.rename(staged)
     (tmp_path / "data" / "batch=00000000" / "part-00009-99.parquet").write_bytes(b"PAR1 half")

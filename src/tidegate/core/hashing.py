@@ -27,9 +27,6 @@ UInt64s = NDArray[np.uint64]
 _NULL = np.uint64(0x6E756C6C6E756C6C)
 """What stands for null; no other meaning than being unlikely."""
 
-_PRIME = np.uint64(0x100000001B3)
-"""The prime of FNV-1a for 64 bits."""
-
 
 def hash_rows(columns: Sequence[pa.Array]) -> UInt64s:
     """Return one hash per row over all columns, in their order. Null is a value of its own.
@@ -43,17 +40,26 @@ def hash_rows(columns: Sequence[pa.Array]) -> UInt64s:
         >>> bool(a[0] == b[0]), bool(a[1] == b[1])
         (True, False)
     """
-    total = _mixed(_hash_column(columns[0]))
-    for column in columns[1:]:
-        total = _mixed(total * _PRIME ^ _hash_column(column))
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        mix_into(total, as_readonly(_hash_column(column)))
     return total
 
 
-def _mixed(value: UInt64s) -> UInt64s:
-    """Spread every bit of a number over all bits: the finaliser of SplitMix64."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+@kernel
+def mix_into(total: Any, values: Any) -> None:
+    """Fold a column into the hashes of rows, and spread every bit of the result over all bits: the
+    finaliser of SplitMix64.
+
+    Args:
+        total: The hash of each row so far, 0 before the first column (uint64). Written.
+        values: A number per row (uint64).
+    """
+    for row in range(len(total)):
+        value: Any = total[row] * np.uint64(0x100000001B3) ^ values[row]
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total[row] = value ^ (value >> np.uint64(31))
 
 
 def _hash_column(column: pa.Array) -> UInt64s:
@@ -130,5 +136,5 @@ def hash_bytes(starts: Any, content: Any, out: Any) -> None:
 
 
 def compile_hashing() -> None:
-    """Compile the kernel on the driver; workers find it in Numba's cache."""
+    """Compile the kernels on the driver; workers find it in Numba's cache."""
     hash_rows([pa.array(["a", "b"])])

@@ -1,6 +1,8 @@
 """The commit record: the proof that a micro-batch is whole.
 
-    OUT/_commits/00000012.json
+    OUT/_commits/00000012.json        the record of batch 12
+    OUT/_commits/00000012.4.json      the same, if epoch 4 took over while batch 12 was written
+    OUT/_commits/00000000-00000099.fold   the records of batches 0 to 99, in one file
 
 A sink writes the files of a micro-batch first and this record last. A file that no record names is
 not part of the output: whoever reads a run reads its records, and only the files they list. This
@@ -9,22 +11,41 @@ the delta tables agree about what is there.
 
     {"batch": 12, "query": "5d1f...", "rows": {"data": 900, "late": 3}, "watermark_ns": 17...,
      "shards": {"0": {"rows_in": 903, ...}}, "files": ["data/batch=00000012/part-00000-37.parquet"],
-     "behind": {"0": {"truck-7": 17...}}}
+     "behind": {"0": {"truck-7": 17...}}, "epoch": 1}
+
+Records are created exclusively: of two drivers, one writes it. A driver that takes over from one
+that may still wake up closes the next record to it (`CommitLog.seal`): it creates `00000012.json`
+as `{"sealed_by": 4}` and will write its own record as `00000012.4.json`. If epoch 5 takes over from
+epoch 4 before that, `00000012.4.json` is sealed in turn. So the records of a batch are a chain of
+seals that ends in a record or in nothing, and every link is decided by one exclusive creation.
+
+Old records are folded into larger files (`tidegate.output.maintenance`), so that a folder of a
+hundred thousand batches is as quick to list as one of ten. A fold is gzip-compressed lines of JSON:
+the first says which batches it holds and what the whole run had done up to the last of them, each
+other one is a record. What a fold covers counts, whatever else stands under the same numbers: a
+driver of the past that finds the seal of a folded batch gone and writes a record there is ignored.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import pyarrow.fs as pafs
 
 from tidegate.errors import StateError
-from tidegate.output.filesystem import filesystem, read_bytes, write_whole
+from tidegate.output.filesystem import create_whole, filesystem, read_bytes, remove_file
+from tidegate.output.tally import AUDIT, AUDITED, tallies_of_metrics
 
-__all__ = ["BEHIND", "FOLDER", "SEEN", "Commit", "CommitLog"]
+__all__ = ["BEHIND", "FOLDER", "SEEN", "Commit", "CommitLog", "FoldFile", "FoldHeader", "RunTotals"]
 
 FOLDER = "_commits"
 """The folder of the records under the output path."""
@@ -52,6 +73,11 @@ class Commit:
     - `seen`: values that occurred, by column, where a setting names values (topics); see
       `tidegate.core.flow.never_seen`.
     - `files`: paths under the output, sorted. Empty where rows are not kept in files (Kafka).
+    - `audit`: of each of those shards, per kind and for rows that came in, how many rows and the
+      sum of their hashes; see `tidegate.output.tally`.
+    - `audited`: which columns were hashed, per kind.
+    - `epoch`: the epoch of the driver that wrote it; see `tidegate.output.epochs`. 0 if there was
+      none.
     """
 
     batch: int
@@ -62,6 +88,9 @@ class Commit:
     files: list[str] = field(default_factory=list)
     behind: dict[int, dict[str, int]] = field(default_factory=dict)
     seen: dict[str, list[str]] = field(default_factory=dict)
+    epoch: int = 0
+    audit: dict[int, dict[str, list[int]]] = field(default_factory=dict)
+    audited: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -79,8 +108,8 @@ class Commit:
             query: The id of the query.
             rows: Rows written, per kind.
             metrics: (shard, metrics, watermark in ns or None) triples. Names that begin with `SEEN`
-                or
-                `BEHIND` are no numbers to add up; they are unpacked into those fields.
+                or `BEHIND`, and tallies, are no numbers to add up; they are unpacked into those
+                fields.
             files: Paths under the output, in any order.
 
         Example:
@@ -93,8 +122,17 @@ class Commit:
         shards: dict[int, dict[str, int]] = {}
         behind: dict[int, dict[str, int]] = {}
         seen: dict[str, set[str]] = {}
+        audited: dict[str, list[str]] = {}
+        audit: dict[int, dict[str, list[int]]] = {}
+        for shard in {shard for shard, _, _ in triples}:
+            columns, made = tallies_of_metrics(values for own, values, _ in triples if own == shard)
+            audited |= columns
+            if columns:
+                audit[shard] = {kind: list(tally) for kind, tally in made.items()}
         for shard, values, _ in triples:
-            shards[shard] = {n: v for n, v in values.items() if not n.startswith((BEHIND, SEEN))}
+            shards[shard] = {
+                n: v for n, v in values.items() if not n.startswith((BEHIND, SEEN, AUDIT, AUDITED))
+            }
             for name in (name for name in values if name.startswith(SEEN)):
                 column, value = json.loads(name.removeprefix(SEEN))
                 seen.setdefault(column, set()).add(value)
@@ -106,6 +144,7 @@ class Commit:
         return cls(
             batch, query, rows, max(marks, default=None), shards, sorted(files), behind,
             {column: sorted(values) for column, values in seen.items()},
+            audit=audit, audited=audited,
         )  # fmt: skip
 
     @classmethod
@@ -144,7 +183,8 @@ class Commit:
 
     def to_json(self) -> str:
         """Return the record as text; `from_json` reads it back."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True)
+        # In one line: only then does the fast encoder write it.
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> Commit:
@@ -163,10 +203,11 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
             said = json.loads(text)
             if not isinstance(said, dict):
                 raise ValueError("it is not a JSON object")
-            for added in ("behind", "seen"):
+            for added in ("behind", "seen", "audit", "audited"):
                 said.setdefault(added, {})
+            said.setdefault("epoch", 0)
             _check_fields(said)
-            for part in ("shards", "behind"):
+            for part in ("shards", "behind", "audit"):
                 said[part] = {int(shard): metrics for shard, metrics in said[part].items()}
             return cls(**said)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -175,7 +216,8 @@ version: Expecting ',' delimiter: line 1 column 12 (char 11)
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "batch": int, "query": str, "rows": dict, "watermark_ns": (int, type(None)), "shards": dict,
-    "files": list, "behind": dict, "seen": dict,
+    "files": list, "behind": dict, "seen": dict, "epoch": int,
+    "audit": dict, "audited": dict,
 }  # fmt: skip
 """The fields of a record and their types in JSON. A new one must be added here and to `Commit`."""
 
@@ -195,6 +237,11 @@ def _check_fields(said: dict[str, Any]) -> None:
         raise ValueError("its counts are not whole numbers")
     if not all(map(_are_metrics, said["shards"].values())):
         raise ValueError("the metrics of a shard are not whole numbers")
+    if not all(map(_is_audit, said["audit"].values())):
+        raise ValueError("the tallies of a shard are not pairs of whole numbers")
+    for part in ("audited", "seen"):
+        if not all(map(_are_names, said[part].values())):
+            raise ValueError(f"its {part} columns are not lists of names")
     strange = [file for file in said["files"] if not _is_inside(file)]
     if strange:
         raise ValueError(f"it names a file that is not under the output: {str(strange[0])[:80]!r}")
@@ -213,6 +260,19 @@ def _are_metrics(metrics: Any) -> bool:
     """Return whether these are the metrics of a shard: whole numbers, of either sign."""
     return isinstance(metrics, dict) and all(
         type(value) is int and -_INT64 - 1 <= value <= _INT64 for value in metrics.values()
+    )
+
+
+def _are_names(names: Any) -> bool:
+    """Return whether this is a list of text."""
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def _is_audit(tallies: Any) -> bool:
+    """Return whether these are the tallies of a shard: rows and hash, per kind."""
+    return isinstance(tallies, dict) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        for pair in tallies.values()
     )
 
 
@@ -253,38 +313,371 @@ class CommitLog:
 
     def numbers(self) -> list[int]:
         """Return the numbers of all batches that are whole, in order."""
-        folder = pafs.FileSelector(f"{self.root}/{FOLDER}", allow_not_found=True)
-        names = [info.base_name for info in self.fs.get_file_info(folder)]
-        found = [name[:-5] for name in names if name.endswith(".json") and name[0] != "."]
-        strange = sorted(name for name in found if not name.isdigit())
-        if strange:
-            raise StateError(f"{self.shown}/{FOLDER}/{strange[0]}.json is not a commit of tidegate")
-        return sorted(int(name) for name in found)
+        listed = self._listed()
+        folded = [number for fold in listed.folds for number in self.header(fold).numbers()]
+        return folded + [batch for batch, links in listed.plain.items() if any(links.values())]
 
     def read(self, batch: int) -> Commit | None:
         """Return the record of a batch, or None if that batch is not whole.
 
         Raises StateError if the record cannot be read or belongs to another batch.
         """
-        content = read_bytes(self.fs, self._file(batch))
-        if content is None:
-            return None
-        name = f"{self.shown}/{FOLDER}/{batch:08d}.json"
-        commit = Commit.from_json(content.decode(errors="replace"), name)
-        if commit.batch != batch:
-            raise StateError(f"{name} is the record of batch {commit.batch}")
-        return commit
+        for fold in self._listed(plain=False).folds:
+            if fold.first <= batch <= fold.last:
+                return next((one for one in self.unfold(fold) if one.batch == batch), None)
+        return self._end_of_chain(batch).commit
 
     def __iter__(self) -> Iterator[Commit]:
         """Yield the records of all whole batches, in order."""
-        for number in self.numbers():
-            commit = self.read(number)
-            if commit is not None:
-                yield commit
+        listed = self._listed()
+        for fold in listed.folds:
+            yield from self.unfold(fold)
+        yield from self._plain(listed)
+
+    def newer(self, after: int = -1) -> tuple[RunTotals | None, list[Commit]]:
+        """Return what has come since a batch. Costs the same however long the run is.
+
+        Args:
+            after: The last batch that is known already; default -1: none is.
+
+        Returns:
+            What the run had done at the end of its last fold, if that ends after `after`; else
+            None. And the records since, or those after `after`.
+        """
+        listed = self._listed()
+        header = None
+        if listed.folds and listed.folds[-1].last > after:
+            header = self.header(listed.folds[-1])
+        fresh = {batch: links for batch, links in listed.plain.items()
+                 if header is not None or batch > after}  # fmt: skip
+        return (None if header is None else header.totals), list(
+            self._plain(listed._replace(plain=fresh))
+        )
+
+    def _plain(self, listed: _Listed) -> Iterator[Commit]:
+        """Yield the records that are not folded, in order."""
+        for number, links in listed.plain.items():
+            if any(links.values()):
+                commit = self._end_of_chain(number).commit or self.read(number)
+                if commit is not None:  # folded since we looked, or damaged by hand
+                    yield commit
+
+    # -- folds ----------------------------------------------------------------------------------
+
+    def folds(self) -> list[FoldFile]:
+        """Return the folds that count, in order: those that no larger one holds."""
+        return self._listed(plain=False).folds
+
+    def unfolded(self) -> list[int]:
+        """Return the numbers of the whole batches that have a record of their own, in order."""
+        return [batch for batch, links in self._listed().plain.items() if any(links.values())]
+
+    def header(self, fold: FoldFile) -> FoldHeader:
+        """Return the first line of a fold. Raises StateError if it is damaged."""
+        with self._fold_lines(fold) as lines:
+            return FoldHeader.from_json(next(lines, b""), f"{self.shown}/{FOLDER}/{fold.name}")
+
+    def unfold(self, fold: FoldFile) -> Iterator[Commit]:
+        """Yield the records of a fold, in order. Raises StateError if it is damaged."""
+        name = f"{self.shown}/{FOLDER}/{fold.name}"
+        with self._fold_lines(fold) as lines:
+            expected = FoldHeader.from_json(next(lines, b""), name).numbers()
+            for number, line in zip_longest(expected, lines):
+                if number is None or line is None:
+                    raise StateError(f"{name} is corrupt or newer than this version: it lacks rows")
+                yield Commit.from_json(line, name)
+
+    def write_fold(self, header: FoldHeader, commits: Iterable[Commit]) -> bool:
+        """Write a fold unless there is one of these batches; return whether it is ours.
+
+        Records that it covers stay until `remove_folded`.
+        """
+        lines = [header.to_json(), *(commit.to_json() for commit in commits)]
+        content = gzip.compress("\n".join(lines).encode(), compresslevel=6, mtime=0)
+        name = f"{header.first:08d}-{header.last:08d}.fold"
+        return create_whole(self.fs, f"{self.root}/{FOLDER}/{name}", content)
+
+    def folded_still_there(self) -> dict[int, Commit | None]:
+        """Return the batches that a fold covers and that still have files of their own here, in
+        order, each with its record (None if only seals are left)."""
+        listed = self._listed(everything=True)
+        out: dict[int, Commit | None] = {}
+        for batch, links in listed.plain.items():
+            if any(fold.first <= batch <= fold.last for fold in listed.folds):
+                records = [read_bytes(self.fs, self._file(name))
+                           for name, is_record in links.items() if is_record]  # fmt: skip
+                found = [content for content in records if content is not None]
+                text = found[-1].decode(errors="replace") if found else None
+                out[batch] = None if text is None else Commit.from_json(text, f"batch {batch}")
+        return out
+
+    def remove_folded(self, batch: int | None = None) -> None:
+        """Remove the record and the seals of a batch that a fold covers; None: smaller folds that
+        a larger one holds."""
+        if batch is None:
+            for fold in self._listed(plain=False).covered:
+                remove_file(self.fs, f"{self.root}/{FOLDER}/{fold.name}")
+            return
+        for name in self._listed(everything=True).plain.get(batch, {}):
+            remove_file(self.fs, self._file(name))
+
+    @contextmanager
+    def _fold_lines(self, fold: FoldFile) -> Iterator[Iterator[bytes]]:
+        """Open the lines of a fold; only what is read of them is decompressed."""
+        content = read_bytes(self.fs, f"{self.root}/{FOLDER}/{fold.name}")
+        try:
+            with gzip.open(io.BytesIO(content or b"")) as opened:
+                yield iter(opened)
+        except (OSError, EOFError, zlib.error) as error:
+            raise StateError(
+                f"{self.shown}/{FOLDER}/{fold.name} is corrupt or newer than this version: {error}"
+            ) from error
 
     def write(self, commit: Commit) -> None:
-        """Write the record of a batch: from now on the batch is part of the output."""
-        write_whole(self.fs, self._file(commit.batch), commit.to_json().encode())
+        """Write the record of a batch: from now on the batch is part of the output.
 
-    def _file(self, batch: int) -> str:
-        return f"{self.root}/{FOLDER}/{batch:08d}.json"
+        Writing the same record again changes nothing.
+
+        Raises:
+            StateError: If the batch has another record, or a later epoch than that of `commit` has
+                closed it to us.
+        """
+        content = commit.to_json().encode()
+        while True:
+            end = self._end_of_chain(commit.batch)
+            if any(fold.first <= commit.batch <= fold.last for fold in self.folds()):
+                raise StateError(
+                    f"{self.shown}/{FOLDER}: batch {commit.batch} was committed and folded while "
+                    f"epoch {commit.epoch} was writing it"
+                )
+            if end.commit is not None and end.commit != commit:
+                raise StateError(
+                    f"{self.shown}/{FOLDER}/{end.name}.json: batch {commit.batch} was committed by "
+                    f"epoch {end.commit.epoch} while epoch {commit.epoch} was writing it"
+                )
+            if end.sealed_by > commit.epoch:
+                raise StateError(
+                    f"{self.shown}: epoch {commit.epoch} of this run was taken over by epoch "
+                    f"{end.sealed_by} while it was writing batch {commit.batch}; it stops here, "
+                    "and nothing of the other run was touched"
+                )
+            if end.commit is not None or create_whole(self.fs, self._file(end.name), content):
+                remove_file(self.fs, f"{self.root}/{FOLDER}/.{commit.batch:08d}.tmp")
+                return
+
+    def seal(self, epoch: int) -> int:
+        """Close the next record to all earlier epochs; return the number of its batch.
+
+        When this returns, whatever drivers of earlier epochs have committed is there to be read,
+        and they can commit nothing more.
+
+        >>> import tempfile
+        >>> log = CommitLog.at(tempfile.mkdtemp())
+        >>> log.write(Commit(0, "q", epoch=1))
+        >>> log.seal(2)
+        1
+        >>> log.numbers()
+        [0]
+        >>> log.write(Commit(1, "q", epoch=1))
+        Traceback (most recent call last):
+            ...
+        tidegate.errors.StateError: ...: epoch 1 of this run was taken over by epoch 2 while it \
+was writing batch 1; it stops here, and nothing of the other run was touched
+        >>> log.write(Commit(1, "q", epoch=2))
+        >>> log.numbers()
+        [0, 1]
+        """
+        listed = self._listed()
+        known = [fold.last for fold in listed.folds]
+        known += [batch for batch, links in listed.plain.items() if any(links.values())]
+        batch = max(known, default=-1) + 1
+        while True:
+            end = self._end_of_chain(batch)
+            if end.commit is not None:
+                batch += 1
+            elif end.sealed_by > epoch:
+                raise StateError(f"{self.shown}: epoch {epoch} was taken over by {end.sealed_by}")
+            elif end.sealed_by == epoch or create_whole(
+                self.fs, self._file(end.name), _seal_text(epoch)
+            ):
+                return batch
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _listed(self, *, plain: bool = True, everything: bool = False) -> _Listed:
+        """List the folder: folds that count, and links of batches that no fold covers.
+
+        Args:
+            plain: Whether links are wanted; without them nothing is read.
+            everything: Also list the links of batches that a fold covers.
+        """
+        folder = pafs.FileSelector(f"{self.root}/{FOLDER}", allow_not_found=True)
+        found: dict[int, dict[str, Any]] = {}
+        folds: list[FoldFile] = []
+        for info in self.fs.get_file_info(folder):
+            name = info.base_name.removesuffix(".json")
+            if name.startswith("."):
+                continue
+            if name == info.base_name:
+                ends = re.fullmatch(r"(\d+)-(\d+)\.fold", name)
+                if ends is not None:
+                    folds.append(FoldFile(int(ends[1]), int(ends[2]), name))
+            elif not re.fullmatch(r"\d+(\.\d+)?", name):
+                raise StateError(f"{self.shown}/{FOLDER}/{name}.json is not a commit of tidegate")
+            else:
+                found.setdefault(int(name.split(".")[0]), {})[name] = info
+        counting: list[FoldFile] = []
+        for fold in sorted(folds, key=lambda one: (one.first, -one.last)):
+            if not counting or fold.first > counting[-1].last:
+                counting.append(fold)
+        covered = [fold for fold in folds if fold not in counting]
+        links: dict[int, dict[str, bool]] = {}
+        for batch in sorted(found) if plain else ():
+            if everything or not any(f.first <= batch <= f.last for f in counting):
+                links[batch] = {name: self._is_record(name, info)
+                                for name, info in found[batch].items()}  # fmt: skip
+        return _Listed(counting, covered, links)
+
+    def _is_record(self, name: str, info: pafs.FileInfo) -> bool:
+        """Return whether a link is a record and not a seal; most are told apart by their size."""
+        short = info.size is not None and info.size <= _LONGEST_SEAL
+        return not (short and _sealed_by(read_bytes(self.fs, self._file(name))) is not None)
+
+    def _end_of_chain(self, batch: int) -> _Link:
+        """Follow the seals of a batch to its record, or to where the next link would be."""
+        name, sealed_by = f"{batch:08d}", 0
+        while True:
+            content = read_bytes(self.fs, self._file(name))
+            if content is None:
+                return _Link(name, sealed_by, None)
+            by = _sealed_by(content)
+            if by is None:
+                commit = Commit.from_json(
+                    content.decode(errors="replace"), f"{self.shown}/{FOLDER}/{name}.json"
+                )
+                if commit.batch != batch:
+                    raise StateError(
+                        f"{self.shown}/{FOLDER}/{name}.json is the record of batch {commit.batch}"
+                    )
+                return _Link(name, sealed_by, commit)
+            if by <= sealed_by:
+                raise StateError(f"{self.shown}/{FOLDER}/{name}.json is sealed by epoch {by} again")
+            name, sealed_by = f"{batch:08d}.{by}", by
+
+    def _file(self, name: str) -> str:
+        """Return the path of a record or seal by its name."""
+        return f"{self.root}/{FOLDER}/{name}.json"
+
+
+class FoldFile(NamedTuple):
+    """A fold by the name of its file: the first and the last batch that it covers."""
+
+    first: int
+    last: int
+    name: str
+
+
+class _Listed(NamedTuple):
+    """What is in the folder: folds that count, folds that a larger one holds, and per batch the
+    names of its links and whether each is a record."""
+
+    folds: list[FoldFile]
+    covered: list[FoldFile]
+    plain: dict[int, dict[str, bool]]
+
+
+class RunTotals(NamedTuple):
+    """What a run has done up to some batch, from its first.
+
+    - `batches`: how many.
+    - `rows`: rows that came out, per kind.
+    - `watermark_ns`: the highest watermark; None before there is one.
+    - `shards`, `behind`, `seen`: as in `Commit`, each as it was last reported.
+    """
+
+    batches: int
+    rows: dict[str, int]
+    watermark_ns: int | None
+    shards: dict[int, dict[str, int]]
+    behind: dict[int, dict[str, int]]
+    seen: dict[str, list[str]]
+
+    @classmethod
+    def none(cls) -> RunTotals:
+        """Return what a run has done before its first batch."""
+        return cls(0, {}, None, {}, {}, {})
+
+    def and_then(self, commit: Commit) -> RunTotals:
+        """Return these and one more batch.
+
+        >>> RunTotals.none().and_then(Commit(0, "q", {"data": 2})).and_then(Commit(1, "q")).rows
+        {'data': 2}
+        """
+        rows = {kind: self.rows.get(kind, 0) + commit.rows.get(kind, 0)
+                for kind in {**self.rows, **commit.rows}}  # fmt: skip
+        marks = [mark for mark in (self.watermark_ns, commit.watermark_ns) if mark is not None]
+        seen = {column: sorted({*self.seen.get(column, ()), *commit.seen.get(column, ())})
+                for column in {**self.seen, **commit.seen}}  # fmt: skip
+        return RunTotals(
+            self.batches + 1, rows, max(marks, default=None), self.shards | commit.shards,
+            self.behind | commit.behind, seen,
+        )  # fmt: skip
+
+
+class FoldHeader(NamedTuple):
+    """The first line of a fold.
+
+    - `first`, `last`: the batches at its ends.
+    - `ranges`: the batches it holds, as pairs of first and last; there may be gaps.
+    - `totals`: what the run had done after the last of them.
+    """
+
+    first: int
+    last: int
+    ranges: list[list[int]]
+    totals: RunTotals
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all batches it holds."""
+        return [number for first, last in self.ranges for number in range(first, last + 1)]
+
+    def to_json(self) -> str:
+        """Return the header as one line."""
+        return json.dumps({**self._asdict(), "totals": self.totals._asdict()})
+
+    @classmethod
+    def from_json(cls, line: bytes, name: str) -> FoldHeader:
+        """Read a header; `name` is the fold, for the StateError that a damaged one raises."""
+        try:
+            said = json.loads(line)
+            totals = said.pop("totals")
+            for part in ("shards", "behind"):
+                totals[part] = {int(shard): values for shard, values in totals[part].items()}
+            return cls(**said, totals=RunTotals(**totals))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StateError(f"{name} is corrupt or newer than this version: {error}") from error
+
+
+class _Link(NamedTuple):
+    """The last link of a batch's chain: its name, the epoch that sealed the link before it (0 if
+    none), and its record; None if nothing is there."""
+
+    name: str
+    sealed_by: int
+    commit: Commit | None
+
+
+_LONGEST_SEAL = 64
+"""Bytes of a seal, at most. Records are longer: listing a folder tells most of them apart without
+reading them."""
+
+
+def _seal_text(epoch: int) -> bytes:
+    """Return the content of a seal."""
+    return json.dumps({"sealed_by": epoch}).encode()
+
+
+def _sealed_by(content: bytes | None) -> int | None:
+    """Return the epoch of a seal; None for anything else."""
+    found = re.fullmatch(rb'\{"sealed_by": (\d{1,18})\}', content or b"")
+    return None if found is None else int(found[1])

@@ -6,7 +6,8 @@ the Delta sink writes too) and the tables attached to files of the MCAP sink.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +18,12 @@ import pyarrow.parquet as pq
 from tidegate.core.columns import MICRO_BATCH
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap.reader import attached_rows
-from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.commit import Commit, CommitLog, RunTotals
 from tidegate.output.filesystem import filesystem, read_bytes
+from tidegate.output.maintenance import RETIRED, batches_of_file
 from tidegate.pipeline.run_record import RECORD, RunRecord
 
-__all__ = ["StoredRun", "open_run"]
+__all__ = ["RunFollower", "StoredRun", "open_run", "run_totals"]
 
 SAMPLE_ROWS = 20_000
 """Rows of a sample: enough to tell the roles of columns, read in well under a second."""
@@ -116,9 +118,45 @@ class StoredRun:
                 opened = self._opened(file)
                 own = [name for name in wanted if name in opened.schema_arrow.names]
                 part = opened.read(columns=own)
-                micro = np.full(part.num_rows, commit.batch, np.int64)
+                inside = batches_of_file(opened.schema_arrow) or [(commit.batch, part.num_rows)]
+                numbers, rows = (np.array(each, np.int64) for each in zip(*inside, strict=True))
+                micro = np.repeat(numbers, rows)
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
         return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+
+    def file_rows(self, file: str, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a file that a commit names; those it does not have are left out.
+
+        Raises StateError if it cannot be read.
+        """
+        opened = self._opened(file)
+        return opened.read(columns=[name for name in columns if name in opened.schema_arrow.names])
+
+    def rows_by_batch(self, kind: str) -> Iterator[tuple[Commit, pa.Table]]:
+        """Yield every batch that has rows of a kind, in order, with those rows: also where files of
+        several batches were merged.
+
+        Raises StateError if a file that was committed cannot be read or lacks rows.
+        """
+        waiting = deque(commit for commit in self.commits if commit.rows.get(kind, 0))
+        parts: dict[int, list[pa.Table]] = {}
+        for commit in self.commits:
+            for file in commit.files_of(kind):
+                rows = self._opened(file).read()
+                inside = batches_of_file(rows.schema) or [(commit.batch, rows.num_rows)]
+                rows = rows.replace_schema_metadata(None)
+                at = 0
+                for batch, count in inside:
+                    parts.setdefault(batch, []).append(rows.slice(at, count))
+                    at += count
+            while waiting and _count(parts.get(waiting[0].batch, ())) == waiting[0].rows[kind]:
+                done = waiting.popleft()
+                yield done, pa.concat_tables(parts.pop(done.batch), promote_options="permissive")
+        if waiting:
+            raise StateError(
+                f"{self.path}: files of {kind} hold fewer rows than the record of batch "
+                f"{waiting[0].batch} says"
+            )
 
     def record(self) -> RunRecord | None:
         """Return what the run wrote down about itself; None for runs of older versions."""
@@ -131,14 +169,83 @@ class StoredRun:
             return read_bytes(self.fs, f"{self.root.rsplit('/', 1)[0]}/{name[3:]}")
         return read_bytes(self.fs, f"{self.root}/{name}")
 
+    def _retired(self, file: str) -> str:
+        """Return where a file is that was merged into another since the records were read."""
+        folder = pafs.FileSelector(f"{self.root}/{RETIRED}", allow_not_found=True)
+        for info in self.fs.get_file_info(folder):
+            place = f"{info.path}/{file}"
+            if self.fs.get_file_info(place).type == pafs.FileType.File:
+                return place
+        return f"{self.root}/{file}"
+
     def _opened(self, file: str) -> pq.ParquetFile:
         """Open a Parquet file, or the table that is attached to a log."""
         try:
             if file.endswith(".mcap"):
                 return attached_rows(f"{self.root}/{file}")
-            return pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+            try:
+                return pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+            except FileNotFoundError:
+                return pq.ParquetFile(self._retired(file), filesystem=self.fs)
         except (OSError, pa.ArrowInvalid) as error:
             raise StateError(f"{self.path}: {file} is committed but unreadable: {error}") from error
+
+
+def _count(tables: Sequence[pa.Table]) -> int:
+    """Return the rows of all tables together."""
+    return sum(table.num_rows for table in tables)
+
+
+class RunFollower:
+    """Follows what a run does, reading each record once.
+
+    Args:
+        path: The output of the run; there need not be one yet.
+
+    Example:
+        >>> import tempfile
+        >>> out = tempfile.mkdtemp()
+        >>> follower = RunFollower(out)
+        >>> follower.totals() is None
+        True
+        >>> CommitLog.at(out).write(Commit(0, "q", {"data": 5}))
+        >>> follower.totals().rows
+        {'data': 5}
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fs, self._root = filesystem(path, "out")
+        self._place: str | None = None
+        self._totals = RunTotals.none()
+        self._last = -1
+
+    def totals(self) -> RunTotals | None:
+        """Return what the run has done so far, all of it added up; None before its first commit.
+
+        Lists the records and reads those that are new (at first: the first line of the newest fold
+        and the records since), so it costs the same however long the run is.
+
+        Raises StateError if a commit record is damaged.
+        """
+        for place in (self._root, f"{self._root}/results"):
+            if self._place in (None, place):
+                shown = self.path if place == self._root else f"{self.path}/results"
+                folded, newer = CommitLog(shown, self._fs, place).newer(self._last)
+                if folded is not None:
+                    self._totals = folded
+                for commit in newer:
+                    self._totals = self._totals.and_then(commit)
+                    self._last = commit.batch
+                if self._totals.batches:
+                    self._place = place
+                    return self._totals
+        return None
+
+
+def run_totals(path: str) -> RunTotals | None:
+    """Return what a run has done so far; see `RunFollower.totals`."""
+    return RunFollower(path).totals()
 
 
 def open_run(path: str) -> StoredRun:

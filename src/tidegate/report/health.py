@@ -6,6 +6,7 @@ with `BUCKETS` points, one record per micro-batch. Times are in ns unless a name
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tidegate.profile.statistics import Spread, histogram, topic_statistics
 from tidegate.report.columns import NONE, integers
 from tidegate.report.rows import KINDS, RunMessages
 
-__all__ = ["commit_levels", "health_of"]
+__all__ = ["commit_levels", "health_of", "standing_levels"]
 
 BUCKETS = 240
 """Points of a rate curve. Fewer hide short gaps; a chart has no pixels for more."""
@@ -140,23 +141,29 @@ def commit_levels(run: StoredRun) -> list[dict[str, Any]]:
     for commit in run.all_commits:
         # a shard without rows in this batch does not report: its last report still holds
         standing |= commit.shards
-        marks = [m for m in map(_watermark, standing.values()) if m is not None]
-        newest = [
-            n for n in (_stage_metric(m, "max_timestamp_seen") for m in standing.values()) if n
-        ]
         out.append(
             {
                 "batch": commit.batch,
-                "watermark_ns": None if not marks else str(max(marks)),
-                "slowest_ns": None if not marks else str(min(marks)),
-                "lag_ns": max(newest) - min(marks) if marks and newest else None,
-                "held": sum(_stage_metric(m, "rows_held") or 0 for m in standing.values()),
-                "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
+                **standing_levels(standing),
                 "rows": commit.rows,
                 "chains": _chain_levels(list(standing.values())),
             }
         )
     return out
+
+
+def standing_levels(standing: Mapping[int, dict[str, int]]) -> dict[str, Any]:
+    """Return the watermarks, the lag, the rows held and the state of all shards, as each last
+    reported them; see `commit_levels`."""
+    marks = [m for m in map(_watermark, standing.values()) if m is not None]
+    newest = [n for n in (_stage_metric(m, "max_timestamp_seen") for m in standing.values()) if n]
+    return {
+        "watermark_ns": None if not marks else str(max(marks)),
+        "slowest_ns": None if not marks else str(min(marks)),
+        "lag_ns": max(newest) - min(marks) if marks and newest else None,
+        "held": sum(_stage_metric(m, "rows_held") or 0 for m in standing.values()),
+        "state_bytes": sum(m.get("state_bytes", 0) for m in standing.values()),
+    }
 
 
 def _watermark(metrics: dict[str, int]) -> int | None:

@@ -23,9 +23,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.output.reader import StoredRun, open_run
+from tidegate.output.commit import RunTotals
+from tidegate.output.reader import RunFollower, StoredRun, open_run
 from tidegate.profile.roles import Roles
-from tidegate.report.health import commit_levels
+from tidegate.report.health import standing_levels
 from tidegate.report.page import data_text, page_text
 from tidegate.report.rows import gather_messages
 
@@ -60,6 +61,8 @@ class LiveServer:
         self.roles = roles or Roles()
         self._made: tuple[int, bytes, bytes] | None = None
         self._lock = threading.Lock()
+        self._following = threading.Lock()
+        self._follower = RunFollower(out)
         self._asked_at = float("-inf")
         self._ended = False
         self._told_end = threading.Event()
@@ -133,15 +136,20 @@ class LiveServer:
         """Answer `/state`: how many commits there are, and whether there will be more."""
         self._asked_at = time.monotonic()
         ended = self._ended
-        run = self.run()
-        commits = 0 if run is None else len(run.commits)
+        totals = self._totals()
+        commits = 0 if totals is None else totals.batches
         if ended:
             self._told_end.set()
         return json.dumps({"commits": commits, "ended": ended}).encode()
 
     def metrics(self) -> bytes:
         """Answer `/metrics`: the run in numbers, for Prometheus."""
-        return metrics_text(self.run()).encode()
+        return metrics_text(self._totals()).encode()
+
+    def _totals(self) -> RunTotals | None:
+        """Return what the run has done so far; two requests do not read the same record."""
+        with self._following:
+            return self._follower.totals()
 
 
 class _Server(ThreadingHTTPServer):
@@ -156,21 +164,22 @@ class _Server(ThreadingHTTPServer):
             print(f"tidegate: the live page could not answer: {error!r}", file=sys.stderr)
 
 
-def metrics_text(run: StoredRun | None) -> str:
+def metrics_text(totals: RunTotals | None) -> str:
     """Return the numbers of a run in the text format of Prometheus.
 
     Counters end in `_total`, times are in seconds, sizes in bytes. What the run does not report (a
     watermark, a lag) has no sample.
 
     Args:
-        run: The run as far as it is committed; None before the first commit.
+        totals: What the run has done so far (`tidegate.output.reader.run_totals`); None before the
+            first commit.
     """
-    if run is None:
+    if totals is None:
         return _sample("tidegate_commits_total", "counter", "micro-batches committed", {"": 0})
-    levels = commit_levels(run)[-1]
-    rows = {_labels(kind=kind): run.rows(kind) for kind in run.kinds}
+    levels = standing_levels(totals.shards)
+    rows = {_labels(kind=kind): totals.rows[kind] for kind in sorted(totals.rows)}
     out = _sample("tidegate_commits_total", "counter", "micro-batches committed",
-                  {"": len(run.commits)})  # fmt: skip
+                  {"": totals.batches})  # fmt: skip
     out += _sample("tidegate_rows_total", "counter", "rows delivered", rows)
     mark, lag = levels["watermark_ns"], levels["lag_ns"]
     if mark is not None:
@@ -181,14 +190,12 @@ def metrics_text(run: StoredRun | None) -> str:
         out += _sample("tidegate_watermark_lag_seconds", "gauge", words, {"": lag / 1e9})
     out += _sample("tidegate_held_rows", "gauge", "rows held back", {"": levels["held"]})
     out += _sample("tidegate_state_bytes", "gauge", "bytes of state", {"": levels["state_bytes"]})
-    return out + _sample("tidegate_stage", "gauge", "metrics of the stages", _stage_samples(run))
+    return out + _sample("tidegate_stage", "gauge", "metrics of the stages",
+                         _stage_samples(totals.shards))  # fmt: skip
 
 
-def _stage_samples(run: StoredRun) -> dict[str, float]:
+def _stage_samples(standing: dict[int, dict[str, int]]) -> dict[str, float]:
     """Return the metrics of every stage over all shards, by labels."""
-    standing: dict[int, dict[str, int]] = {}
-    for commit in run.commits:
-        standing |= commit.shards
     names = sorted({name for metrics in standing.values() for name in metrics if "." in name})
     out: dict[str, float] = {}
     for name in names:

@@ -43,6 +43,7 @@ from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
 from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint
 from tidegate.output.summary import HIGHEST, LOWEST
+from tidegate.output.tally import audited_columns
 from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.gate import Payload, Reading, choose_columns, ordering_columns
@@ -380,7 +381,12 @@ class Dataflow:
         def make() -> Flow:
             return Flow(stages, key=keys, forget=forget, timed=timed, state_key=state_key)
 
-        return FlowRecipe(make, self.arrival_order, self._taken_names())
+        schemas = [arrow_schema(df) for df, _ in self.inputs()]
+        agreed = [field for field in self._row_schema
+                  if all(s.field(field.name).type == field.type for s in schemas
+                         if field.name in s.names)]  # fmt: skip
+        audited = audited_columns(pa.schema(agreed), self.schemas)
+        return FlowRecipe(make, self.arrival_order, self._taken_names(), audited)
 
     def _taken_names(self) -> dict[str, tuple[str, ...]]:
         """Per kind the names that our columns must keep clear of, so that a batch of rows without

@@ -36,7 +36,7 @@ from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.pack import holds_lists
 from tidegate.spark.session import CHECKPOINT_FILES, limit_list_batches, settings_for_now
-from tidegate.spark.sinks import SinkSettings, open_sink
+from tidegate.spark.sinks import SinkSettings, claim_output, open_sink
 from tidegate.spark.stateful_step import STEP_DDL
 
 __all__ = [
@@ -97,8 +97,16 @@ def run_batch_job(
     sink.check_unused()
     _log_arrival(pipeline)
     settings_now = settings_for_now(pipeline.df.sparkSession, settings_of(pipeline))
-    with failures_in_a_sentence(), settings_now:
-        commit = sink.write(pipeline.outcomes, 0, BATCH_QUERY)
+    claim = claim_output(sink)
+    running = threading.Event()
+    running.set()
+    claim.keep(running.is_set)
+    try:
+        with failures_in_a_sentence(), settings_now:
+            commit = sink.write(pipeline.outcomes, 0, BATCH_QUERY)
+    finally:
+        running.clear()
+        claim.release()
     if on_commit is not None:
         on_commit(commit)
     return commit
@@ -230,7 +238,8 @@ def start(
         The running query.
 
     Raises:
-        ConfigError: For a batch DataFrame or a wrong option of the sink.
+        ConfigError: For a batch DataFrame, a wrong option of the sink, or an output that another
+            driver is writing to (`SinkSettings.take_over` takes it over).
         StateError: For a checkpoint that is damaged, was made with other shards, or with settings
             that cannot be adopted.
     """
@@ -280,8 +289,14 @@ def start(
         writer = writer.trigger(availableNow=True)
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
-    with settings_for_now(pipeline.df.sparkSession, changed):
-        query = writer.start()
+    claim = claim_output(sink)
+    try:
+        with settings_for_now(pipeline.df.sparkSession, changed):
+            query = writer.start()
+    except BaseException:
+        claim.release()
+        raise
+    claim.keep(lambda: query.isActive)
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=stop_when_quiet, args=(query,), daemon=True).start()
     return query

@@ -37,7 +37,12 @@ LOOK_EVERY_S = 0.4
 
 
 def run_watched(
-    file: Path, *, master: str | None = None, out: str | None = None, console: Console
+    file: Path,
+    *,
+    master: str | None = None,
+    out: str | None = None,
+    console: Console,
+    take_over: bool = False,
 ) -> Summary:
     """Run the stream a file defines until it is stopped, and take up edits of the file.
 
@@ -46,6 +51,7 @@ def run_watched(
         master: A Spark master; None: local mode.
         out: Where tables go, instead of `sink.path`.
         console: Where progress and sentences about edits are shown.
+        take_over: Take the output over from another driver that holds the lease on it.
 
     Returns:
         What came out, over all versions of the file.
@@ -63,7 +69,7 @@ def run_watched(
             "needs a stream that goes on: options.mode: streaming and a trigger such as 1 s",
         )  # fmt: skip
     watch = _Watch(file, definition, master, out, console)
-    running = open_definition(definition, master=master, out=out)
+    running = open_definition(definition, master=master, out=out, take_over=take_over)
     before: OpenRun | None = None
     total: Summary | None = None
     while True:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -30,7 +30,7 @@ from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.progress import progress_bar
 from tidegate.spark.query import check_output, run_batch_job, start, stop_between_batches
 from tidegate.spark.session import log_file
-from tidegate.spark.sinks import SinkSettings, open_sink
+from tidegate.spark.sinks import SinkSettings, check_output_is_free, open_sink
 
 __all__ = [
     "OpenRun",
@@ -70,7 +70,11 @@ class OpenRun:
 
 
 def open_definition(
-    definition: PipelineDefinition, *, master: str | None = None, out: str | None = None
+    definition: PipelineDefinition,
+    *,
+    master: str | None = None,
+    out: str | None = None,
+    take_over: bool = False,
 ) -> OpenRun:
     """Check a definition against its sources and its sink; nothing has run when this returns.
 
@@ -78,13 +82,15 @@ def open_definition(
         definition: The pipeline.
         master: A Spark master; None: local mode.
         out: Where tables go, instead of `sink.path`.
+        take_over: Take the output over from another driver that holds the lease on it.
 
     Raises:
         ConfigError: With the line of the file, for everything that can be found wrong before a row
             is read.
     """
     with definition.located():
-        return _open(definition, master, out)
+        opened = _open(definition, master, out)
+    return replace(opened, settings=replace(opened.settings, take_over=take_over))
 
 
 def _open(definition: PipelineDefinition, master: str | None, out: str | None) -> OpenRun:
@@ -114,13 +120,15 @@ def run_definition(
     master: str | None = None,
     out: str | None = None,
     console: Console | None = None,
+    take_over: bool = False,
 ) -> Summary:
     """Run a definition to its end (batch, available_now) or until it is stopped.
 
-    `master` and `out`: see `open_definition`; `console`: where the progress bar is shown, by
-    default standard error. Returns what came out. Raises ConfigError, StateError, or RunError.
+    `master`, `out` and `take_over`: see `open_definition`; `console`: where the progress bar is
+    shown, by default standard error. Returns what came out. Raises ConfigError, StateError, or
+    RunError.
     """
-    opened = open_definition(definition, master=master, out=out)
+    opened = open_definition(definition, master=master, out=out, take_over=take_over)
     return run_opened(opened, console or Console(stderr=True))
 
 
@@ -139,8 +147,8 @@ def run_opened(
         if opened.definition.options.mode == "batch":
             # before the record is written: what is there belongs to the run that wrote it
             check_output(opened.frames, opened.path, opened.settings)
-        else:
-            open_sink(opened.settings, opened.path, opened.frames.schemas)
+        sink = open_sink(opened.settings, opened.path, opened.frames.schemas)
+        check_output_is_free(sink)
     write_record(opened.path, opened.definition)
     return run_frames(
         opened.frames,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -33,6 +33,7 @@ from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.commit import BEHIND, SEEN
+from tidegate.output.tally import IN, Tallies
 from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
@@ -97,11 +98,14 @@ class FlowRecipe:
         make: Returns a new flow with empty state; called on the workers.
         arrival: How rows are put in order before they enter the flow.
         taken: Per kind the names that output columns must keep clear of (see `output_names`).
+        audited: Per kind the columns that are hashed for `tidegate audit`; see
+            `tidegate.output.tally`.
     """
 
     make: Callable[[], Flow]
     arrival: ArrivalOrder = field(default_factory=ArrivalOrder)
     taken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    audited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ def run_shard(
     if errors is not None:
         flow.counters["rows_in"] += errors.num_rows
         flow.counters["parse_error_count"] += errors.num_rows
+        yield IN, errors
         yield "error", recipe.arrival.rows(errors)
     data = [row for row in parts if row.kind == "data"]
     rows_of = [from_blob(row.blob) for row in data]
@@ -191,6 +196,7 @@ def _run_rows(
     else:
         time_ns = rows.column(index).fill_null(wall_ns).to_numpy()
         rows = rows.remove_column(index)
+    yield IN, rows
     yield from tables(flow.accept(Collection.of(rows, time_ns, wall_ns)), recipe.taken)
 
 
@@ -207,7 +213,12 @@ def tables(
 
 
 def packed_rows(
-    shard: int, made: Iterable[tuple[str, pa.RecordBatch]], flow: Flow, metric: str = METRIC
+    shard: int,
+    made: Iterable[tuple[str, pa.RecordBatch]],
+    flow: Flow,
+    metric: str = METRIC,
+    *,
+    audited: Mapping[str, Sequence[str]],
 ) -> Iterator[dict[str, Any]]:
     """Yield the output of the step: blobs per kind, then one row with the metrics of the flow.
 
@@ -217,13 +228,18 @@ def packed_rows(
             those after all of it.
         flow: The flow that made them.
         metric: The kind of the metrics row: `METRIC`, or `METRIC_AGAIN` for a second report.
+        audited: Per kind, and for rows that came in, the columns of which a hash is reported.
 
     Yields:
         Rows of `STEP_DDL`. Metrics also carry, under prefixed names, the keys furthest behind and
         the values that were seen in columns (see `tidegate.output.commit`).
     """
     by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
+    tallies = Tallies(audited)
     for kind, whole in made:
+        tallies.add(kind, whole)
+        if kind == IN:  # only to be counted
+            continue
         for rows in cut_by_bytes(whole, BLOB_BYTES):
             groups = by_kind.setdefault(kind, [[]])
             if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
@@ -239,6 +255,7 @@ def packed_rows(
                 }  # fmt: skip
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
+    metrics |= tallies.metrics()
     metrics |= {f"{BEHIND}{key}": mark for key, mark in furthest_behind(flow).items()}
     for column, names in flow.seen_names().items():
         metrics |= {SEEN + json.dumps([column, name]): 1 for name in names}
@@ -303,7 +320,7 @@ class RunningStep:
         flow, slices = self._open(shard, wall_ns)
         rows = run_shard(self.settings.recipe, flow, packed, wall_ns, slices)
         made = chain(self._adopted(), rows)
-        out = list(packed_rows(shard, made, flow))
+        out = list(packed_rows(shard, made, flow, audited=self.settings.recipe.audited))
         self.reported.add(shard)
         self._save(shard, flow, slices)
         return iter(out)
@@ -314,7 +331,8 @@ class RunningStep:
         flow, slices = self._open(shard, wall_ns)
         made = chain(self._adopted(), tables(flow.wake(wall_ns), self.settings.recipe.taken))
         metric = METRIC_AGAIN if shard in self.reported else METRIC
-        out = list(packed_rows(shard, made, flow, metric))
+        audited = self.settings.recipe.audited
+        out = list(packed_rows(shard, made, flow, metric, audited=audited))
         self._save(shard, flow, slices)
         return iter(out)
 
@@ -403,7 +421,7 @@ def run_batch(recipe: FlowRecipe, wall_ns: int) -> Callable[[pa.Table], pa.Table
             yield from run_shard(recipe, flow, _packed_blobs(table), wall_ns)
             yield from tables(flow.end(), recipe.taken)
 
-        rows = list(packed_rows(number, made(), flow))
+        rows = list(packed_rows(number, made(), flow, audited=recipe.audited))
         return pa.Table.from_pylist(rows, schema=STEP_SCHEMA)
 
     return run

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tidegate.core.checks import int_in
 from tidegate.deltas.table.vectors import as_vectors, newest_only
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import CommitLog
+from tidegate.output.reader import open_run
 
 __all__ = ["DeltaLakeVectors"]
 
@@ -130,11 +130,11 @@ class DeltaLakeVectors:
         """Take in the vectors of a run's output folder (format parquet), batch by batch; gives how
         many were newer. Run again, it takes in only the batches that have come since."""
         count = 0
-        for commit in CommitLog.at(str(out), "out"):
-            names = commit.files_of("data")
-            if names and not self._holds(commit.query, commit.batch):
-                rows = [pq.read_table(Path(out) / name, partitioning=None) for name in names]
-                count += self.upsert(pa.concat_tables(rows), query=commit.query, batch=commit.batch)
+        if not any(True for _ in CommitLog.at(str(out), "out")):
+            return 0
+        for commit, rows in open_run(str(out)).rows_by_batch("data"):
+            if not self._holds(commit.query, commit.batch):
+                count += self.upsert(rows, query=commit.query, batch=commit.batch)
         return count
 
     def vector(self, vector_id: str) -> NDArray[np.float64] | None:

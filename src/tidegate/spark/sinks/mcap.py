@@ -46,6 +46,7 @@ class McapSink(ParquetSink):
     """
 
     compressions = COMPRESSIONS
+    merges = False
     options = ("compression", "key", "schemasPath")
 
     def __init__(self, request: SinkRequest) -> None:

@@ -1,20 +1,23 @@
 """The Parquet sink: one table per kind of outcome, exactly once.
 
-    OUT/data/batch=00000012/part-00001-37.parquet     one folder per kind and micro-batch
+    OUT/data/batch=00000012/e1-part-00001-37.parquet  one folder per kind and micro-batch
     OUT/_commits/00000012.json                        written last: the batch is whole
     OUT/_staging/                                     files of a batch that is being written
+    OUT/_epochs/                                      who writes here; see `tidegate.output.epochs`
     OUT/_checkpoint/                                  Spark's own, unless told otherwise
 
 Spark may run a micro-batch again after a crash. A batch whose commit is there is not written again;
 one without it is removed and written anew, from the same input and the same state, so the rows are
 the same. Files are written where the blobs are, by pyarrow, and moved into place by the driver.
+What is named by a commit is on disk: files and folders are synced before the record is created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -24,12 +27,23 @@ from pyspark.sql import DataFrame
 from tidegate.core.arrow import conform
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import FOLDER, Commit, CommitLog
-from tidegate.output.filesystem import filesystem
-from tidegate.output.maintenance import batch_folder, remove_batch, remove_folder, staging_folder
+from tidegate.output.epochs import LEASE_S, Claim, Epochs
+from tidegate.output.filesystem import filesystem, sync_file, sync_folder
+from tidegate.output.maintenance import (
+    FOLD,
+    Maintenance,
+    batch_folder,
+    placed_file,
+    remove_batch,
+    remove_staging,
+    staging_folder,
+)
 from tidegate.spark.pack import Attaches, from_blob
 from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
 __all__ = ["BlobWriter", "ParquetSink"]
+
+log = logging.getLogger(__name__)
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -49,6 +63,8 @@ class ParquetSink:
     compressions: ClassVar[tuple[str, ...]] = COMPRESSIONS
     options: ClassVar[tuple[str, ...]] = ("compression",)
     attaches_payload: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
+    """Whether small files of old batches are merged as the run goes."""
 
     def __init__(self, request: SinkRequest) -> None:
         request.check_options(*self.options)
@@ -61,12 +77,26 @@ class ParquetSink:
         self.payload = request.payload
         self.commits = CommitLog.at(request.path, "sink.path")
         self.fs, self.root = self.commits.fs, self.commits.root
+        self.epochs = Epochs(request.path, self.fs, self.root)
+        self._take_over = request.take_over
+        self._claim: Claim | None = None
         self._before_checked = False
+        self.fold = FOLD
+        self._since_tidied: int | None = None
 
     # -- the two entry points -------------------------------------------------------------------
 
     def write(self, outcomes: DataFrame, batch: int, query: str) -> Commit:
-        """Write one micro-batch, or find that it is written already."""
+        """Write one micro-batch, or find that it is written already.
+
+        A sink that nobody has claimed for a run claims the output for itself, without a lease.
+
+        Raises:
+            StateError: If another driver has taken over, the batch is that of another query, or a
+                record is damaged.
+        """
+        claim = self._claim or self._claim_now(lease_s=0)
+        claim.check()
         commit = self.commits.read(batch)
         if commit is not None:
             if commit.query != query:
@@ -75,14 +105,23 @@ class ParquetSink:
                     "use another output path, or the checkpoint that belongs to it"
                 )
             commit_state_only(outcomes)
-            remove_folder(self.fs, f"{self.root}/{staging_folder(batch)}")
+            remove_staging(self.fs, self.root, claim.epoch)
             return commit
         self._check_before(batch)
         kinds = [kind for kind in self.schemas if not self._holds(kind, batch)]
-        remove_batch(self.fs, self.root, kinds, batch)
-        writer = self._writer(f"{self.root}/{staging_folder(batch)}")
+        remove_batch(self.fs, self.root, kinds, batch, claim.epoch)
+        remove_staging(self.fs, self.root, claim.epoch)
+        writer = self._writer(f"{self.root}/{staging_folder(claim.epoch, batch)}")
         manifest = outcomes.mapInArrow(writer, MANIFEST_DDL).collect()
-        return self._commit(batch, query, manifest)
+        return self._commit(claim, batch, query, manifest)
+
+    def claim(self) -> Claim:
+        """Claim the output for a run. Raises ConfigError if another driver is writing there."""
+        return self._claim_now(lease_s=LEASE_S)
+
+    def check_free(self) -> None:
+        """Raise ConfigError if another driver is writing there; claims nothing."""
+        self.epochs.check_free(take_over=self._take_over)
 
     def check_unused(self) -> None:
         """Raise ConfigError if the output holds another run's rows."""
@@ -97,31 +136,68 @@ class ParquetSink:
 
     # -- the commit -----------------------------------------------------------------------------
 
-    def _commit(self, batch: int, query: str, manifest: list[Any]) -> Commit:
+    def _claim_now(self, lease_s: float) -> Claim:
+        """Claim the next epoch, and fence off the drivers before it if they may wake up."""
+        self._claim = claim = self.epochs.claim(lease_s=lease_s, take_over=self._take_over)
+        if claim.owes_seal:
+            self._fence(claim.epoch)
+            self.commits.seal(claim.epoch)
+            claim.sealed()
+        self._tidy(claim)  # what the driver before left undone
+        return claim
+
+    def _commit(self, claim: Claim, batch: int, query: str, manifest: list[Any]) -> Commit:
         """Move the files of a batch into their tables, then write its record."""
         rows: dict[str, int] = {}
         files: list[str] = []
-        placed: list[Any] = []
+        placed: list[Placed] = []
+        held: set[str] = set()
         written = [row for row in manifest if row.metrics is None]
         for row in written:
             rows[row.kind] = rows.get(row.kind, 0) + row.rows
             if self._holds(row.kind, batch):
+                held.add(row.kind)
                 continue
-            placed.append(row)
-            file = f"{batch_folder(row.kind, batch)}/{row.file.rsplit('/', 1)[1]}"
+            file = placed_file(row.kind, batch, claim.epoch, row.file.rsplit("/", 1)[1])
+            placed.append(Placed(row.kind, row.rows, file))
             self.fs.create_dir(f"{self.root}/{batch_folder(row.kind, batch)}")
             self.fs.move(row.file, f"{self.root}/{file}")
             files.append(file)
-        self._publish(batch, self.schemas, placed)
+        for kind in {one.kind for one in placed}:
+            sync_folder(self.fs, f"{self.root}/{batch_folder(kind, batch)}")
+            sync_folder(self.fs, f"{self.root}/{kind}")
+        for kind in sorted(held):
+            files += self._held_files(kind, batch)
+        self._publish(claim.epoch, batch, placed)
         metrics = [
             (row.shard, row.metrics, row.watermark_ns)
             for row in manifest
             if row.metrics is not None
         ]
-        commit = Commit.of(batch, query, rows, metrics, files)
-        self.commits.write(commit)
-        remove_folder(self.fs, f"{self.root}/{staging_folder(batch)}")
+        commit = replace(Commit.of(batch, query, rows, metrics, files), epoch=claim.epoch)
+        with claim.lock:
+            if claim.ended:  # this process has claimed the output anew: the lock is our fence
+                claim.check()
+            self.commits.write(commit)
+        remove_staging(self.fs, self.root, claim.epoch)
+        self._tidy(claim)
         return commit
+
+    def _tidy(self, claim: Claim) -> None:
+        """Fold records and merge files, every `fold` batches. What goes wrong with it must not end
+        a run: it is logged, and tried again that many batches later."""
+        if self._since_tidied is not None and self._since_tidied + 1 < self.fold:
+            self._since_tidied += 1
+            return
+        self._since_tidied = 0
+        try:
+            self.maintenance(claim.epoch).run()
+        except (OSError, StateError) as error:
+            log.warning("%s was not tidied up: %s", self.path, error)
+
+    def maintenance(self, epoch: int) -> Maintenance:
+        """Return what keeps this output tidy, for the driver of an epoch."""
+        return Maintenance(self.commits, epoch, merge=self.merges, fold=self.fold)
 
     def _writer(self, staging: str) -> BlobWriter:
         """What writes the files, on the workers; see `tidegate.spark.sinks.mcap` for another."""
@@ -133,8 +209,15 @@ class ParquetSink:
         """Whether a table has this batch already, though the batch as a whole has no commit."""
         return False
 
-    def _publish(self, batch: int, schemas: dict[str, pa.Schema], files: list[Any]) -> None:
+    def _held_files(self, kind: str, batch: int) -> list[str]:
+        """The files, under the output, with which a table got a batch that it holds already."""
+        return []
+
+    def _publish(self, epoch: int, batch: int, files: Sequence[Placed]) -> None:
         """Make files that have been placed part of their tables."""
+
+    def _fence(self, epoch: int) -> None:
+        """Make sure that drivers before this epoch can add nothing to the tables."""
 
     def _check_before(self, batch: int) -> None:
         """Refuse to go on if the record of the batch before is damaged or lost: Spark has finished
@@ -147,6 +230,14 @@ class ParquetSink:
                 "put it back, or use another output path and checkpoint"
             )
         self._before_checked = True
+
+
+class Placed(NamedTuple):
+    """A file that was moved to its table: kind, rows, and path under the output."""
+
+    kind: str
+    rows: int
+    file: str
 
 
 @dataclass(frozen=True)
@@ -198,8 +289,9 @@ class BlobWriter:
                         writers[kind] = (file, self.open(file, kind, fs))
                     writers[kind][1].write_batch(rows)
                     counts[kind] = counts.get(kind, 0) + rows.num_rows
-        for _, writer in writers.values():
+        for file, writer in writers.values():
             writer.close()
+            sync_file(fs, file)
         manifest = [
             {"kind": kind, "rows": counts[kind], "file": file}
             for kind, (file, _) in writers.items()

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
+from tidegate.output.epochs import Claim
 from tidegate.pipeline.definition import SINK_FORMATS, SinkDefinition, StreamDefinition
 from tidegate.pipeline.formats import register_format, sink_options
 from tidegate.spark.pack import Attaches
@@ -27,6 +28,8 @@ __all__ = [
     "Sink",
     "SinkRequest",
     "SinkSettings",
+    "check_output_is_free",
+    "claim_output",
     "commit_state_only",
     "open_sink",
     "register_sink",
@@ -68,12 +71,15 @@ class SinkRequest:
         payload: Gives rows the payload that they did not carry, on the workers; None: they carry
             it. A sink that uses it says so with `attaches_payload = True`; others get rows that
             have it.
+        take_over: Write even if another driver holds the lease on the output; it is fenced off.
+            Default False: such a run is refused.
     """
 
     path: str
     schemas: dict[str, pa.Schema]
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     payload: Attaches | None = None
+    take_over: bool = False
 
     def check_options(self, *known: str) -> None:
         """Raise ConfigError for an option that is not among `known`."""
@@ -86,6 +92,35 @@ class SinkRequest:
         """Raise ConfigError if the path is a URI: for formats that write local files only."""
         if "://" in self.path:
             raise ConfigError("sink.path", self.path, f"must be a local path for format {format}")
+
+
+class _Nothing:
+    """What holds an output that knows no epochs (Kafka fences off producers itself)."""
+
+    def keep(self, active: Callable[[], bool]) -> None:
+        """Do nothing while a run goes on."""
+
+    def release(self) -> None:
+        """Do nothing when it has ended."""
+
+
+def claim_output(sink: Sink) -> Claim | _Nothing:
+    """Claim the output of a sink for a run that is about to start.
+
+    Call `keep` with a function that says whether the run goes on, or `release` when it is over.
+
+    Raises:
+        ConfigError: If another driver is writing there; see `tidegate.output.epochs`.
+    """
+    claim: Callable[[], Claim] | None = getattr(sink, "claim", None)
+    return _Nothing() if claim is None else claim()
+
+
+def check_output_is_free(sink: Sink) -> None:
+    """Raise ConfigError if `claim_output` would because of another driver; claims nothing."""
+    check: Callable[[], None] | None = getattr(sink, "check_free", None)
+    if check is not None:
+        check()
 
 
 SinkFactory = Callable[[SinkRequest], Sink]
@@ -160,10 +195,13 @@ class SinkSettings:
       needs no further package and which every other tool reads.
     - `options`: as the sink's module documents them; an unknown one is a ConfigError when the sink
       is opened.
+    - `take_over`: take the output over from another driver that holds the lease on it; default
+      False: such a run is refused. See `tidegate.output.epochs`.
     """
 
     format: str = "parquet"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    take_over: bool = False
 
     def __post_init__(self) -> None:
         if self.format not in SINKS and not entry_points(group=ENTRY_POINTS, name=self.format):
@@ -198,7 +236,7 @@ def open_sink(
     """
     make = _factory(settings.format)
     assert make is not None
-    return make(SinkRequest(path, schemas, settings.options, payload))
+    return make(SinkRequest(path, schemas, settings.options, payload, take_over=settings.take_over))
 
 
 def commit_state_only(outcomes: DataFrame) -> None:
