@@ -381,12 +381,31 @@ class Dataflow:
         def make() -> Flow:
             return Flow(stages, key=keys, forget=forget, timed=timed, state_key=state_key)
 
+        return FlowRecipe(make, self.arrival_order, self._taken_names(), self._audited())
+
+    def _audited(self) -> dict[str, tuple[str, ...]]:
+        """Return which columns are hashed for `tidegate audit`: of those that rows carry through
+        the step, with one type in all inputs."""
         schemas = [arrow_schema(df) for df, _ in self.inputs()]
-        agreed = [field for field in self._row_schema
-                  if all(s.field(field.name).type == field.type for s in schemas
-                         if field.name in s.names)]  # fmt: skip
-        audited = audited_columns(pa.schema(agreed), self.schemas)
-        return FlowRecipe(make, self.arrival_order, self._taken_names(), audited)
+        left_behind = {
+            name
+            for reading, schema in zip(self.readings, schemas, strict=False)
+            if reading.addressed
+            for name in schema.names
+            if name not in reading.columns
+        }
+        agreed = [
+            field
+            for field in self._row_schema
+            if field.name not in left_behind
+            and all(s.field(field.name).type == field.type for s in schemas
+                    if field.name in s.names)
+        ]  # fmt: skip
+        tables = {
+            kind: pa.schema([field for field in table if field.name not in left_behind])
+            for kind, table in self.schemas.items()
+        }
+        return audited_columns(pa.schema(agreed), tables)
 
     def _taken_names(self) -> dict[str, tuple[str, ...]]:
         """Per kind the names that our columns must keep clear of, so that a batch of rows without
