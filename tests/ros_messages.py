@@ -13,6 +13,7 @@ from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, get_typestore
 
 TYPES = (
+    "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage",
     "sensor_msgs/msg/Imu", "sensor_msgs/msg/JointState", "sensor_msgs/msg/PointCloud2",
     "sensor_msgs/msg/NavSatFix", "sensor_msgs/msg/BatteryState", "tf2_msgs/msg/TFMessage",
     "diagnostic_msgs/msg/DiagnosticArray", "std_msgs/msg/Empty", "std_msgs/msg/Bool",

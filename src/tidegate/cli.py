@@ -680,6 +680,36 @@ def rescale_checkpoint(
         print(f"shards per partition: {', '.join(map(str, shares))}")
 
 
+@app.command("dataset")
+def make_dataset(
+    pipeline: PipelineFile,
+    *,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of the dataset, instead of dataset.path.")
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Run the pipeline on Spark, not in this process.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a pipeline to a training dataset: LeRobot, Lance or Parquet."""
+    from tidegate.dataset import write_dataset
+
+    made = write_dataset(pipeline, to=out, spark=spark)
+    if as_json:
+        console.print_json(json.dumps(made._asdict()))
+        return
+    for sentence in made.warnings:
+        _say(sentence)
+    counted = ", ".join(f"{value:,} {name}" for name, value in made.outcomes.items())
+    _say(f"rows by outcome: {counted or 'none'}")
+    for reason, count in made.written.get("reasons", {}).items():
+        _say(f"left out: {plural(count, 'row')}, {reason}")
+    numbers = {name: value for name, value in made.written.items() if name != "reasons"}
+    said = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in numbers.items())
+    console.print(f"wrote [bold]{escape(made.path)}[/]: {said}", soft_wrap=True)
+
+
 def main() -> None:
     """The entry point: one sentence and exit code 2 for what a user can correct.
 

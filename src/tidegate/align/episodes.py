@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.align.values import blend_type, difference
-from tidegate.core.arrow import as_text, factorize, take
+from tidegate.align.values import blend_type, value_difference
+from tidegate.core.arrow import as_text, column_of_path, factorize, take, type_of_path
 from tidegate.core.checks import duration, names, one_of
 from tidegate.core.columns import LANE, TIME, output_names
 from tidegate.core.numba import as_readonly, kernel
@@ -202,7 +202,7 @@ class Episodes(Operator):
         fields = [pa.field(name, pa.int64()) for name in output_names(rows.names, _OURS).values()]
         for name, given in self.actions.items():
             [(how, path)] = given.items()
-            kind = _type_of_path(rows, path)
+            kind = type_of_path(rows, path)
             fields.append(pa.field(name, kind if how == "next" else blend_type(kind)))
         return pa.schema([*rows, *fields])
 
@@ -220,7 +220,7 @@ class Episodes(Operator):
             wanted.append(("state", self.state))
         if self.marker is not None:
             wanted.append(("marker", self.marker))
-            kind = _type_of_path(rows, self.marker)
+            kind = type_of_path(rows, self.marker)
             if kind is not None and not (
                 pa.types.is_struct(kind) and kind.get_field_index("time_ns") >= 0
             ):
@@ -230,13 +230,13 @@ class Episodes(Operator):
             [(how, path)] = given.items()
             field_name = f"actions[{name!r}]"
             wanted.append((field_name, path))
-            kind = _type_of_path(rows, path)
+            kind = type_of_path(rows, path)
             if how == "delta" and kind is not None and not _numbers_inside(kind):
                 raise ConfigError(field_name, path, f"delta needs numbers, and this is {kind}")
             if name in rows.names or name in output_names(rows.names, _OURS).values():
                 raise ConfigError(field_name, name, "is a column already: choose another name")
         for setting, path in wanted:
-            if _type_of_path(rows, path) is None:
+            if type_of_path(rows, path) is None:
                 have = ", ".join(rows.names)
                 raise ConfigError(setting, path, f"must be a column of the rows: {have}")
 
@@ -341,7 +341,7 @@ class Episodes(Operator):
         n = len(both.lane)
         if self.marker is None:
             return np.zeros(n, np.int64), np.zeros(n, np.bool_)
-        kind: Any = _type_of_path(both.schema, self.marker)
+        kind: Any = type_of_path(both.schema, self.marker)
         name = "time_ns"
         while kind.get_field_index(f"tidegate_{name}") >= 0:
             name = f"tidegate_{name}"  # ours stepped aside for a column of the user
@@ -402,7 +402,7 @@ class Episodes(Operator):
             column = both.column(path)
             after = column.take(following)
             if how == "delta":
-                after = difference(column.take(pa.array(rows)), after)
+                after = value_difference(column.take(pa.array(rows)), after)
             arrays.append(after)
         schema = self.schema(payload.schema)
         made = pa.RecordBatch.from_arrays([*payload.columns, *arrays], schema=schema)
@@ -607,7 +607,7 @@ class _Both:
 
     def column(self, path: str) -> pa.Array:
         """A column, or a field of a struct, of all rows."""
-        parts = [_column_of_path(rows, path) for rows in (self.held, self.new) if rows is not None]
+        parts = [column_of_path(rows, path) for rows in (self.held, self.new) if rows is not None]
         if len(parts) == 1:
             return parts[0]
         return pa.concat_arrays([part.cast(parts[-1].type) for part in parts])
@@ -648,32 +648,6 @@ class _Both:
             made = pa.concat_batches([one, parts[1]])
             made = take(made, np.argsort(made.column(LANE).to_numpy(), kind="stable"))
         return made
-
-
-def _type_of_path(rows: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column or, by dots, of a field of a struct; None if there is no such one."""
-    if rows.get_field_index(path) >= 0:
-        return rows.field(path).type
-    name, *inside = path.split(".")
-    if rows.get_field_index(name) < 0:
-        return None
-    kind = rows.field(name).type
-    for step in inside:
-        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
-            return None
-        kind = kind.field(step).type
-    return kind
-
-
-def _column_of_path(rows: pa.RecordBatch, path: str) -> pa.Array:
-    """A column or, by dots, a field of a struct; null where a struct around it is null."""
-    if rows.schema.get_field_index(path) >= 0:
-        return rows.column(path)
-    name, *inside = path.split(".")
-    column = rows.column(name)
-    for step in inside:
-        column = pc.struct_field(column, step)
-    return column
 
 
 def _numbers_inside(kind: pa.DataType) -> bool:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int64s
 
-__all__ = ["aggregate", "aggregate_type", "blend", "blend_type", "difference"]
+__all__ = ["aggregate", "aggregate_type", "blend", "blend_type", "value_difference"]
 
 Floats = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ def blend(left: pa.Array, right: pa.Array, share: Floats, *, spherical: bool = F
     return left
 
 
-def difference(left: pa.Array, right: pa.Array) -> pa.Array:
+def value_difference(left: pa.Array, right: pa.Array) -> pa.Array:
     """`right` minus `left`, row by row: numbers as float64, lists and structs inside.
 
     Args:
@@ -117,7 +117,7 @@ def difference(left: pa.Array, right: pa.Array) -> pa.Array:
         What is not a number is taken from `right`.
 
     Example:
-        >>> difference(pa.array([[1, 2], [1]]), pa.array([[4, 8], [1, 2]])).to_pylist()
+        >>> value_difference(pa.array([[1, 2], [1]]), pa.array([[4, 8], [1, 2]])).to_pylist()
         [[3.0, 6.0], None]
     """
     kind = left.type
@@ -134,12 +134,12 @@ def difference(left: pa.Array, right: pa.Array) -> pa.Array:
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         first = values.take(pa.array(np.repeat(starts, lengths) + inside))
         second = other_values.take(pa.array(np.repeat(others, lengths) + inside))
-        made = difference(first, second)
+        made = value_difference(first, second)
         mask = pa.array(null) if null.any() else None
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, mask=mask)
     if pa.types.is_struct(kind):
         fields = [
-            difference(pc.struct_field(left, [n]), pc.struct_field(right, [n]))
+            value_difference(pc.struct_field(left, [n]), pc.struct_field(right, [n]))
             for n in range(kind.num_fields)
         ]
         mask = pa.array(null) if null.any() else None

@@ -21,6 +21,7 @@ __all__ = [
     "Codes",
     "as_text",
     "coalesce",
+    "column_of_path",
     "concat",
     "conform",
     "cut_by_bytes",
@@ -30,6 +31,7 @@ __all__ = [
     "present",
     "ranges",
     "take",
+    "type_of_path",
 ]
 
 Int64s = NDArray[np.int64]
@@ -337,6 +339,40 @@ def first_rows(codes: Int64s, size: int) -> Int64s:
         if first[codes[row]] < 0:
             first[codes[row]] = row
     return first
+
+
+def type_of_path(rows: pa.Schema, path: str) -> pa.DataType | None:
+    """The type of a column or, by dots, of a field of a struct; None if there is no such one. A
+    column whose own name has dots comes first.
+
+    >>> type_of_path(pa.schema({"joint": pa.struct({"x": pa.int8()})}), "joint.x")
+    DataType(int8)
+    """
+    if rows.get_field_index(path) >= 0:
+        return rows.field(path).type
+    name, *inside = path.split(".")
+    if rows.get_field_index(name) < 0:
+        return None
+    kind = rows.field(name).type
+    for step in inside:
+        if not pa.types.is_struct(kind) or kind.get_field_index(step) < 0:
+            return None
+        kind = kind.field(step).type
+    return kind
+
+
+def column_of_path(rows: pa.RecordBatch, path: str) -> pa.Array:
+    """A column or, by dots, a field of a struct; null where a struct around it is null.
+
+    `path` is one that `type_of_path` finds.
+    """
+    if rows.schema.get_field_index(path) >= 0:
+        return rows.column(path)
+    name, *inside = path.split(".")
+    column = rows.column(name)
+    for step in inside:
+        column = pc.struct_field(column, step)
+    return column
 
 
 def compile_kernels() -> None:

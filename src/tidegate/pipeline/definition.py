@@ -37,6 +37,7 @@ from tidegate.pipeline.errors import config_error
 from tidegate.pipeline.secrets import HIDDEN, is_whole_reference, scrub, shown
 
 __all__ = [
+    "DatasetDefinition",
     "EventtimeDefinition",
     "EventtimeOptions",
     "MessageDefinition",
@@ -336,7 +337,7 @@ class StageDefinition(_Model):
     """A stage by name, with its settings: `{"synchronize": {...}}`, or just `"compact"`."""
 
     name: str
-    """`align`, `synchronize`, `batch`, `window`, `compact`, or a stage of your own
+    """`align`, `episodes`, `synchronize`, `batch`, `window`, `compact`, or a stage of your own
     (`STAGES.register`)."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """The settings of the stage: the arguments of its class, in either spelling."""
@@ -384,6 +385,31 @@ class SinkDefinition(_Model):
         return value
 
 
+class DatasetDefinition(_Model):
+    """What `tidegate dataset` makes of the rows: a dataset to train on."""
+
+    format: Literal["lerobot", "parquet", "lance"] = "lerobot"
+    """`lerobot` (layout v3.0), `parquet` or `lance` (the rows as they are)."""
+    path: str | None = None
+    """The folder of the dataset, new or empty. `--out` replaces it."""
+    images: Literal["video", "image", "bytes", "reference"] | None = None
+    """lerobot: `video` (default; encoded by PyAV) or `image` (JPEG and PNG as they are). parquet
+    and lance: `bytes` (default) or `reference` (file, offset and position in the MCAP)."""
+    columns: Names = Field(default_factory=list)
+    """parquet and lance: the columns to write, such as `camera.image`; all if there is none. Times,
+    offsets and references of these topics are kept as well."""
+    fps: int | None = Field(default=None, ge=1)
+    """lerobot: frames per second. Not needed where rows are aligned to a grid in Hz."""
+    features: dict[str, str | list[str]] = Field(default_factory=dict)
+    """lerobot: per feature its column or columns, such as `observation.state: joint.position`."""
+    task: str | dict[str, str] | None = None
+    """lerobot: what the robot does, one sentence; or `{column: name}`."""
+    robot_type: str | None = None
+    """lerobot: the kind of robot."""
+    codec: str | None = None
+    """lerobot: the video encoder, `libx264` (default) or `libsvtav1`."""
+
+
 class PipelineDefinition(_Model):
     """A whole pipeline: what `tidegate run` runs.
 
@@ -402,7 +428,7 @@ class PipelineDefinition(_Model):
     Traceback (most recent call last):
         ...
     tidegate.errors.ConfigError: stage: is not known here; did you mean stages? allowed are \
-name, options, sink, stages, streams (pipeline.yaml, line 2)
+dataset, name, options, sink, stages, streams (pipeline.yaml, line 2)
     """
 
     name: str = Field(default="pipeline", min_length=1)
@@ -415,6 +441,8 @@ name, options, sink, stages, streams (pipeline.yaml, line 2)
     """What happens to the rows, in order. Without stages, rows are put in order of their time."""
     sink: SinkDefinition | None = None
     """Where the tables go. Required to run, unless `--out` is given."""
+    dataset: DatasetDefinition | None = None
+    """What `tidegate dataset` makes of the rows; `tidegate run` does not look at it."""
 
     _document: document.Document = PrivateAttr(default_factory=lambda: document.Document({}))
 

@@ -1,12 +1,14 @@
 """JSON payloads.
 
 A JSON Schema, where there is one, gives the types of fields. Values are taken as they are; one that
-does not fit the type of its column gets a reason. Without a schema every field may exist, and the
-user gives its type.
+does not fit the type of its column gets a reason. Bytes are base64 text, as Foxglove's schemas have
+them (`contentEncoding: base64`), and become bytes again. Without a schema every field may exist,
+and the user gives its type.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -87,11 +89,22 @@ class JsonCodec:
                 reasons[row] = f"not JSON: {str(error) or type(error).__name__}"
             for place, value in enumerate(values):
                 found[place].append(value)
-        made = [
-            column(values, kind, reasons, ".".join(path))
-            for values, (path, kind) in zip(found, wanted, strict=True)
-        ]
+        made = []
+        for values, (path, kind) in zip(found, wanted, strict=True):
+            if pa.types.is_binary(kind):
+                values = [_from_base64(value) for value in values]
+            made.append(column(values, kind, reasons, ".".join(path)))
         return made, reasons
+
+
+def _from_base64(value: Any) -> Any:
+    """Bytes from base64 text; what is no such text is returned as it is, and does not fit then."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        return value
 
 
 def _type_from_json_schema(told: Any) -> pa.DataType:
@@ -105,6 +118,8 @@ def _type_from_json_schema(told: Any) -> pa.DataType:
     name = told.get("type")
     if isinstance(name, list):
         name = next((one for one in name if one != "null"), None)
+    if name == "string" and told.get("contentEncoding") == "base64":
+        return pa.binary()
     if name == "array":
         inside = told.get("items")
         kind = _type_from_json_schema(inside)

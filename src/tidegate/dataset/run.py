@@ -1,0 +1,319 @@
+"""A pipeline file to a dataset, in one call: `tidegate dataset run.yaml`.
+
+The pipeline is that of `tidegate run`: a source, event time, `align`, `episodes`. Its section
+`dataset` says what to make of the rows:
+
+    dataset:
+      format: lerobot                 # or parquet, lance
+      path: out/
+      fps: 30                         # lerobot only, and all below
+      task: pick up the cube          # or {column: status.task}
+      features:
+        observation.state: joint.position
+        observation.images.front: camera
+        action: action
+
+In process (the default) the source is read batch by batch, each batch goes through the flow, and
+what leaves goes to the writer: memory holds one batch, the flow's state and the open episodes. On
+Spark the pipeline runs to Parquet first, by all cores, and the dataset is made of its rows by key
+and time. Both give the same frames; episodes may be numbered in another order.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.core.columns import TIME_NS
+from tidegate.core.outcomes import Collection, Outcome
+from tidegate.dataset.lerobot import LeRobotWriter
+from tidegate.dataset.tables import LanceWriter, ParquetWriter
+from tidegate.errors import ConfigError
+from tidegate.output.reader import open_run
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
+from tidegate.pipeline.formats import source_settings
+
+__all__ = ["DatasetSummary", "write_dataset"]
+
+ROWS_AT_ONCE = 100_000
+"""Rows read from a table at once: enough for the kernels, little against any memory."""
+
+
+class DatasetSummary(NamedTuple):
+    """What became of a recording."""
+
+    path: str
+    """The folder of the dataset."""
+    written: dict[str, Any]
+    """What the writer says: rows, or episodes, frames and rows left out with their reasons."""
+    rows_read: int
+    """Rows of the source; 0 for a run on Spark, which counts them itself."""
+    outcomes: dict[str, int]
+    """Rows by kind of outcome: data, late, error, dropped."""
+    warnings: list[str]
+    """Topics that the pipeline names and the source does not have."""
+
+
+def write_dataset(
+    definition: PipelineDefinition | str | Path,
+    *,
+    to: str | Path | None = None,
+    spark: bool = False,
+) -> DatasetSummary:
+    """Run a pipeline to a dataset.
+
+    Args:
+        definition: The pipeline, or the path of its file.
+        to: The folder of the dataset, instead of `dataset.path`.
+        spark: Run the pipeline on Spark. Default: in process, which reads Parquet, CSV, JSON lines
+            and MCAP.
+
+    Returns:
+        What was written, and what was not.
+
+    Raises:
+        ConfigError: There is no section `dataset`, a setting is wrong, or the source cannot be
+            read without Spark.
+    """
+    if not isinstance(definition, PipelineDefinition):
+        definition = PipelineDefinition.load(definition)
+    wanted = definition.dataset
+    if wanted is None:
+        raise ConfigError("dataset", None, "is needed: say format, path and features")
+    path = to if to is not None else wanted.path
+    if path is None:
+        raise ConfigError("dataset.path", None, "is needed, or --out")
+    counts: dict[str, int] = {}
+    if spark:
+        writer = _writer(definition, wanted, path)
+        _write_spark_rows(definition, writer, counts)
+        return DatasetSummary(str(path), writer.close(), 0, counts, [])
+    name, stream = _single_stream(definition)
+    batches, schema = _read(name, stream)
+    plan(definition, {name: schema})  # what is wrong is said of all columns
+    needed = _needed_columns(definition, stream, wanted, schema)
+    flow = plan(definition, {name: pa.schema([schema.field(column) for column in needed])}).flow()
+    writer = _writer(definition, wanted, path)
+    read = 0
+    for batch in batches:
+        read += batch.num_rows
+        _hand_over(flow.process(batch.select(needed)), writer, counts)
+    _hand_over(flow.end(), writer, counts)
+    return DatasetSummary(str(path), writer.close(), read, counts, flow.warnings())
+
+
+def _hand_over(outcomes: list[Outcome], writer: Any, counts: dict[str, int]) -> None:
+    """Give the data to the writer, and count everything."""
+    for outcome in outcomes:
+        if outcome.kind != "watermark":
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + len(outcome)
+        if isinstance(outcome, Collection):
+            writer.write(outcome.table())
+
+
+def _writer(definition: PipelineDefinition, wanted: DatasetDefinition, path: str | Path) -> Any:
+    """The writer of a dataset.
+
+    Raises:
+        ConfigError: A setting does not belong to the format, or one is missing.
+    """
+    lerobot = {
+        "fps": wanted.fps, "features": wanted.features or None, "task": wanted.task,
+        "robot_type": wanted.robot_type, "codec": wanted.codec,
+    }  # fmt: skip
+    if wanted.format != "lerobot":
+        for setting, value in lerobot.items():
+            if value is not None:
+                raise ConfigError(f"dataset.{setting}", value, "belongs to format lerobot")
+        images = wanted.images or "bytes"
+        if wanted.format == "parquet":
+            return ParquetWriter(path, images=images, columns=wanted.columns)
+        return LanceWriter(path, images=images, columns=wanted.columns)
+    if wanted.columns:
+        raise ConfigError("dataset.columns", wanted.columns, "belong to parquet and lance")
+    fps = wanted.fps if wanted.fps is not None else _grid_rate(definition)
+    if fps is None:
+        raise ConfigError("dataset.fps", None, "is needed where `align` has no grid in Hz")
+    if not wanted.features:
+        raise ConfigError("dataset.features", None, "are needed for format lerobot")
+    settings: dict[str, Any] = {"images": wanted.images, "codec": wanted.codec, "task": wanted.task}
+    return LeRobotWriter(
+        path,
+        fps=fps,
+        features=wanted.features,
+        robot_type=wanted.robot_type,
+        key=next(iter(definition.streams.values())).key,
+        **{setting: value for setting, value in settings.items() if value is not None},
+    )
+
+
+def _grid_rate(definition: PipelineDefinition) -> int | None:
+    """The rate of the grid that rows are aligned to, if it is a whole number of Hz."""
+    for stage in definition.stages:
+        grid = stage.settings.get("grid") if isinstance(stage.settings, Mapping) else None
+        if stage.name == "align" and isinstance(grid, str) and grid.lower().endswith("hz"):
+            number = grid[:-2].strip()
+            return int(number) if number.isdecimal() else None
+    return None
+
+
+def _needed_columns(
+    definition: PipelineDefinition,
+    stream: StreamDefinition,
+    wanted: DatasetDefinition,
+    schema: pa.Schema,
+) -> list[str]:
+    """The columns of the source that the dataset is made of; all where that cannot be told.
+
+    A path such as `joint.q` needs the column `q`: `align` makes a struct of each topic's columns.
+    Without this every message would be copied with its whole payload, decoded and not.
+    """
+    paths = [path for given in wanted.features.values() for path in _as_list(given)]
+    paths += wanted.columns
+    if not paths or not any(stage.name == "align" for stage in definition.stages):
+        return list(schema.names)
+    if isinstance(wanted.task, Mapping):
+        paths += wanted.task.values()
+    made: set[str] = set()  # by a stage, not read from the source
+    for stage in definition.stages:
+        if stage.name == "episodes":
+            actions = stage.settings.get("actions") or {}
+            made |= set(actions)
+            paths += [path for given in actions.values() for path in given.values()]
+            paths += [stage.settings["state"]] if "state" in stage.settings else []
+        elif stage.name == "align":
+            for method in (stage.settings.get("topics") or {}).values():
+                for settings in method.values() if isinstance(method, Mapping) else ():
+                    if isinstance(settings, Mapping):
+                        paths += [f".{column}" for column in settings.get("columns") or ()]
+        else:
+            return list(schema.names)
+    keep = {*stream.key, *stream.arrival, "error"}
+    keep |= {stream.topic} if stream.topic is not None else set()
+    keep |= {definition.options.eventtime.source or ""}
+    if stream.messages:
+        return list(schema.names)
+    if stream.eventtime is not None:
+        keep |= set(_as_list(stream.eventtime.column))
+    if wanted.images == "reference":
+        keep |= {"file", "offset", "position"}
+    for path in paths:
+        if path in made:
+            continue
+        # A topic may have dots in its name, so every end of the path is tried.
+        ends = [path[at + 1 :] for at, sign in enumerate(path) if sign == "."]
+        found = [end.split(".")[0] for end in ends if end.split(".")[0] in schema.names]
+        if not found:
+            return list(schema.names)  # a whole topic
+        keep |= set(found)
+    return [name for name in schema.names if name in keep]
+
+
+def _as_list(given: Any) -> list[str]:
+    """One name or several, as a list."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _single_stream(definition: PipelineDefinition) -> tuple[str, StreamDefinition]:
+    """The only stream of a definition; a ConfigError if there are several."""
+    if len(definition.streams) > 1:
+        names = ", ".join(definition.streams)
+        raise ConfigError("streams", names, "must be one in process; several need --spark")
+    return next(iter(definition.streams.items()))
+
+
+def _read(name: str, stream: StreamDefinition) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """The batches of a source in the order of its files, and their schema.
+
+    Raises:
+        ConfigError: There is no source, nothing is there, or only Spark can read it.
+    """
+    field = f"streams.{name}.source"
+    if stream.source is None:
+        raise ConfigError(field, None, "is required")
+    path, options = source_settings(stream.source, field)
+    kind = stream.source.format
+    if kind not in ("parquet", "csv", "json", "mcap"):
+        expected = "can be read in process if it is parquet, csv, json or mcap; else use --spark"
+        raise ConfigError(f"{field}.format", kind, expected)
+    if path is None:
+        raise ConfigError(f"{field}.path", None, "is required")
+    files = _files(path, kind, f"{field}.path")
+    if kind == "mcap":
+        return _read_mcap(files, options, field)
+    if options:
+        raise ConfigError(f"{field}.options", sorted(options), "need --spark for this format")
+    from pyarrow import dataset
+
+    opened = dataset.dataset([str(file) for file in files], format=kind)
+    return opened.to_batches(batch_size=ROWS_AT_ONCE), opened.schema
+
+
+def _read_mcap(
+    files: list[Path], options: Mapping[str, str], field: str
+) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """The batches of MCAP files; options as for Spark's source, as far as they choose messages."""
+    from tidegate import mcap
+    from tidegate.mcap.payload import parse_fields, resolve_fields
+
+    known = {"topics", "startNs", "endNs", "clock", "crc", "decode"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(f"{field}.options", unknown[0], f"may be {', '.join(sorted(known))} here")
+    chosen = options.get("topics")
+    topics = None if chosen is None else tuple(one.strip() for one in chosen.split(","))
+    clock: Any = options.get("clock", "log")
+    start, end = (int(options[n]) if n in options else None for n in ("startNs", "endNs"))
+    crc = options.get("crc", "false").lower() == "true"
+    with mcap.McapFile(files[0]) as first:
+        fields = resolve_fields(parse_fields(options.get("decode")), first.definitions(), topics)
+    selection = mcap.Selection(topics, start, end, clock, crc, fields)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for file in files:
+            with mcap.McapFile(file) as opened:
+                yield from opened.batches(selection)
+
+    return batches(), mcap.schema(clock, fields)
+
+
+def _files(path: str, kind: str, field: str) -> list[Path]:
+    """The files of a source by name: a file, a folder, or a pattern with `*`."""
+    found = Path(path)
+    endings = {"json": (".json", ".jsonl")}.get(kind, (f".{kind}",))
+    if any(sign in path for sign in "*?["):
+        anchor = Path(found.anchor) if found.is_absolute() else Path()
+        files = sorted(anchor.glob(str(found.relative_to(found.anchor))))
+    elif found.is_dir():
+        files = sorted(file for file in found.rglob("*") if file.suffix in endings)
+        files = [f for f in files if not any(p.startswith((".", "_")) for p in f.parts[-2:])]
+    else:
+        files = [found] if found.exists() else []
+    if not files:
+        raise ConfigError(field, path, "has no file to read")
+    return files
+
+
+def _write_spark_rows(definition: PipelineDefinition, writer: Any, counts: dict[str, int]) -> None:
+    """Run the pipeline on Spark to a folder of its own, and write the rows it left."""
+    from tidegate.spark.open import check_sources, open_pipeline, session_for
+
+    check_sources(definition)
+    with tempfile.TemporaryDirectory(prefix="tidegate-dataset-") as folder:
+        session = session_for(definition, None, Path(folder) / "spark.log")
+        _, frames = open_pipeline(session, definition, streaming=False)
+        out = str(Path(folder) / "out")
+        frames.write(out)
+        run = open_run(out)
+        counts.update(run.counts)
+        if "data" not in run.kinds:
+            return
+        rows = run.table("data", run.schema("data").names)
+        keys = next(iter(definition.streams.values())).key
+        rows = rows.sort_by([*((key, "ascending") for key in keys), (TIME_NS, "ascending")])
+        writer.write(rows)
