@@ -44,6 +44,13 @@ def test_telemetry_windows_are_revised() -> None:
     assert sum(last.values()) == 200  # with the last revision of each, nothing is missing
 
 
+def test_training_data_is_what_the_joints_did() -> None:
+    made, rows = example("training_data").main()
+    assert made.written["episodes"] == 2
+    assert made.written["frames"] == len(rows) > 40
+    assert made.outcomes["data"] == len(rows)
+
+
 def test_every_page_of_the_site_is_linked_and_its_pictures_are_there() -> None:
     docs = HOME / "docs"
     config = (HOME / "mkdocs.yml").read_text()

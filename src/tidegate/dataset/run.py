@@ -94,7 +94,7 @@ def write_dataset(
         _write_spark_rows(definition, writer, counts)
         return DatasetSummary(str(path), writer.close(), 0, counts, [])
     name, stream = _single_stream(definition)
-    batches, schema = _read(name, stream)
+    batches, schema = _open_source(name, stream)
     plan(definition, {name: schema})  # what is wrong is said of all columns
     needed = _needed_columns(definition, stream, wanted, schema)
     flow = plan(definition, {name: pa.schema([schema.field(column) for column in needed])}).flow()
@@ -227,7 +227,7 @@ def _single_stream(definition: PipelineDefinition) -> tuple[str, StreamDefinitio
     return next(iter(definition.streams.items()))
 
 
-def _read(name: str, stream: StreamDefinition) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+def _open_source(name: str, stream: StreamDefinition) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
     """The batches of a source in the order of its files, and their schema.
 
     Raises:

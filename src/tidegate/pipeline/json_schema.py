@@ -28,7 +28,7 @@ def json_schema(stages: Stages = STAGES) -> dict[str, Any]:
 
     >>> schema = json_schema()
     >>> sorted(schema["properties"])
-    ['name', 'options', 'sink', 'stages', 'streams']
+    ['dataset', 'name', 'options', 'sink', 'stages', 'streams']
     """
     schema = PipelineDefinition.model_json_schema(by_alias=True, mode="validation")
     for model in schema["$defs"].values():
