@@ -36,7 +36,8 @@ streams:
     source:
       format: mcap
       path: {folder}/arm.mcap
-      options: {{decode: "stamp long, position array<double> as q, opening double, data binary as image"}}
+      options:
+        decode: stamp long, position array<double> as q, opening double, data binary as image
     topic: topic
     eventtime: {{column: stamp, type: unixtimestamp_ns}}
 options: {{mode: batch, eventtime: {{enabled: true, lateTolerance: 100 ms}}}}
@@ -88,9 +89,10 @@ def messages(seconds: int = 6) -> list[tuple[str, int, dict[str, Any]]]:
         t = 20 * n - 7
         if not 2500 < t < 3500:
             out.append(("joint", START_NS + t * MS, {"position": angles(t / 1000)}))
-    for n in range(5 * seconds):
-        out.append(("gripper", START_NS + 200 * MS * n - 3 * MS, {"opening": n % 2}))
-    return out
+    return out + [
+        ("gripper", START_NS + 200 * MS * n - 3 * MS, {"opening": n % 2})
+        for n in range(5 * seconds)
+    ]
 
 
 def record(path: Path) -> int:
