@@ -18,10 +18,11 @@ FAMILIES = {
     "event-time": "Event time",
     "batching": "Rate-aware batching",
     "synchronisation": "Synchronisation",
+    "align": "Align",
     "windows": "Windows",
     "compaction": "Compaction",
 }
-MODULES = ("event_time", "batching", "synchronisation", "windows", "compaction")
+MODULES = ("event_time", "batching", "synchronisation", "align", "windows", "compaction")
 
 
 @dataclass(frozen=True)
