@@ -455,6 +455,10 @@ def init(
     zone: TimeZone = None,
     arrival: ArrivalColumn = None,
     limit: Limit = 1_000_000,
+    purpose: Annotated[
+        str | None,
+        typer.Option("--for", help="training: a pipeline from an MCAP to a LeRobot dataset."),
+    ] = None,
 ) -> None:
     """Write a first pipeline.yaml from a profile of the data, with a comment on every choice, and
     try it on these data."""
@@ -466,6 +470,18 @@ def init(
     # Before the profile is made, which may take minutes.
     if to.exists() and not force:
         raise ConfigError("to", str(to), "exists already; --force replaces it")
+    if purpose is not None:
+        from tidegate.core.checks import one_of
+        from tidegate.profile.training import training_pipeline
+
+        one_of("for", purpose, ("training",))
+        text = training_pipeline(path, out=out)
+        try:
+            to.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("to", str(to), f"cannot be written: {error.strerror}") from error
+        console.print(f"wrote [bold]{to}[/]; run it with: tidegate dataset {to}", soft_wrap=True)
+        return
     roles = _roles(key, topic, time, arrival)
     made = inspect_rows(
         path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit

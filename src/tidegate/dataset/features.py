@@ -2,8 +2,8 @@
 
 A feature is a *vector* (numbers, or lists of numbers of one length, of one or several columns) or
 an *image* (the bytes of a JPEG or PNG, or a struct with `height`, `width`, `encoding` and `data` as
-ROS images have it). Columns are named by paths: `joint.position` is the field `position` of the
-struct `joint`, which `align` makes of the topic of that name.
+ROS images have it, see `images.pixels`). Columns are named by paths: `joint.position` is the field
+`position` of the struct `joint`, which `align` makes of the topic of that name.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def features_of(given: Mapping[str, str | Sequence[str]], rows: pa.Schema) -> tu
 def _kind_of(field: str, path: str, kind: pa.DataType) -> str:
     """`vector` or `image`; a ConfigError for anything else."""
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if binary or (pa.types.is_struct(kind) and kind.get_field_index("data") >= 0):
+    if binary or (pa.types.is_struct(kind) and {"data", "image"} & {f.name for f in kind}):
         return "image"
     inside = kind.value_type if _holds_list(kind) else kind
     if pa.types.is_integer(inside) or pa.types.is_floating(inside) or pa.types.is_boolean(inside):

@@ -52,7 +52,8 @@ def pixels(payload: bytes | Mapping[str, Any]) -> Pixels:
     Args:
         payload: The bytes of a JPEG or PNG, or a mapping with `data` and, for a raw image,
             `height`, `width`, `encoding` and `step` (bytes per line), as `sensor_msgs/Image` has
-            them.
+            them. MCAP rows have columns `data` and `encoding` of their own, so there the fields
+            are decoded as `image` and `pixels`, which come first.
 
     Raises:
         ImageError: It is not an image, is cut off, or has an encoding that is not known here.
@@ -64,11 +65,12 @@ def pixels(payload: bytes | Mapping[str, Any]) -> Pixels:
         [[[255, 0, 0], [7, 8, 9]]]
     """
     if isinstance(payload, Mapping):
-        data = payload.get("data")
+        data = payload.get("image", payload.get("data"))
         if data is None:
             raise ImageError("there is no image")
-        if payload.get("height") is not None and payload.get("encoding") is not None:
-            return _raw_pixels(payload)
+        encoding = payload.get("pixels", payload.get("encoding"))
+        if payload.get("height") is not None and encoding is not None:
+            return _raw_pixels(payload, data, str(encoding).lower())
         return _compressed_pixels(data)
     return _compressed_pixels(payload)
 
@@ -82,9 +84,8 @@ def _compressed_pixels(payload: bytes) -> Pixels:
     raise ImageError("is neither JPEG nor PNG")
 
 
-def _raw_pixels(image: Mapping[str, Any]) -> Pixels:
+def _raw_pixels(image: Mapping[str, Any], content: bytes, encoding: str) -> Pixels:
     """The pixels of a raw image; lines may be padded."""
-    encoding = str(image["encoding"]).lower()
     if encoding not in _RAW:
         raise ImageError(f"has encoding {encoding}, known are {', '.join(_RAW)}")
     depth, order = _RAW[encoding]
@@ -92,7 +93,7 @@ def _raw_pixels(image: Mapping[str, Any]) -> Pixels:
     if height < 1 or width < 1 or height * width > MOST_PIXELS:
         raise ImageError(f"has {height} x {width} pixels")
     step = int(image.get("step") or width * depth)
-    data = np.frombuffer(image["data"], np.uint8)
+    data = np.frombuffer(content, np.uint8)
     if step < width * depth or len(data) < (height - 1) * step + width * depth:
         raise ImageError(f"has {len(data)} bytes for {height} lines of {step}")
     lines = np.zeros(height * step, np.uint8)

@@ -13,6 +13,7 @@ sensible. What only people know, above all the task, stands in the file with a c
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import ConfigError
-from tidegate.mcap import McapFile, Selection
+from tidegate.mcap import McapFile, Selection, schema
+from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.mcap.payload.codecs import codec_of
 from tidegate.mcap.payload.values import NotDecodableError
 from tidegate.pipeline import PipelineDefinition, plan
@@ -80,7 +82,7 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     with McapFile(files[0]) as file:
         topics, decode = _topics(file)
         clock, late_ns = _measure(file, topics)
-        schema = _schema(file, clock, decode)
+        columns = _columns(file, clock, decode)
     usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
     if not any(topic.columns for topic in usable):
         expected = "has no topic with numbers that are known here (joint states, IMUs)"
@@ -92,7 +94,7 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
         raise ConfigError("path", str(path), "has one usable topic only: nothing to align")
     text = _text(Path(path).absolute(), out, usable, reference, (clock, late_ns, decode))
     made = PipelineDefinition.from_yaml(text)
-    plan(made, {"robot": schema})  # what is written must run
+    plan(made, {"robot": columns})  # what is written must run
     return text
 
 
@@ -118,23 +120,16 @@ def _topics(file: McapFile) -> tuple[list[_Topic], list[str]]:
                 topic.raw = pa.types.is_string(type_of("encoding"))
                 topic.image = topic.raw or pa.types.is_string(type_of("format"))
             if topic.image:
-                decode["data"] = None
-                if topic.raw:
-                    decode |= dict.fromkeys(
-                        ("height", "width", "encoding as pixel_encoding", "step")
-                    )
-                    topic.image = False  # the writer needs the names that ROS gives them
-                else:
-                    decode["data as image"] = None
-                decode.pop("data", None)
+                decode["data as image"] = None
+            if topic.raw:
+                decode |= dict.fromkeys(("height", "width", "step", "encoding as pixels"))
             for needed, path, column in _VECTORS:
                 kind = type_of(needed)
                 numbers = pa.types.is_list(kind) or pa.types.is_floating(kind)
                 if numbers and not topic.image:
                     decode[f"{path} as {column}"] = None
                     topic.columns.append(column)
-    fields = [one for one in decode if not one.startswith(("height", "width", "encoding", "step"))]
-    return list(found.values()), fields
+    return list(found.values()), list(decode)
 
 
 def _measure(file: McapFile, topics: list[_Topic]) -> tuple[str, int]:
@@ -166,11 +161,8 @@ def _measure(file: McapFile, topics: list[_Topic]) -> tuple[str, int]:
     return clock, max(LEAST_LATE_NS, 2 * behind)
 
 
-def _schema(file: McapFile, clock: str, decode: list[str]) -> pa.Schema:
+def _columns(file: McapFile, clock: str, decode: list[str]) -> pa.Schema:
     """The columns that the source will have."""
-    from tidegate.mcap import schema
-    from tidegate.mcap.payload import parse_fields, resolve_fields
-
     chosen: Any = clock
     return schema(chosen, resolve_fields(parse_fields(decode), file.definitions()))
 
@@ -191,8 +183,6 @@ def _text(
         reference: The topic that gives the rows.
         measured: The clock, the late tolerance in ns, and the fields to decode.
     """
-    import json
-
     clock, late_ns, decode = measured
     time = "header_stamp_ns" if clock == "header" else "log_time_ns"
     q = json.dumps
@@ -207,9 +197,11 @@ def _text(
         f"      options: {{clock: {clock}, decode: {q(', '.join(decode))}}}",
         "    topic: topic",
         f"    eventtime: {{column: {time}, type: unixtimestamp_ns}}",
-        f"options: {{mode: batch, eventtime: {{enabled: true, lateTolerance: {_span(late_ns)}}}}}",
+        "options:",
+        "  mode: batch",
+        f"  eventtime: {{enabled: true, lateTolerance: {_whole_ms(late_ns)}}}",
         "stages:",
-        f"  # a row per message of {reference.name}, about every {_span(reference.period_ns)}",
+        f"  # a row per message of {reference.name}, about every {_whole_ms(reference.period_ns)}",
         "  - align:",
         f"      reference: {q(reference.name)}",
         "      missing: drop",
@@ -217,20 +209,19 @@ def _text(
     ]
     state, images = [], []
     for topic in topics:
-        for column in topic.columns:
-            state.append(f"{topic.name}.{column}")
+        state += [f"{topic.name}.{column}" for column in topic.columns]
         if topic.image:
             images.append(topic)
         if topic is reference:
             continue
         method = "nearest" if topic.image else "linear"
         reach = max(int(PERIODS_TOLERATED * topic.period_ns), LEAST_TOLERANCE_NS)
-        lines.append(f"        {q(topic.name)}: {{{method}: {_span(reach)}}}")
+        lines.append(f"        {q(topic.name)}: {{{method}: {_whole_ms(reach)}}}")
     joints = [name for name in state if name.endswith(".q")] or state[:1]
     lines += [
         "  # an episode ends where frames are missing; `marker` and `state` cut too. The action is",
         "  # the next state: if commands were recorded, take them instead",
-        f"  - episodes: {{gap: {_span(reference.period_ns * 3 // 2)}, "
+        f"  - episodes: {{gap: {_whole_ms(reference.period_ns * 3 // 2)}, "
         f"actions: {{action: {{next: {q(joints[0])}}}}}}}",
         "dataset:",
         "  format: lerobot",
@@ -248,10 +239,11 @@ def _text(
         while name in taken:
             name += "_"
         taken.add(name)
-        lines.append(f"    observation.images.{name}: {q(topic.name + '.image')}")
+        where = topic.name if topic.raw else f"{topic.name}.image"  # raw: size and encoding too
+        lines.append(f"    observation.images.{name}: {q(where)}")
     return "\n".join(lines) + "\n"
 
 
-def _span(ns: int) -> str:
+def _whole_ms(ns: int) -> str:
     """A duration as a setting, rounded to whole milliseconds where it has some."""
     return setting(max(1_000_000, round(ns / 1_000_000) * 1_000_000))
