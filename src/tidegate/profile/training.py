@@ -92,7 +92,7 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     others = [topic for topic in usable if topic is not reference]
     if not others:
         raise ConfigError("path", str(path), "has one usable topic only: nothing to align")
-    text = _text(Path(path).absolute(), out, usable, reference, (clock, late_ns, decode))
+    text = _pipeline_text(Path(path).absolute(), out, usable, reference, (clock, late_ns, decode))
     made = PipelineDefinition.from_yaml(text)
     plan(made, {"robot": columns})  # what is written must run
     return text
@@ -167,7 +167,7 @@ def _columns(file: McapFile, clock: str, decode: list[str]) -> pa.Schema:
     return schema(chosen, resolve_fields(parse_fields(decode), file.definitions()))
 
 
-def _text(
+def _pipeline_text(
     path: Path,
     out: str,
     topics: list[_Topic],
