@@ -223,7 +223,7 @@ class LeRobotWriter:
             raise ConfigError("task", task, 'must be a sentence, or {"column": name}')
         self.fps, self._given, self._task = fps, dict(features), task
         self.robot_type, self.images, self.codec = robot_type, images, codec
-        self._keys = _key_columns("key", key)
+        self._keys = _robot_columns("key", key)
         self._element_names = {n: list(v) for n, v in (names or {}).items()}
         self._features: tuple[Feature, ...] | None = None
         self._open: dict[Any, _Episode] = {}
@@ -580,7 +580,7 @@ class LeRobotWriter:
         }
 
 
-def _key_columns(setting: str, given: str | Sequence[str]) -> tuple[str, ...]:
+def _robot_columns(setting: str, given: str | Sequence[str]) -> tuple[str, ...]:
     """Column names, one or several; here because an argument is called `names` too."""
     return names(setting, given)
 
