@@ -307,8 +307,12 @@ class Dataflow:
 
     @cached_property
     def attacher(self) -> PayloadAttacher | None:
-        """What gives rows their payload where they leave; None if they carry it."""
-        if not any(reading.addressed for reading in self.readings):
+        """What gives rows their payload where they leave; None if all of them carry it.
+
+        A stream always has one: rows that an earlier run left in the state may have addresses.
+        """
+        addressed = any(reading.addressed for reading in self.readings)
+        if not self.readings or not (addressed or self.is_stream):
             return None
         return PayloadAttacher(
             tuple(one.format for one in self.columnar),

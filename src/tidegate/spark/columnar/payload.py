@@ -199,10 +199,8 @@ class PayloadAttacher:
                 lost.which[mine] = True
                 lost.told.append((mine, gone.path, gone.why))
         joined = concat(fetched)
-        wanted = [f for f in target if f.name not in rows.schema.names]
         if joined is None:
-            nothing = [pa.nulls(rows.num_rows, field.type) for field in wanted]
-            return _with_more(rows, nothing, wanted), lost
+            return conform(rows, _wider(target, rows)), lost
         at = np.concatenate(of_row)
         if len(at) == rows.num_rows and bool((at == np.arange(len(at))).all()):
             taken = joined
@@ -210,12 +208,23 @@ class PayloadAttacher:
             back = np.full(rows.num_rows, -1, np.int64)
             back[at] = np.arange(len(at))
             taken = joined.take(pa.array(back, mask=back < 0))
-        names = set(taken.schema.names)
-        columns = [
-            taken.column(field.name) if field.name in names else pa.nulls(rows.num_rows, field.type)
-            for field in wanted
-        ]
-        return _with_more(rows, columns, wanted), lost
+        columns, has_address = [], pa.array(there)
+        wider = _wider(target, rows)
+        for field in wider:
+            carried, read = (
+                part.column(field.name) if field.name in part.schema.names else None
+                for part in (rows, taken)
+            )
+            if carried is None or (read is not None and there.all()):
+                columns.append(pa.nulls(rows.num_rows, field.type) if read is None else read)
+            elif read is None:
+                columns.append(carried)
+            else:  # some rows carry their payload, others have an address
+                if not carried.type.equals(field.type):
+                    carried = carried.cast(field.type)
+                columns.append(pc.if_else(has_address, read, carried))
+        made = pa.RecordBatch.from_arrays(columns, names=wider.names)
+        return made, lost
 
     def _fetch(
         self, number: int, position: Int64s, rows: pa.RecordBatch, mine: Int64s, target: pa.Schema
@@ -224,17 +233,14 @@ class PayloadAttacher:
         file = self._file(number)
         of = self.formats[file.input]
         known = [name for name in rows.schema.names if name in of.schema.names]
-        payload = [
-            field.name for field in target
-            if field.name in of.schema.names and field.name not in rows.schema.names
-        ]  # fmt: skip
+        wanted = [name for name in of.schema.names if name in target.names or name in known]
         try:
-            for batch, which in of.fetch(file.path, position, [*known, *payload]):
+            for batch, which in of.fetch(file.path, position, wanted):
                 same = rows.select(known).take(pa.array(mine[which]))
                 for name in known:
-                    if not _equal(same.column(name), batch.column(name)):
+                    if not _agree(same.column(name), batch.column(name)):
                         raise _MissingError(file.path, f"column {name!r} has other values now")
-                yield batch.select(payload), which
+                yield batch, which
         except (OSError, IndexError, pa.ArrowInvalid) as error:
             raise _MissingError(file.path, " ".join(str(error).split())[:200]) from error
 
@@ -273,22 +279,25 @@ class _Lost(NamedTuple):
             yield "error", conform(add_output_columns(kept, told, taken), schema)
 
 
-def _with_more(
-    rows: pa.RecordBatch, columns: list[pa.Array], fields: list[pa.Field]
-) -> pa.RecordBatch:
-    """Return rows with more columns behind them."""
-    return pa.RecordBatch.from_arrays(
-        [*rows.columns, *columns], names=[*rows.schema.names, *(field.name for field in fields)]
-    )
+def _wider(target: pa.Schema, rows: pa.RecordBatch) -> pa.Schema:
+    """Return the columns of `target`, then those that only the rows have."""
+    own = [field for field in rows.schema if field.name not in target.names]
+    return pa.schema([*target, *own])
 
 
-def _equal(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two columns hold the same values; null equals null, and so does NaN."""
-    if not one.type.equals(other.type):
-        other = other.cast(one.type)
-    if one.equals(other):
+def _agree(carried: pa.Array, read: pa.Array) -> bool:
+    """Whether a column that came with its rows holds the values that are read again; null says
+    nothing: a row that was addressed has null where others carry their payload.
+    """
+    if not carried.type.equals(read.type):
+        carried = carried.cast(read.type)
+    if carried.equals(read):
         return True
-    if not pa.types.is_floating(one.type):
+    there = carried.is_valid()
+    carried, read = carried.filter(there), read.filter(there)
+    if carried.equals(read):
+        return True
+    if not pa.types.is_floating(carried.type):
         return False
-    same = pc.or_kleene(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
-    return bool(pc.all(same.fill_null(True)).as_py()) and one.is_null().equals(other.is_null())
+    same = pc.or_kleene(pc.equal(carried, read), pc.and_(pc.is_nan(carried), pc.is_nan(read)))
+    return bool(pc.all(same.fill_null(False)).as_py())
