@@ -166,7 +166,7 @@ def _identity(fields: Iterable[pa.Field]) -> tuple[str, ...]:
     """Choose the columns that tell rows apart: numbers, and text if there are not enough of them.
 
     Text costs some twenty times as much as a number: with all six columns of a fleet's messages
-    tallies took 13 % of a step, with its numbers 4 % (`benchmarks/audit.py`).
+    tallies took 13 % of a step, with its numbers 2 % (`benchmarks/audit.py`).
     """
     known = list(fields)
     numbers = [one.name for one in known if not _is_text_type(one.type)]
