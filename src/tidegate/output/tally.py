@@ -145,7 +145,7 @@ def audited_columns(rows: pa.Schema, tables: Mapping[str, pa.Schema]) -> dict[st
         {'in': ('n', 'car'), 'late': ('n', 'car'), 'counts': ('car', 'count')}
     """
     refused = [tables[kind] for kind in ("late", "error", "dropped") if kind in tables]
-    identity = _identity(
+    identity = _identity_columns(
         field
         for field in rows
         if _is_cheap(field.type)
@@ -162,7 +162,7 @@ def audited_columns(rows: pa.Schema, tables: Mapping[str, pa.Schema]) -> dict[st
     return out
 
 
-def _identity(fields: Iterable[pa.Field]) -> tuple[str, ...]:
+def _identity_columns(fields: Iterable[pa.Field]) -> tuple[str, ...]:
     """Choose the columns that tell rows apart: numbers, and text if there are not enough of them.
 
     Text costs some twenty times as much as a number: with all six columns of a fleet's messages

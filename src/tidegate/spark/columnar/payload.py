@@ -200,7 +200,7 @@ class PayloadAttacher:
                 lost.told.append((mine, gone.path, gone.why))
         joined = concat(fetched)
         if joined is None:
-            return conform(rows, _wider(target, rows)), lost
+            return conform(rows, _all_columns(target, rows)), lost
         at = np.concatenate(of_row)
         if len(at) == rows.num_rows and bool((at == np.arange(len(at))).all()):
             taken = joined
@@ -209,7 +209,7 @@ class PayloadAttacher:
             back[at] = np.arange(len(at))
             taken = joined.take(pa.array(back, mask=back < 0))
         columns, has_address = [], pa.array(there)
-        wider = _wider(target, rows)
+        wider = _all_columns(target, rows)
         for field in wider:
             carried, read = (
                 part.column(field.name) if field.name in part.schema.names else None
@@ -238,7 +238,7 @@ class PayloadAttacher:
             for batch, which in of.fetch(file.path, position, wanted):
                 same = rows.select(known).take(pa.array(mine[which]))
                 for name in known:
-                    if not _agree(same.column(name), batch.column(name)):
+                    if not _same_values(same.column(name), batch.column(name)):
                         raise _MissingError(file.path, f"column {name!r} has other values now")
                 yield batch, which
         except (OSError, IndexError, pa.ArrowInvalid) as error:
@@ -279,13 +279,13 @@ class _Lost(NamedTuple):
             yield "error", conform(add_output_columns(kept, told, taken), schema)
 
 
-def _wider(target: pa.Schema, rows: pa.RecordBatch) -> pa.Schema:
+def _all_columns(target: pa.Schema, rows: pa.RecordBatch) -> pa.Schema:
     """Return the columns of `target`, then those that only the rows have."""
     own = [field for field in rows.schema if field.name not in target.names]
     return pa.schema([*target, *own])
 
 
-def _agree(carried: pa.Array, read: pa.Array) -> bool:
+def _same_values(carried: pa.Array, read: pa.Array) -> bool:
     """Whether a column that came with its rows holds the values that are read again; null says
     nothing: a row that was addressed has null where others carry their payload.
     """
