@@ -112,9 +112,8 @@ def main() -> None:
                 else:
                     print(f"{name}: {found:,}")
         stock = statistics.median(times["stock reader, only iterating"])
-        print(
-            f"{path.stat().st_size / 1e6:,.0f} MB, {messages:,} messages, load {os.getloadavg()[0]:.1f}"
-        )
+        size, load = path.stat().st_size / 1e6, os.getloadavg()[0]
+        print(f"{size:,.0f} MB, {messages:,} messages, load {load:.1f}")
         for name, taken in times.items():
             middle = statistics.median(taken)
             print(f"{name}: {middle:.3f} s, {stock / middle:.1f} x the stock reader")

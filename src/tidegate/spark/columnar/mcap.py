@@ -33,7 +33,10 @@ ROW_BITS = 20
 INDEXED = frozenset({"file", "offset", "position", "topic", "log_time_ns", "schema", "encoding"})
 """The columns that the indexes of a file know, beside those from its path."""
 
-_FILES_KEPT = 8
+_CHUNK_BYTES_KEPT = 128 * 2**20
+"""Bytes of decompressed chunks kept per file: what is attached at a time, and as much again."""
+
+_MCAPS_KEPT = 8
 """Files a worker keeps open, with their pieces."""
 
 
@@ -132,7 +135,7 @@ class McapColumns(ColumnarFormat):
 
 
 class _OpenMcap:
-    """An open file, its pieces, and the rows of the last one that was read."""
+    """An open file, its pieces, and the rows of those that were read last."""
 
     def __init__(self, path: str, settings: RecordingSettings) -> None:
         self.path = path
@@ -142,7 +145,7 @@ class _OpenMcap:
         self.indexes = IndexedMessages(self.file)
         plain = self.selection.clock == "log" and self.selection.log_span == (None, None)
         self.by_index = plain and not self.selection.decode and self.indexes.usable()
-        self._last: tuple[int, pa.RecordBatch | None] = (-1, None)
+        self._read: OrderedDict[int, pa.RecordBatch | None] = OrderedDict()
 
     def whole(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a piece, or those that say what is wrong with the file itself."""
@@ -151,10 +154,19 @@ class _OpenMcap:
         return self.file.batches(self.selection, [self.pieces[number]], faults=False)
 
     def cached(self, number: int) -> pa.RecordBatch | None:
-        """Return all rows of a piece as one batch; the last one is kept."""
-        if self._last[0] != number:
-            self._last = (number, concat(list(self.whole(number))))
-        return self._last[1]
+        """Return all rows of a piece as one batch; the last ones are kept: a set has messages of
+        several topics from the same few chunks, and topics are fetched one after the other.
+        """
+        found = self._read.pop(number, None)
+        if found is None:
+            found = concat(list(self.whole(number)))
+        self._read[number] = found
+        while len(self._read) > 1 and self._bytes_kept() > _CHUNK_BYTES_KEPT:
+            self._read.popitem(last=False)
+        return found
+
+    def _bytes_kept(self) -> int:
+        return sum(0 if rows is None else rows.nbytes for rows in self._read.values())
 
     def from_index(self, number: int) -> pa.RecordBatch:
         """Return the rows of a chunk with what its index knows; all else is null."""
@@ -196,6 +208,6 @@ def _opened_mcap(path: str, settings: RecordingSettings) -> _OpenMcap:
     """Return an open file, kept for the next call."""
     opened = _OPEN_MCAPS.pop((path, settings), None) or _OpenMcap(path, settings)
     _OPEN_MCAPS[path, settings] = opened
-    while len(_OPEN_MCAPS) > _FILES_KEPT:
+    while len(_OPEN_MCAPS) > _MCAPS_KEPT:
         _OPEN_MCAPS.popitem(last=False)
     return opened
