@@ -34,6 +34,10 @@ fuzz = settings(max_examples=300 * TIMES, deadline=None, suppress_health_check=l
 
 WHOLE: dict[str, Any] = {
     "name": "fleet",
+    "dataset": {
+        "format": "lerobot", "path": "dataset/", "images": "video", "fps": 30,
+        "features": {"observation.state": "joint.position"}, "task": "pick up the cup",
+    },
     "streams": {
         "fleet": {
             "source": {

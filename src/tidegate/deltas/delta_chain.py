@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tidegate.core import snapshot
 from tidegate.core.checks import duration, int_in
-from tidegate.core.ipc import read_batch
+from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.time import MAX_NS, UNSET, Duration
 from tidegate.deltas.admission import DeltaAdmission, ParentLimits
 from tidegate.deltas.columns import (
@@ -404,7 +404,7 @@ class DeltaChain:
                 "reads": self.reads,
                 "arrived_ns": self._arrived_ns,
             }
-            return snapshot.pack(header, [_compressed(table) for table in tables])
+            return snapshot.pack(header, [write_batch(table) for table in tables])
 
     @classmethod
     def restore(cls, blob: bytes) -> DeltaChain:
@@ -480,14 +480,6 @@ class DeltaChain:
             if wall_ns is not None:
                 self._arrived_ns = wall_ns
             return True
-
-
-def _compressed(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _chain_of_checkpoint(vector_id: str, checkpoint: Checkpoint) -> Chains:

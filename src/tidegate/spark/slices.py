@@ -98,7 +98,8 @@ class Slices:
         if new is not None:
             value = self._values(new, parts, sources)
         everything = bound.value == MAX_NS
-        in_order = bool((value[1:] >= value[:-1]).all()) and not self._is_by_text(new)
+        plain = len(self.order.columns) < 2 and not self._is_by_text(new)
+        in_order = plain and bool((value[1:] >= value[:-1]).all())
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
             assert new is not None
             self._forget(bound.begun)

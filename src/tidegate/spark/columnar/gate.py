@@ -107,17 +107,11 @@ def ordering_columns(
 
 
 def _fits(schema: pa.Schema, columns: Sequence[str], stages: Sequence[Operator]) -> bool:
-    """Whether stages name their results alike with and without the payload."""
-    chain = Chain(tuple(stages))
+    """Whether no column that stages add has the name of a payload column: ours would step aside
+    only where the payload is there to be seen.
+    """
     few = pa.schema([schema.field(name) for name in columns]).append(pa.field(ADDRESS, pa.int64()))
-    return _all_names(without_address(chain.schema(few))) <= _all_names(chain.schema(schema))
-
-
-def _all_names(schema: pa.Schema) -> set[str]:
-    """Return the names of all columns, and of the fields of structs."""
-    found = set()
-    for field in schema:
-        found.add(field.name)
-        if pa.types.is_struct(field.type):
-            found |= {f"{field.name}/{inner.name}" for inner in field.type}
-    return found
+    made = without_address(Chain(tuple(stages)).schema(few))
+    inner = [one for field in made if pa.types.is_struct(field.type) for one in field.type]
+    added = {field.name for field in (*made, *inner)} - set(columns)
+    return not added & set(schema.names)

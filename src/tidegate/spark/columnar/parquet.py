@@ -156,7 +156,8 @@ class ParquetColumns(ColumnarFormat):
                 size = sum(
                     g.column(leaf).total_uncompressed_size for g in groups for leaf in leaves
                 )
-                return float(size / max(1, meta.num_rows))
+                heads = _HEAD_BYTES * len(groups) * len(leaves)
+                return float(max(0, size - heads) / max(1, meta.num_rows))
         except (OSError, pa.ArrowInvalid):
             return 0.0
 
@@ -214,6 +215,10 @@ def _batches(
         use_threads=False,
     )
 
+
+_HEAD_BYTES = 100
+"""Bytes of a column of a row group beside its values, about: they would make the rows of tiny files
+look large."""
 
 _FILES_KEPT = 16
 """Files a worker keeps open between calls of `fetch`."""
