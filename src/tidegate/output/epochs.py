@@ -114,6 +114,10 @@ class Standing(enum.Enum):
         return self in (Standing.EXPIRED, Standing.HELD)
 
 
+_RELEASED = "has ended"
+"""Why a claim is over that its own run let go of, the end of a sentence."""
+
+
 @dataclass(frozen=True)
 class Owner:
     """A process that claims epochs.
@@ -234,12 +238,21 @@ class Claim:
     """Held while a record is created, so that nobody in this process is promised the contrary."""
 
     def check(self) -> None:
-        """Raise StateError if this claim is over, as far as is known here or on disk."""
-        if not self.ended:
+        """Raise StateError if this claim is over, as far as is known here or on disk.
+
+        A query that is being stopped counts as ended while its last micro-batch is still at work.
+        If nobody has taken the output meanwhile, the claim holds again until that batch is done.
+        """
+        if self.ended in ("", _RELEASED):
             newest = self.epochs.newest()
             if newest is not None and newest.epoch > self.epoch:
                 who = f"process {newest.owner.pid} on {newest.owner.host}"
                 self.ended = f"was taken over by epoch {newest.epoch} ({who})"
+            elif self.ended:
+                with self.lock:
+                    self.ended = ""
+                    self._write(released=False)
+                self.keep(self.active)
         if self.ended:
             raise StateError(
                 f"{self.epochs.shown}: epoch {self.epoch} of this run {self.ended}; it stops here, "
@@ -261,7 +274,7 @@ class Claim:
         with self.lock:
             if self.ended:
                 return
-            self.ended = "has ended"
+            self.ended = _RELEASED
         with contextlib.suppress(OSError):  # the lease expires all the same
             self._write(released=True)
 

@@ -296,17 +296,10 @@ def start(
     except BaseException:
         claim.release()
         raise
-    claim.keep(lambda: _is_running(query))
+    claim.keep(lambda: query.isActive)
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=stop_when_quiet, args=(query,), daemon=True).start()
     return query
-
-
-def _is_running(query: StreamingQuery) -> bool:
-    """Whether a query may still write: `isActive` is false already while a stop waits for the
-    micro-batch at work. Raises what ended the query, if something did.
-    """
-    return not query.awaitTermination(0.01)  # type: ignore[arg-type]  (seconds, any number)
 
 
 def stop_between_batches(query: StreamingQuery) -> None:
