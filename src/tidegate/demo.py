@@ -27,6 +27,8 @@ from rich.table import Table
 
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
+from tidegate.profile.roles import Roles
+from tidegate.report.page import write_page
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.progress import print_summary
 from tidegate.spark.runner import run_frames, write_record
@@ -119,10 +121,17 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
         f"{truth.unreadable + truth.skewed:,} errors: {'the same' if right else 'NOT THE SAME'}"
     )
     print_sets(results, console)
+    page = write_page(str(results), str(out / "page.html"), Roles())
+    console.print(page["headline"], markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"the pipeline is [bold]{out / 'pipeline.yaml'}[/]; "
-        f"all in {time.perf_counter() - began:.0f} s"
-    )
+        f"all in {time.perf_counter() - began:.0f} s",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    console.print(
+        f"look at it: [bold]{Path(page['page']).absolute().as_uri()}[/]",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
     return summary
 
 
