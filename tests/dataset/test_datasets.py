@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.dataset import LanceWriter, LeRobotWriter, ParquetWriter, write_dataset
+from tidegate.dataset import LanceWriter, LeRobotWriter, ParquetWriter, tables, write_dataset
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapFile, Selection
 from tidegate.pipeline import PipelineDefinition
@@ -300,6 +300,39 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     for writer in (ParquetWriter, lambda p: LeRobotWriter(p, fps=1, features={"a": "b"})):
         with pytest.raises(ConfigError, match="empty"):
             writer(tmp_path)
+
+
+def test_views_of_images_become_plain_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet has binary columns, JPEG uncompressed, also where structs turn out to be null."""
+    monkeypatch.setattr(tables, "GROUP_MB", 0)
+    image = b"\xff\xd8\xff" + bytes(range(256)) * 9
+    rows = [
+        {"n": 1, "camera": {"image": image, "height": 3}, "raw": b"plain" * 9},
+        {"n": 2, "camera": {"image": None, "height": 4}, "raw": None},
+        {"n": 3, "camera": None, "raw": b"short"},
+        {"n": 4, "camera": {"image": image * 2, "height": None}, "raw": b""},
+    ]
+    camera = pa.struct({"image": pa.binary_view(), "height": pa.int32()})
+    table = pa.Table.from_pylist(
+        rows, pa.schema({"n": pa.int64(), "camera": camera, "raw": pa.binary_view()})
+    )
+    writer = ParquetWriter(tmp_path / "d")
+    for n in range(4):
+        writer.write(table.slice(n, 1))
+    assert writer.close() == {"rows": 4, "files": 2}
+    found = pq.read_table(tmp_path / "d")
+    assert found.to_pylist() == rows
+    assert found.schema.field("raw").type == pa.binary()
+    assert found.schema.field("camera").type.field("image").type == pa.binary()
+    first = pq.ParquetFile(tmp_path / "d/part-00000.parquet").metadata.row_group(0)
+    codecs = {
+        first.column(n).path_in_schema: first.column(n).compression
+        for n in range(first.num_columns)
+    }
+    assert codecs["camera.image"] == "UNCOMPRESSED"
+    assert codecs["raw"] == "ZSTD"
 
 
 def test_files_by_size(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tidegate.core.arrow import column_of_path, type_of_path
 from tidegate.core.checks import names
 from tidegate.errors import ConfigError
 
-__all__ = ["Feature", "features_of"]
+__all__ = ["Feature", "features_of", "holds_bytes"]
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,24 @@ def features_of(given: Mapping[str, str | Sequence[str]], rows: pa.Schema) -> tu
 
 def _kind_of(field: str, path: str, kind: pa.DataType) -> str:
     """`vector` or `image`; a ConfigError for anything else."""
-    binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if binary or (pa.types.is_struct(kind) and {"data", "image"} & {f.name for f in kind}):
+    has = {f.name for f in kind} if pa.types.is_struct(kind) else set()
+    if holds_bytes(kind) or {"data", "image"} & has:
         return "image"
     inside = kind.value_type if _holds_list(kind) else kind
     if pa.types.is_integer(inside) or pa.types.is_floating(inside) or pa.types.is_boolean(inside):
         return "vector"
     raise ConfigError(field, path, f"must be numbers, lists of numbers or an image, and is {kind}")
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Whether the values of a type are bytes.
+
+    >>> holds_bytes(pa.binary_view()), holds_bytes(pa.string())
+    (True, False)
+    """
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def _holds_list(kind: pa.DataType) -> bool:

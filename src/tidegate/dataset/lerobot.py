@@ -42,6 +42,7 @@ from tidegate.core.arrow import column_of_path, factorize, type_of_path
 from tidegate.core.checks import names, one_of
 from tidegate.dataset.features import Feature, features_of
 from tidegate.dataset.images import ImageError, Pixels, pixels, require_av
+from tidegate.dataset.tables import without_views
 from tidegate.errors import ConfigError
 
 __all__ = ["LeRobotWriter"]
@@ -267,8 +268,14 @@ class LeRobotWriter:
         order = np.lexsort((np.arange(rows.num_rows), episode, codes))
         code, number = codes[order], episode[order]
         edges = np.flatnonzero((np.diff(code) != 0) | (np.diff(number) != 0)) + 1
-        for part in np.split(order, edges):
-            self._add(rows, part, int(episode[part[0]]))
+        runs = np.split(order, edges)
+        if any(part[-1] - part[0] >= len(part) for part in runs):
+            rows = without_views(rows)  # Arrow cannot take rows of views, only slices
+        for part in runs:
+            some = rows.slice(int(part[0]), len(part))
+            if part[-1] - part[0] >= len(part):
+                some = rows.take(pa.array(part))
+            self._add(some, int(episode[part[0]]))
 
     def _check(self, schema: pa.Schema) -> None:
         """Resolve the features at the first rows, and look for the columns at every one."""
@@ -287,16 +294,15 @@ class LeRobotWriter:
                 have = ", ".join(schema.names)
                 raise ConfigError(setting, path, f"must be a column of the rows: {have}")
 
-    def _add(self, rows: pa.RecordBatch, part: NDArray[np.int64], number: int) -> None:
+    def _add(self, some: pa.RecordBatch, number: int) -> None:
         """Add the rows of one key and one episode."""
         assert self._features is not None
-        some = rows.take(pa.array(part))
         key = tuple(some.column(name)[0].as_py() for name in self._keys)
         episode = self._open.get(key)
         if episode is not None and episode.number != number:
             self._end(self._open.pop(key))
             episode = None
-        reasons: list[str | None] = [None] * len(part)
+        reasons: list[str | None] = [None] * some.num_rows
         vectors: dict[str, NDArray[np.float32]] = {}
         for feature in self._features:
             if feature.image:

@@ -14,7 +14,9 @@ The pipeline is that of `tidegate run`: a source, event time, `align`, `episodes
         action: action
 
 In process (the default) the source is read batch by batch, each batch goes through the flow, and
-what leaves goes to the writer: memory holds one batch, the flow's state and the open episodes. On
+what leaves goes to the writer: memory holds one batch, the flow's state and the open episodes. Of
+an MCAP file, images and other bytes go through the flow as references of 16 bytes; the bytes of
+those that got into a row are taken from the file where the dataset is written (`mcap.blocks`). On
 Spark the pipeline runs to Parquet first, by all cores, and the dataset is made of its rows by key
 and time. Both give the same frames; episodes may be numbered in another order.
 """
@@ -22,7 +24,7 @@ and time. Both give the same frames; episodes may be numbered in another order.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,26 +96,32 @@ def write_dataset(
         _write_spark_rows(definition, writer, counts)
         return DatasetSummary(str(path), writer.close(), 0, counts, [])
     name, stream = _single_stream(definition)
-    batches, schema = _open_source(name, stream)
-    plan(definition, {name: schema})  # what is wrong is said of all columns
-    needed = _needed_columns(definition, stream, wanted, schema)
-    flow = plan(definition, {name: pa.schema([schema.field(column) for column in needed])}).flow()
+    source = _open_source(name, stream)
+    plan(definition, {name: source.schema})  # what is wrong is said of all columns
+    needed = _needed_columns(definition, stream, wanted, source.schema)
+    rows = source.narrow(needed, _referred(definition, stream, needed, source.schema))
+    flow = plan(definition, {name: rows.schema}).flow()
     writer = _writer(definition, wanted, path)
     read = 0
-    for batch in batches:
+    for batch in rows.batches:
         read += batch.num_rows
-        _hand_over(flow.process(batch.select(needed)), writer, counts)
-    _hand_over(flow.end(), writer, counts)
+        _hand_over(flow.process(batch), writer, counts, rows.attach)
+    _hand_over(flow.end(), writer, counts, rows.attach)
     return DatasetSummary(str(path), writer.close(), read, counts, flow.warnings())
 
 
-def _hand_over(outcomes: list[Outcome], writer: Any, counts: dict[str, int]) -> None:
-    """Give the data to the writer, and count everything."""
+def _hand_over(
+    outcomes: list[Outcome],
+    writer: Any,
+    counts: dict[str, int],
+    attach: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    """Give the data to the writer, with the bytes it refers to, and count everything."""
     for outcome in outcomes:
         if outcome.kind != "watermark":
             counts[outcome.kind] = counts.get(outcome.kind, 0) + len(outcome)
         if isinstance(outcome, Collection):
-            writer.write(outcome.table())
+            writer.write(attach(outcome.table()))
 
 
 def _writer(definition: PipelineDefinition, wanted: DatasetDefinition, path: str | Path) -> Any:
@@ -214,6 +222,29 @@ def _needed_columns(
     return [name for name in schema.names if name in keep]
 
 
+def _referred(
+    definition: PipelineDefinition, stream: StreamDefinition, needed: list[str], schema: pa.Schema
+) -> list[str]:
+    """The columns that stages only hand on, so that references can stand for their bytes.
+
+    A stage that compares values must see them: the key, the topic and the stamp, and the column by
+    which `episodes` cuts. Of other stages than these two it is not known.
+    """
+    if stream.messages or any(s.name not in ("align", "episodes") for s in definition.stages):
+        return []
+    read = {*stream.key, *stream.arrival, stream.topic, definition.options.eventtime.source}
+    if stream.eventtime is not None:
+        read |= set(_as_list(stream.eventtime.column))
+    for stage in definition.stages:
+        if stage.name == "episodes" and "state" in stage.settings:
+            parts = str(stage.settings["state"]).split(".")
+            if len(parts) == 1:
+                return []  # a whole topic, with its bytes
+            read |= set(parts)
+    return [name for name in needed if pa.types.is_binary(schema.field(name).type)
+            and name not in read]  # fmt: skip
+
+
 def _as_list(given: Any) -> list[str]:
     """One name or several, as a list."""
     return [given] if isinstance(given, str) else list(given)
@@ -227,8 +258,25 @@ def _single_stream(definition: PipelineDefinition) -> tuple[str, StreamDefinitio
     return next(iter(definition.streams.items()))
 
 
-def _open_source(name: str, stream: StreamDefinition) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The batches of a source in the order of its files, and their schema.
+class _SourceRows(NamedTuple):
+    """The rows of a source, as the flow gets them."""
+
+    batches: Iterator[pa.RecordBatch]
+    schema: pa.Schema
+    attach: Callable[[pa.RecordBatch], pa.RecordBatch]
+    """Puts bytes in the place of references, in rows that leave the flow."""
+
+
+class _Source(NamedTuple):
+    """A source that is found, but not read yet."""
+
+    schema: pa.Schema
+    narrow: Callable[[Sequence[str], Sequence[str]], _SourceRows]
+    """Gives the rows with some columns, and some of these by reference."""
+
+
+def _open_source(name: str, stream: StreamDefinition) -> _Source:
+    """Look at a source; its rows come in the order of its files.
 
     Raises:
         ConfigError: There is no source, nothing is there, or only Spark can read it.
@@ -251,14 +299,19 @@ def _open_source(name: str, stream: StreamDefinition) -> tuple[Iterator[pa.Recor
     from pyarrow import dataset
 
     opened = dataset.dataset([str(file) for file in files], format=kind)
-    return opened.to_batches(batch_size=ROWS_AT_ONCE), opened.schema
+
+    def narrow(columns: Sequence[str], _: Sequence[str]) -> _SourceRows:
+        schema = pa.schema([opened.schema.field(column) for column in columns])
+        batches = opened.to_batches(columns=list(columns), batch_size=ROWS_AT_ONCE)
+        return _SourceRows(batches, schema, lambda rows: rows)
+
+    return _Source(opened.schema, narrow)
 
 
-def _read_mcap(
-    files: list[Path], options: Mapping[str, str], field: str
-) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
-    """The batches of MCAP files; options as for Spark's source, as far as they choose messages."""
+def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _Source:
+    """MCAP files; options as for Spark's source, as far as they choose messages."""
     from tidegate import mcap
+    from tidegate.mcap.blocks import BlockReader
     from tidegate.mcap.payload import parse_fields, resolve_fields
 
     known = {"topics", "startNs", "endNs", "clock", "crc", "decode"}
@@ -274,12 +327,12 @@ def _read_mcap(
         fields = resolve_fields(parse_fields(options.get("decode")), first.definitions(), topics)
     selection = mcap.Selection(topics, start, end, clock, crc, fields)
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for file in files:
-            with mcap.McapFile(file) as opened:
-                yield from opened.batches(selection)
+    def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
+        reader = BlockReader(selection, columns, referred)
+        batches = (batch for file in files for batch in reader.batches(file))
+        return _SourceRows(batches, reader.schema, reader.attach)
 
-    return batches(), mcap.schema(clock, fields)
+    return _Source(mcap.schema(clock, fields), narrow)
 
 
 def _files(path: str, kind: str, field: str) -> list[Path]:

@@ -3,31 +3,43 @@
 Rows are written as they are, every topic a struct with its source time and offset. Images are
 written as the bytes of the message, or with `images="reference"` not at all: the struct of a
 message read from MCAP has `file`, `offset` and `position`, which say where its bytes are.
+
+Bytes may come as views (`pa.binary_view`) of the recording, which are copied for the first time by
+the encoder of Parquet. A file has plain binary columns either way.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from tidegate.core.arrow import type_of_path
+from tidegate.core.arrow import column_of_path, type_of_path
 from tidegate.core.checks import int_in, names, one_of
+from tidegate.dataset.features import holds_bytes
 from tidegate.errors import ConfigError
 
-__all__ = ["LanceWriter", "ParquetWriter", "only_columns", "without_bytes"]
+__all__ = ["LanceWriter", "ParquetWriter", "only_columns", "without_bytes", "without_views"]
 
 FILE_MB = 256
 """Size of a file after which a new one is begun, in MB of Arrow memory: large enough for quick
 scans, small enough that readers share the work."""
-GROUP_MB = 32
-"""Size after which rows are written as a row group, in MB of Arrow memory. It bounds the memory of
-the writer; smaller groups make more of them, which readers pay for."""
+GROUP_MB = 64
+"""Size of a row group, in MB of values. Two of them are in memory at a time, one that is collected
+and one that is written; smaller groups make more of them, which readers pay for."""
+PAGE_BYTES = 1 << 20
+"""Size of a page that is aimed at, in bytes: it stays in the cache of a core while it is encoded.
+The encoder looks at the size only now and then (`write_batch_size`), by default every 1,024 values,
+which are 100 MB of images."""
 
 
 ALWAYS = ("time_ns", "offset_ns", "missing", "file", "offset", "position")
@@ -101,17 +113,12 @@ def without_bytes(rows: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(column)
             continue
         found = True
-        kept = [f for f in kind if not _is_binary(f.type)]
+        kept = [f for f in kind if not holds_bytes(f.type)]
         arrays.append(_fields_of(column, kept))
     if not found:
         expected = "needs rows from MCAP, whose structs have file, offset and position"
         raise ConfigError("images", "reference", expected)
     return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    """Whether a type holds bytes."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _chosen(rows: pa.RecordBatch, columns: tuple[str, ...], images: str) -> pa.RecordBatch:
@@ -127,8 +134,8 @@ class ParquetWriter:
         path: The folder. It must not exist, or be empty.
         images: `bytes` (default) or `reference`, see `without_bytes`.
         columns: The columns to write, see `only_columns`. Default: all.
-        compression: Of the columns; `zstd` by default. JPEG and PNG do not get smaller, but all
-            else does.
+        compression: Of the columns; `zstd` by default. Columns of JPEG and PNG images, by the
+            look of their first value, are never compressed: they do not get smaller.
         file_mb: Size after which a new file is begun, in MB of Arrow memory, at least 1.
 
     Raises:
@@ -162,36 +169,64 @@ class ParquetWriter:
         self._group: list[pa.RecordBatch] = []
         self._group_bytes = self._file_bytes = 0
         self._files = self._rows = 0
+        # One thread: it encodes a row group while the next one is read and aligned.
+        self._thread = ThreadPoolExecutor(1, "tidegate-parquet")
+        self._writing: Future[None] | None = None
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Add rows.
 
         Args:
             rows: Of the same columns as those before.
+
+        Raises:
+            OSError: Rows that were added before cannot be written.
         """
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
             if not batch.num_rows:
                 continue
             some = _chosen(batch, self.columns, self.images)
-            self._group.append(some)
-            self._group_bytes += some.nbytes
             self._rows += some.num_rows
-            if self._group_bytes >= GROUP_MB * 10**6:
-                self._write_group()
+            edges = np.cumsum(_bytes_per_row(some))
+            begin = 0
+            while begin < some.num_rows:
+                before = int(edges[begin - 1]) if begin else 0
+                room = GROUP_MB * 10**6 - self._group_bytes
+                end = int(np.searchsorted(edges, before + room)) + 1
+                end = min(max(end, begin + 1), some.num_rows)
+                self._group.append(some.slice(begin, end - begin))
+                self._group_bytes += int(edges[end - 1]) - before
+                begin = end
+                if self._group_bytes >= GROUP_MB * 10**6:
+                    self._write_group()
 
     def _write_group(self) -> None:
-        """Write the rows that were collected as a row group."""
+        """Hand the rows that were collected to the thread, when it is done with those before."""
         if not self._group:
             return
-        table = pa.Table.from_batches(self._group)
+        table, size = pa.Table.from_batches(self._group), self._group_bytes
+        self._group, self._group_bytes = [], 0
+        self._wait()
+        self._writing = self._thread.submit(self._encode, table, size)
+
+    def _wait(self) -> None:
+        """Wait for the thread; what went wrong there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _encode(self, table: pa.Table, size: int) -> None:
+        """Write a row group; begin and end files as their size says. Runs in the thread."""
+        if self._file is not None and not _has_no_new_nulls(table, self._file.schema):
+            self._end_file()
         if self._file is None:
             part = self.path / f"part-{self._files:05d}.parquet.part"
-            self._file = pq.ParquetWriter(part, table.schema, compression=self.compression)
+            self._file = _parquet_file(part, table, self.compression, size)
             self._part, self._file_bytes = part, 0
             self._files += 1
-        self._file.write_table(table)
-        self._file_bytes += self._group_bytes
-        self._group, self._group_bytes = [], 0
+        rows = _with_schema(table, self._file.schema)
+        self._file.write_table(rows, row_group_size=rows.num_rows)
+        self._file_bytes += size
         if self._file_bytes >= self._limit:
             self._end_file()
 
@@ -205,8 +240,134 @@ class ParquetWriter:
     def close(self) -> dict[str, Any]:
         """Write what is left. Returns the number of `rows` and `files`."""
         self._write_group()
+        self._wait()
+        self._thread.shutdown()
         self._end_file()
         return {"rows": self._rows, "files": self._files}
+
+
+def _parquet_file(path: Path, first: pa.Table, compression: str, size: int) -> pq.ParquetWriter:
+    """Begin a Parquet file.
+
+    Args:
+        path: Of the file.
+        first: Its first rows, which tell what columns hold.
+        compression: Of columns that are not images.
+        size: Bytes of these rows.
+    """
+    plain = pa.schema([pa.field(f.name, _without_views(f.type)) for f in first.schema])
+    images = {path for path in _byte_paths(first.schema) if _is_image(first, path)}
+    blank = pa.BufferOutputStream()
+    pq.write_metadata(plain, blank)
+    known = pq.ParquetFile(pa.BufferReader(blank.getvalue())).schema
+    leaves = [known.column(n).path for n in range(len(known))]
+    small = [leaf for leaf in leaves if leaf not in images]
+    at_once = min(1024, max(1, PAGE_BYTES * first.num_rows // max(size, 1)))
+    writer = pq.ParquetWriter(
+        path,
+        _file_schema(first),
+        compression={leaf: "none" if leaf in images else compression for leaf in leaves},
+        use_dictionary=small,
+        write_statistics=small,
+        write_batch_size=at_once,
+        store_schema=False,
+    )
+    # Readers take the types from here: plain binary, where a view was written.
+    told = base64.b64encode(plain.serialize().to_pybytes()).decode()
+    writer.add_key_value_metadata({"ARROW:schema": told})
+    return writer
+
+
+def _file_schema(first: pa.Table) -> pa.Schema:
+    """The schema by which rows are written: views as they are where Parquet's encoder can read
+    them, which it cannot inside a struct that may be null."""
+    fields = []
+    for one, column in zip(first.schema, first.columns, strict=True):
+        kind = one.type
+        if pa.types.is_struct(kind) and kind != _without_views(kind):
+            deeper = [f.type for f in kind if pa.types.is_struct(f.type)]
+            if column.null_count or any(each != _without_views(each) for each in deeper):
+                one = one.with_type(_without_views(kind))
+            else:
+                one = one.with_nullable(False)
+        fields.append(one)
+    return pa.schema(fields)
+
+
+def _has_no_new_nulls(rows: pa.Table, schema: pa.Schema) -> bool:
+    """Whether rows have no null in the columns that a file says have none."""
+    return not any(
+        column.null_count and not one.nullable
+        for one, column in zip(schema, rows.columns, strict=True)
+    )
+
+
+def _with_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the types of a file."""
+    columns = [
+        column if column.type == one.type else column.cast(one.type)
+        for one, column in zip(schema, rows.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _byte_paths(schema: pa.Schema) -> list[str]:
+    """The paths of columns that hold bytes, also inside structs."""
+
+    def inside(prefix: str, kind: pa.DataType) -> list[str]:
+        if pa.types.is_struct(kind):
+            return [path for f in kind for path in inside(f"{prefix}.{f.name}", f.type)]
+        return [prefix] if holds_bytes(kind) else []
+
+    return [path for f in schema for path in inside(f.name, f.type)]
+
+
+def _is_image(rows: pa.Table, path: str) -> bool:
+    """Whether the first value of a column of bytes is a JPEG or PNG."""
+    for batch in rows.to_batches():
+        column = column_of_path(batch, path)
+        there = np.flatnonzero(np.asarray(column.is_valid()))
+        if len(there):
+            head = column[int(there[0])].as_py()[:8]
+            return bool(head.startswith((b"\xff\xd8\xff", b"\x89PNG")))
+    return False
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """A type with plain binary columns in the place of views."""
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _without_views(f.type), f.nullable) for f in kind])
+    return kind
+
+
+def without_views(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with plain binary columns, copied, in the place of views.
+
+    >>> without_views(pa.record_batch({"a": pa.array([b"x"], pa.binary_view())})).schema.types
+    [DataType(binary)]
+    """
+    return rows.cast(pa.schema([pa.field(f.name, _without_views(f.type)) for f in rows.schema]))
+
+
+def _bytes_per_row(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of each row: those of views by their lengths, all else evenly."""
+    out = np.zeros(rows.num_rows, np.int64)
+    rest = 0
+    todo = list(rows.columns)
+    while todo:
+        column = todo.pop()
+        if pa.types.is_struct(column.type):
+            todo += column.flatten()
+        elif pa.types.is_binary_view(column.type):
+            words = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, 4)
+            size = words[column.offset : column.offset + len(column), 0]
+            out += np.where(np.asarray(column.is_valid()), size, 0) + 16
+        else:
+            rest += column.nbytes
+    out += rest // max(1, rows.num_rows) + 1
+    return out
 
 
 class LanceWriter:
@@ -248,7 +409,7 @@ class LanceWriter:
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
             if not batch.num_rows:
                 continue
-            some = _chosen(batch, self.columns, self.images)
+            some = without_views(_chosen(batch, self.columns, self.images))
             self._group.append(some)
             self._group_bytes += some.nbytes
             self._rows += some.num_rows

@@ -1,8 +1,7 @@
 """From the bytes of a piece of a file to its messages.
 
 `chunk_bytes` decompresses a chunk, `messages_of` finds the messages in the result. Payloads are not
-copied here: `PieceMessages` keeps the bytes and the offsets, and hands out an Arrow array over
-them.
+copied here: `PieceMessages` and `MessageBlock` keep the bytes, and where each payload is in them.
 
 Sizes that a file claims are checked before memory is taken: a chunk may not claim more than
 `LARGEST_CHUNK`, nor, if it is large, more than honest data of that size (`most_decompressed`).
@@ -12,14 +11,24 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tidegate.mcap import records as r
 from tidegate.mcap.index import Channels, Fault, Piece
+from tidegate.mcap.spans import PayloadSpans
 
-__all__ = ["LARGEST_CHUNK", "PieceMessages", "chunk_bytes", "messages_of", "most_decompressed"]
+__all__ = [
+    "LARGEST_CHUNK",
+    "MessageBlock",
+    "PieceMessages",
+    "chunk_bytes",
+    "messages_of",
+    "most_decompressed",
+    "places_in_file",
+]
 
 LARGEST_CHUNK = 2**31 - 1
 """Bytes of a chunk, decompressed: Arrow's 32-bit offsets end there, and a file that claims more is
@@ -133,6 +142,40 @@ def _partial(packed: r.Bytes, codec: str | None, size: int) -> r.Bytes:
     return np.frombuffer(b"".join(parts), np.uint8)
 
 
+class MessageBlock(NamedTuple):
+    """Messages of one or several pieces, in file order: what rows are made of."""
+
+    spans: PayloadSpans
+    """Their payloads, all in the same bytes."""
+    heads: np.ndarray
+    """One `records.HEAD` per message."""
+    offset: r.Ints
+    """Per message the offset of its chunk in the file, or its own outside chunks."""
+    position: r.Ints
+    """Per message its offset among the decompressed records of its chunk; 0 outside chunks."""
+
+    def select(self, rows: r.Ints) -> MessageBlock:
+        """Some of the messages, by row number."""
+        return MessageBlock(
+            self.spans.select(rows), self.heads[rows], self.offset[rows], self.position[rows]
+        )
+
+
+def places_in_file(piece: Piece, starts: r.Ints) -> tuple[r.Ints, r.Ints]:
+    """Return `offset` and `position` of messages, as rows have them.
+
+    In a chunk, messages share its offset and differ in position. Outside, each has its own offset.
+
+    Args:
+        piece: The piece that holds the messages.
+        starts: Where their payloads start in the decompressed bytes of the piece.
+    """
+    position = starts - (r.PREFIX + r.HEAD_BYTES)
+    if piece.chunk:
+        return np.full(len(starts), piece.start, np.int64), position
+    return position + piece.start, np.zeros(len(starts), np.int64)
+
+
 @dataclass(frozen=True)
 class PieceMessages:
     """The messages of a piece: their heads, and their payloads as slices of the piece."""
@@ -146,24 +189,15 @@ class PieceMessages:
     fault: tuple[int, str] | None
     """Offset in `raw` at which the walk stopped before its end, and why; None if all is well."""
 
-    def payloads(self, rows: r.Ints) -> pa.Array:
-        """Return the payloads of some messages as a binary array.
-
-        What is between two payloads and the payloads alternate in `raw`, so all of them already are
-        one Arrow array; the wanted elements, those with odd numbers, are taken from it in one call.
+    def block(self, piece: Piece) -> MessageBlock:
+        """The messages as a block of their own.
 
         Args:
-            rows: Indices of messages, each from 0 to `len(heads) - 1`.
+            piece: The piece they are from.
         """
-        if len(rows) == 0:
-            return pa.array([], pa.binary())
-        count = len(self.edges) // 2
-        offsets = np.empty(2 * count + 1, np.int32)
-        offsets[0] = 0
-        offsets[1:] = self.edges
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.raw)]
-        both = pa.Array.from_buffers(pa.binary(), 2 * count, buffers)
-        return both.take(pa.array(rows * 2 + 1))
+        starts, ends = self.edges[::2], self.edges[1::2]
+        offset, position = places_in_file(piece, starts)
+        return MessageBlock(PayloadSpans(self.raw, starts, ends), self.heads, offset, position)
 
 
 def messages_of(raw: r.Bytes, channels: Channels) -> PieceMessages:

@@ -29,9 +29,10 @@ import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import records as r
-from tidegate.mcap.chunks import PieceMessages, chunk_bytes, messages_of
+from tidegate.mcap.chunks import MessageBlock, chunk_bytes, messages_of
 from tidegate.mcap.index import Channels, Fault, FileIndex, Piece, read_index
 from tidegate.mcap.payload import Field, PayloadDecoder, parse_fields, resolve_fields
+from tidegate.mcap.spans import REFERENCE
 from tidegate.mcap.stamps import header_stamps
 
 __all__ = [
@@ -227,6 +228,20 @@ class McapFile:
         self.buf = np.empty(0, np.uint8)
         self._map = b""
 
+    def release(self, start: int, end: int) -> None:
+        """Give the memory of bytes that were read back to the system; they can be read again.
+
+        Pages of a mapped file count as memory of the process until they are needed elsewhere.
+
+        Args:
+            start: First byte.
+            end: Behind the last one.
+        """
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = end // mmap.PAGESIZE * mmap.PAGESIZE - first
+        if isinstance(self._map, mmap.mmap) and length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, first, length)
+
     @property
     def channels(self) -> Channels:
         """The channels known so far. It grows while a file without a summary is read."""
@@ -286,18 +301,25 @@ class McapFile:
             row, directly behind the messages of that piece.
         """
         chosen = self.pieces(selection) if pieces is None else list(pieces)
-        if not self.index.indexed:
-            picked = set(chosen)
-            self._skipped = [piece for piece in self.index.pieces if piece not in picked]
+        self.will_read(chosen)
+        wanted = selection.schema
         for piece in chosen:
-            yield from self._piece(piece, selection)
+            yield from self._piece(piece, selection, wanted)
         if faults:
             for fault in self.index.faults:
-                yield self._fault(fault, selection)
+                yield self.fault_row(fault, wanted)
 
-    # -- inside ---------------------------------------------------------------------------------
+    def will_read(self, pieces: Sequence[Piece]) -> None:
+        """Note which pieces will not be read: they are searched for a channel that is missing.
 
-    def _raw(self, piece: Piece, *, crc: bool = False) -> tuple[r.Bytes | None, Fault | None]:
+        Args:
+            pieces: Those that will be read.
+        """
+        if not self.index.indexed:
+            picked = set(pieces)
+            self._skipped = [piece for piece in self.index.pieces if piece not in picked]
+
+    def raw(self, piece: Piece, *, crc: bool = False) -> tuple[r.Bytes | None, Fault | None]:
         """Return the decompressed bytes of a piece, or a fault."""
         if piece.chunk:
             return chunk_bytes(self.buf, piece, crc=crc)
@@ -307,13 +329,17 @@ class McapFile:
             return None, Fault(piece.start, "a message of more than 2 GiB")
         return self.buf[piece.start : piece.end], None
 
-    def _piece(self, piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _piece(
+        self, piece: Piece, selection: Selection, wanted: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the batch of a piece, if any message of it is selected, and then its fault."""
-        raw, fault = self._raw(piece, crc=selection.crc)
+        raw, fault = self.raw(piece, crc=selection.crc)
         if raw is not None:
             found = messages_of(raw, self.channels)
             if len(found.heads):
-                batch = self._batch(piece, found, selection)
+                batch = self.rows(found.block(piece), selection, wanted)
                 if batch.num_rows:
                     yield batch
             # A chunk that is cut off ends in the middle of a record by nature; the index reports
@@ -321,76 +347,87 @@ class McapFile:
             if found.fault is not None and piece.whole:
                 fault = Fault(piece.start, f"{found.fault[1]}, {found.fault[0]} bytes into a chunk")
         if fault is not None:
-            yield self._fault(fault, selection)
+            yield self.fault_row(fault, wanted)
 
     def _learn(self, pieces: Sequence[Piece]) -> None:
         """Read these pieces only for the channels that are defined in them."""
         for piece in pieces:
-            raw, _ = self._raw(piece)
+            raw, _ = self.raw(piece)
             if raw is not None:
                 messages_of(raw, self.channels)
 
-    def _fault(self, fault: Fault, selection: Selection) -> pa.RecordBatch:
-        """Make the row of a fault: file, offset and reason; all else is null."""
-        wanted = selection.schema
-        row = dict.fromkeys(wanted.names)
-        row |= {"file": self.path, "offset": fault.offset, "position": 0, "error": fault.reason}
+    def fault_row(self, fault: Fault, wanted: pa.Schema) -> pa.RecordBatch:
+        """Make the row of a fault: file, offset and reason; all else is null.
+
+        Args:
+            fault: What cannot be read.
+            wanted: The columns.
+        """
+        told = {"file": self.path, "offset": fault.offset, "position": 0, "error": fault.reason}
+        row = {name: told.get(name) for name in wanted.names}
         return pa.RecordBatch.from_pylist([row], schema=wanted)
 
-    def _batch(self, piece: Piece, found: PieceMessages, selection: Selection) -> pa.RecordBatch:
-        """Make the batch of a piece: filter by channel and time, build the columns, decode.
+    def rows(self, found: MessageBlock, selection: Selection, wanted: pa.Schema) -> pa.RecordBatch:
+        """Make rows of messages: filter by channel and time, build the columns, decode.
 
         Log and publish times are in the message heads, so these filters come before payloads are
         touched. The header's time is in the payload, so that filter comes last.
+
+        Args:
+            found: The messages.
+            selection: Which of them to take, and the fields to decode.
+            wanted: The columns to make, of those of `selection.schema`. `data` may be of the type
+                `REFERENCE`: then payloads are not copied.
         """
         heads = found.heads
         lookup = self._names(selection, heads["channel"])
         keep = lookup.wanted[heads["channel"]]
         if selection.clock != "header":
             keep = _within_span(heads[selection.clock], selection, keep)
-        rows = np.flatnonzero(keep)
-        everything = len(rows) == len(heads)
-        kept = heads if everything else heads[rows]
+        if not keep.all():
+            found = found.select(np.flatnonzero(keep))
+        kept, spans, count = found.heads, found.spans, len(found.heads)
         place = pa.array(lookup.place[kept["channel"]], pa.int32())
         assert lookup.names is not None
         topic, name, encoding = (names.take(place) for names in lookup.names)
-        starts = found.edges[::2]
-        position = (starts if everything else starts[rows]) - (r.PREFIX + r.HEAD_BYTES)
-        # In a chunk, messages share its offset and differ in position. Outside, each has its own
-        # offset.
-        offset: pa.Array = pa.array(np.full(len(rows), piece.start, np.int64))
-        if not piece.chunk:
-            offset, position = pa.array(position + piece.start), np.zeros(len(rows), np.int64)
         log, publish = (_signed_times(kept[name]) for name in ("log", "publish"))
-        payloads = found.payloads(rows)
         columns = {
-            "file": pa.repeat(self.path, len(rows)), "offset": offset,
-            "position": pa.array(position), "topic": topic, "log_time_ns": log,
-            "publish_time_ns": publish, "sequence": pa.array(kept["sequence"].astype(np.int64)),
-            "schema": name, "encoding": encoding, "data": payloads,
-            "error": self._unusable(kept, lookup),
+            "offset": pa.array(found.offset), "position": pa.array(found.position),
+            "topic": topic, "log_time_ns": log, "publish_time_ns": publish,
+            "sequence": pa.array(kept["sequence"].astype(np.int64)), "schema": name,
+            "encoding": encoding, "error": self._unusable(kept, lookup),
         }  # fmt: skip
+        if "file" in wanted.names:
+            columns["file"] = pa.repeat(self.path, count)
+        if "data" in wanted.names:
+            by_reference = wanted.field("data").type == REFERENCE
+            columns["data"] = spans.references() if by_reference else spans.array()
         if selection.clock == "header":
-            stamps = header_stamps(payloads, kept["channel"], self.channels)
-            columns["header_stamp_ns"] = stamps
+            columns["header_stamp_ns"] = header_stamps(spans, kept["channel"], self.channels)
         if selection.decode:
-            self._decode(columns, kept["channel"], selection.decode)
+            self._decode(columns, found, selection.decode)
         take_times(columns)
-        wanted = selection.schema
         batch = pa.RecordBatch.from_arrays([columns[n] for n in wanted.names], schema=wanted)
         if selection.clock == "header" and (selection.start_ns, selection.end_ns) != (None, None):
-            inside = _stamps_within_span(batch.column("header_stamp_ns"), selection)
+            inside = _stamps_within_span(columns["header_stamp_ns"], selection)
             batch = batch.filter(inside)
         return batch
 
     def _decode(
-        self, columns: dict[str, pa.Array], channel: np.ndarray, fields: tuple[Field, ...]
+        self, columns: dict[str, pa.Array], found: MessageBlock, fields: tuple[Field, ...]
     ) -> None:
-        """Add the decoded fields to the columns. The decoder is kept: it caches one codec per
-        channel."""
+        """Add the decoded fields to the columns."""
+        self.decoder(fields).add_to(columns, found.heads["channel"], found.spans)
+
+    def decoder(self, fields: tuple[Field, ...]) -> PayloadDecoder:
+        """The decoder of some fields; it is kept, because it caches one codec per channel.
+
+        Args:
+            fields: Those to decode, each with its type.
+        """
         if self._decoder is None or self._decoder.fields != fields:
             self._decoder = PayloadDecoder(fields, self.channels)
-        self._decoder.add_to(columns, channel)
+        return self._decoder
 
     def _names(self, selection: Selection, used: np.ndarray) -> _Lookup:
         """Return the lookup tables, rebuilt if channels were added.

@@ -22,11 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.numba import kernel
+from tidegate.core.numba import as_readonly, kernel
 from tidegate.mcap.index import Channels
 from tidegate.mcap.records import Channel, Schema
+from tidegate.mcap.spans import PayloadSpans
 
-__all__ = ["header_stamps", "payload_bytes"]
+__all__ = ["header_stamps"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,41 +46,43 @@ _JSON_STAMP = (
 it and seconds come first. The digits are limited so that the cast to int64 cannot fail."""
 
 
-def header_stamps(payloads: pa.Array, channel: np.ndarray, channels: Channels) -> pa.Array:
+def header_stamps(
+    payloads: pa.Array | PayloadSpans, channel: np.ndarray, channels: Channels
+) -> pa.Array:
     """Return the stamps of payloads.
 
     Args:
-        payloads: Binary array without nulls.
+        payloads: Binary array without nulls, or where the payloads are.
         channel: The channel id of each payload.
         channels: Definitions; a payload of an unknown channel has no stamp.
 
     Returns:
         int64 array, ns since 1970; null where there is no stamp.
     """
-    out = np.full(len(payloads), NONE, np.int64)
+    spans = payloads if isinstance(payloads, PayloadSpans) else PayloadSpans.of(payloads)
+    out = np.full(len(spans.starts), NONE, np.int64)
     for number in np.unique(channel):
         known = channels.by_id.get(int(number))
         if known is None:
             continue
         rows = np.flatnonzero(channel == number)
-        whole = len(rows) == len(payloads)
-        some = payloads if whole else payloads.take(pa.array(rows))
+        some = spans.select(rows)
         out[rows] = _stamps_of(some, known, channels.schemas.get(known.schema_id))
     return pa.array(out, mask=out == NONE)
 
 
-def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> Ints:
+def _stamps_of(spans: PayloadSpans, channel: Channel, schema: Schema | None) -> Ints:
     """Read the stamps of payloads of one channel; `NONE` where there is none."""
-    none = np.full(len(payloads), NONE, np.int64)
+    none = np.full(len(spans.starts), NONE, np.int64)
     if channel.encoding == "json":
-        return _json_stamps(payloads)
+        return _json_stamps(spans.array())
     if schema is None:
         return none
-    data, offsets = payload_bytes(payloads)
     if channel.encoding == "protobuf":
         for path in _timestamp_paths(schema):
-            found = np.empty(len(payloads), np.int64)
-            protobuf_stamps(data, offsets, np.array(path, np.int64), found)
+            found = np.empty(len(spans.starts), np.int64)
+            starts, ends = as_readonly(spans.starts), as_readonly(spans.ends)
+            protobuf_stamps(spans.data, starts, ends, np.array(path, np.int64), found)
             none = np.where(none == NONE, found, none)
         return none
     place = _ros_place(schema)
@@ -88,23 +91,7 @@ def _stamps_of(payloads: pa.Array, channel: Channel, schema: Schema | None) -> I
     # CDR begins with 4 bytes that tell the byte order. A ROS 1 header begins with its sequence
     # number, 4 bytes, before the stamp; a ROS 2 header has none.
     before = 4 if channel.encoding == "cdr" else (4 if place == "header" else 0)
-    return _fixed(data, offsets, before, cdr=channel.encoding == "cdr")
-
-
-def payload_bytes(payloads: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of a binary array, not copied, and the offset of each element in them.
-
-    Args:
-        payloads: Array of type binary without nulls; it may be a slice.
-
-    Returns:
-        All bytes, and `len(payloads) + 1` offsets into them (int64).
-    """
-    _, offsets, data = payloads.buffers()
-    first = payloads.offset
-    edges = np.frombuffer(offsets, np.int32)[first : first + len(payloads) + 1]
-    plain = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return plain, edges.astype(np.int64)
+    return _fixed(spans, before, cdr=channel.encoding == "cdr")
 
 
 def _ros_place(schema: Schema) -> str | None:
@@ -132,12 +119,11 @@ def _ros_place(schema: Schema) -> str | None:
     return None
 
 
-def _fixed(data: npt.NDArray[np.uint8], offsets: Ints, before: int, *, cdr: bool) -> Ints:
+def _fixed(spans: PayloadSpans, before: int, *, cdr: bool) -> Ints:
     """Read seconds and nanoseconds, 4 bytes each, at a fixed offset of every payload.
 
     Args:
-        data: Bytes of all payloads.
-        offsets: Where each payload starts, and the end of the last.
+        spans: The payloads.
         before: Bytes of a payload before its stamp.
         cdr: Whether the payload tells its byte order and seconds are signed (ROS 2). ROS 1 is
             little endian and unsigned.
@@ -145,7 +131,7 @@ def _fixed(data: npt.NDArray[np.uint8], offsets: Ints, before: int, *, cdr: bool
     Returns:
         ns since 1970; `NONE` for payloads that are too short or have 10**9 nanoseconds or more.
     """
-    starts, sizes = offsets[:-1], np.diff(offsets)
+    data, starts, sizes = spans.data, spans.starts, spans.ends - spans.starts
     out = np.full(len(starts), NONE, np.int64)
     rows = np.flatnonzero(sizes >= before + 8)
     if len(rows) == 0:
@@ -249,7 +235,9 @@ def _timestamp_paths(schema: Schema) -> list[tuple[int, ...]]:
 
 
 @kernel
-def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out: Ints) -> None:
+def protobuf_stamps(
+    data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, path: Ints, out: Ints
+) -> None:
     """Follow `path` into every payload and read the Timestamp there (seconds = 1, nanos = 2).
 
     Each level searches the fields of its span for the wanted number and narrows the span to that
@@ -258,15 +246,16 @@ def protobuf_stamps(data: npt.NDArray[np.uint8], offsets: Ints, path: Ints, out:
 
     Args:
         data: Bytes of all payloads.
-        offsets: Where each payload starts, and the end of the last.
+        starts: Where each payload starts.
+        ends: Where it ends.
         path: Field numbers from the message to the Timestamp.
         out: Filled with ns since 1970, or -(2**63) where there is no valid stamp. Times before 1970
             count as none.
     """
-    for row in range(len(offsets) - 1):
+    for row in range(len(starts)):
         out[row] = -(2**63)
-        start = offsets[row]
-        end = offsets[row + 1]
+        start = starts[row]
+        end = ends[row]
         good = True
         for level in range(len(path) + 1):
             seconds = 0

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.core.numba import as_readonly
 from tidegate.mcap.payload import ros
 from tidegate.mcap.payload.ros_walk import (
     ENDS_INSIDE,
@@ -33,7 +34,7 @@ from tidegate.mcap.payload.ros_walk import (
 )
 from tidegate.mcap.payload.values import Path, cast_column, column, follow
 from tidegate.mcap.records import Schema
-from tidegate.mcap.stamps import payload_bytes
+from tidegate.mcap.spans import REFERENCE, PayloadSpans, references
 
 __all__ = ["RosCodec"]
 
@@ -88,20 +89,42 @@ class RosCodec:
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
         """Decode the fields, the fast ones by the kernel. See `Codec.columns`."""
+        return self.columns_in(PayloadSpans.of(payloads), wanted)
+
+    def columns_in(
+        self, spans: PayloadSpans, wanted: Sequence[tuple[Path, pa.DataType]]
+    ) -> tuple[list[pa.Array], dict[int, str]]:
+        """Decode the fields of payloads where they are, without copying these first.
+
+        Args:
+            spans: The payloads.
+            wanted: Path and column type of each field. Of the type `REFERENCE`, a field that
+                `holds_bytes` is not read but referred to.
+
+        Returns:
+            As for `Codec.columns`.
+        """
         fast = tuple(path for path, _ in wanted if self._is_fast(path))
-        walked = self._walk(payloads, fast)
+        walked = self._walk(spans, fast)
         reasons = walked.reasons(self.message.name)
-        slow = [] if len(fast) == len(wanted) else self._values(payloads, reasons)
+        slow = [] if len(fast) == len(wanted) else self._values(spans, reasons)
         made = []
         for path, kind in wanted:
             name = ".".join(path)
-            if path in fast:
+            if kind == REFERENCE:
+                made.append(walked.references(fast.index(path), spans.block))
+            elif path in fast:
                 found = self._column(walked, fast.index(path), path, reasons)
                 made.append(cast_column(found, kind, reasons, name))
             else:
                 values = [follow(value, path) for value in slow]
                 made.append(column(values, kind, reasons, name))
         return made, reasons
+
+    def holds_bytes(self, path: Path) -> bool:
+        """Tell whether a field is an array of single bytes, which can be referred to."""
+        part = self.message.find(path)
+        return part is not None and part.count is not None and part.base in _BYTES
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -118,20 +141,21 @@ class RosCodec:
             self._programs[fast] = ros.compile_program(self.message, fast, cdr=self.cdr)
         return self._programs[fast]
 
-    def _walk(self, payloads: pa.Array, fast: tuple[Path, ...]) -> _Walked:
+    def _walk(self, spans: PayloadSpans, fast: tuple[Path, ...]) -> _Walked:
         """Run the kernel: find the fields `fast` in every payload."""
-        data, offsets = payload_bytes(payloads)
+        data = spans.data
         program = self._program(fast)
-        count = len(payloads)
+        count = len(spans.starts)
         at, size = np.zeros((count, len(fast)), np.int64), np.zeros((count, len(fast)), np.int64)
         how, where = np.zeros(count, np.int64), np.zeros(count, np.int64)
         found = FoundFields(at, size, how, where)
-        walk_payloads(data, offsets, program.arrays, program.depth, self.cdr, found)
+        starts, ends = as_readonly(spans.starts), as_readonly(spans.ends)
+        walk_payloads(data, starts, ends, program.arrays, program.depth, self.cdr, found)
         swap = np.zeros(count, bool)
         if self.cdr and len(data):
             # The second byte of CDR is 0 for big endian. The minimum only keeps the index of an
             # empty payload at the end inside the array; such a payload has failed already.
-            swap = (how == GOOD) & (data[np.minimum(offsets[:-1] + 1, len(data) - 1)] == 0)
+            swap = (how == GOOD) & (data[np.minimum(starts + 1, len(data) - 1)] == 0)
         size[how != GOOD] = 0
         return _Walked(data, at, size, how, where, swap, program)
 
@@ -175,18 +199,19 @@ class RosCodec:
                 reasons.setdefault(row, f"{'.'.join(path)} has a number beyond 64 bits")
         return pa.ListArray.from_arrays(pa.array(edges.astype(np.int32)), wide)
 
-    def _values(self, payloads: pa.Array, reasons: dict[int, str]) -> list[Any]:
+    def _values(self, spans: PayloadSpans, reasons: dict[int, str]) -> list[Any]:
         """Return every sound payload as plain values; None for the others.
 
         Text that is not UTF-8 adds to `reasons`.
         """
         found: list[Any] = []
-        for row, payload in enumerate(payloads):
+        for row, (start, end) in enumerate(zip(spans.starts, spans.ends, strict=True)):
             if row in reasons:
                 found.append(None)
                 continue
             try:
-                found.append(_Reader(payload.as_buffer().to_pybytes(), self.cdr).read(self.message))
+                payload = spans.data[start:end].tobytes()
+                found.append(_Reader(payload, self.cdr).read(self.message))
             except UnicodeDecodeError as error:
                 reasons[row] = f"{self.message.name} cannot be decoded: {error}"
                 found.append(None)
@@ -255,6 +280,10 @@ class _Walked:
         buffers = [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(out)]
         made = pa.Array.from_buffers(kind, len(self.how), buffers)
         return pc.if_else(pa.array(self.how == GOOD), made, None) if self.how.any() else made
+
+    def references(self, slot: int, block: int) -> pa.Array:
+        """Return where the bytes of a field are; null where the payload failed."""
+        return references(block, self.at[:, slot], self.size[:, slot], self.how == GOOD)
 
     def numbers(self, slot: int, kind: str, fixed: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of a field, and where those of each row start.

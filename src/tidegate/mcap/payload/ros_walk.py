@@ -67,7 +67,7 @@ class FoundFields(NamedTuple):
 
 @kernel
 def walk_payloads(
-    data: Bytes, offsets: Ints, steps: Any, depth: int, cdr: bool, found: Any
+    data: Bytes, starts: Ints, ends: Ints, steps: Any, depth: int, cdr: bool, found: Any
 ) -> None:
     """Run the steps of a program over every payload.
 
@@ -76,7 +76,8 @@ def walk_payloads(
 
     Args:
         data: Bytes of all payloads.
-        offsets: Where each payload starts, and the end of the last.
+        starts: Where each payload starts.
+        ends: Where it ends.
         steps: `WalkSteps`.
         depth: `WalkProgram.depth`.
         cdr: True for ROS 2 (4 bytes before the message give the byte order, values are aligned).
@@ -84,9 +85,9 @@ def walk_payloads(
     """
     at, size, how, where = found
     left = np.zeros(depth + 1, np.int64)
-    for row in range(len(offsets) - 1):
-        base = offsets[row]
-        end = offsets[row + 1]
+    for row in range(len(starts)):
+        base = starts[row]
+        end = ends[row]
         how[row] = GOOD
         big = False
         if cdr:
@@ -174,9 +175,11 @@ def gather(
     """
     for row in range(len(at)):
         place = at[row]
-        for pos in range(edges[row], edges[row + 1]):
-            inside = pos - edges[row]
-            if swap[row]:
-                # Mirror the byte within its element.
-                inside += element - 1 - 2 * (inside % element)
-            out[pos] = data[place + inside]
+        size = edges[row + 1] - edges[row]
+        if not swap[row]:
+            out[edges[row] : edges[row] + size] = data[place : place + size]
+            continue
+        for inside in range(size):
+            # Mirror the byte within its element.
+            mirrored = inside + element - 1 - 2 * (inside % element)
+            out[edges[row] + inside] = data[place + mirrored]

@@ -196,7 +196,7 @@ def _messages_as_rows(
     if selection.clock == "header":
         columns["header_stamp_ns"] = header_stamps(data, ids, channels)
     if selection.decode:
-        decoder.add_to(columns, ids)
+        decoder.add_to(columns, ids, data)
         take_times(columns)
     wanted = selection.schema
     return pa.RecordBatch.from_arrays([columns[name] for name in wanted.names], schema=wanted)
