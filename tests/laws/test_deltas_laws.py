@@ -72,22 +72,30 @@ def apply(x: Vector, operation: Operation, dims: int) -> Vector:
 
 
 def in_order(deltas: list[VectorDelta]) -> list[VectorDelta]:
-    """(time, origin, id), but nobody before their parent."""
-    by_id = {d.delta_id: d for d in deltas}
-    children: dict[str, list[VectorDelta]] = {}
+    """(time, origin, id), but nobody before their parent.
+
+    An id may come again once it is forgotten: a parent is the one admitted last before its child,
+    or, for a child that waited, the first one after it.
+    """
+    found: dict[str, list[int]] = {}
+    for n, d in enumerate(deltas):
+        found.setdefault(d.delta_id, []).append(n)
+    children: dict[int, list[int]] = {}
     heap = []
-    for d in deltas:
-        if d.parent in by_id:
-            children.setdefault(str(d.parent), []).append(d)
+    for n, d in enumerate(deltas):
+        named = found.get(str(d.parent), [])
+        if named:
+            before = [m for m in named if m < n]
+            children.setdefault(before[-1] if before else named[0], []).append(n)
         else:
-            heap.append((d.time_ns, d.origin, d.delta_id))
+            heap.append((d.time_ns, d.origin, d.delta_id, n))
     heapq.heapify(heap)
     out = []
     while heap:
-        _, _, name = heapq.heappop(heap)
-        out.append(by_id[name])
-        for c in children.get(name, ()):
-            heapq.heappush(heap, (c.time_ns, c.origin, c.delta_id))
+        n = heapq.heappop(heap)[-1]
+        out.append(deltas[n])
+        for c in children.get(n, ()):
+            heapq.heappush(heap, (deltas[c].time_ns, deltas[c].origin, deltas[c].delta_id, c))
     return out
 
 
@@ -433,3 +441,14 @@ def test_a_delta_that_comes_again_changes_nothing(strategy: Any) -> None:
         assert [r.reason for r in chain.push(again)] == ["duplicate delta id"]
     assert composed(chain) == [40.0]
     assert chain.duplicates == 40
+
+
+def test_the_seal_among_deltas_of_one_time_is_the_greatest_key_folded() -> None:
+    """A child that sorts before its parent is the last of the chain, but not the seal of it."""
+    chain = DeltaChain("v", 1)
+    chain.push(VectorDelta("d5", "v", Create([1.0]), 10))
+    chain.push(VectorDelta("d2", "v", Add([1.0]), 10, parent="d5"))
+    Compactor(FullMerge(), delta_threshold=1).compact(chain)
+    [refusal] = chain.push(VectorDelta("d3", "v", Scale(2.0), 10))  # it belongs before d5
+    assert "late" in refusal.reason
+    assert composed(chain) == [2.0]

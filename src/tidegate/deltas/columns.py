@@ -1583,7 +1583,7 @@ def _merged_rows(
 
 
 @kernel
-def _newest_gone(vec: Int64s, time_ns: Int64s, gone: Bools, top: Int64s, last: Int64s) -> None:
+def _newest_gone(vec: Int64s, time_ns: Int64s, gone: Bools, top: Int64s, last: Int64s) -> int:
     """Find per vector the newest time among rows that are gone, and the last row that has it.
 
     Args:
@@ -1592,11 +1592,18 @@ def _newest_gone(vec: Int64s, time_ns: Int64s, gone: Bools, top: Int64s, last: I
         gone: whether it went into a checkpoint or a merged row.
         top: written: the newest time per vector.
         last: written: that row; must start as -1, which stays where nothing is gone.
+
+    Returns:
+        How many rows were met that have the same time as the newest one before them.
     """
+    tied = 0
     for k in range(len(vec)):
-        if gone[k] and (last[vec[k]] < 0 or time_ns[k] >= top[vec[k]]):
-            top[vec[k]] = time_ns[k]
-            last[vec[k]] = k
+        v = vec[k]
+        if gone[k] and (last[v] < 0 or time_ns[k] >= top[v]):
+            tied += last[v] >= 0 and time_ns[k] == top[v]
+            top[v] = time_ns[k]
+            last[v] = k
+    return tied
 
 
 def _sealed(new: Chains, old: Chains, gone: Bools) -> Chains:
@@ -1605,13 +1612,20 @@ def _sealed(new: Chains, old: Chains, gone: Bools) -> Chains:
     top = np.full(len(old.ids), np.iinfo(np.int64).min, np.int64)
     last = np.full(len(old.ids), -1, np.int64)
     _readonly(gone)
-    _newest_gone(old.vec, old.time_ns, gone, top, last)
+    if _newest_gone(old.vec, old.time_ns, gone, top, last):
+        # The last of them in the chain need not have the greatest key: it may be a child that its
+        # parent holds back. A delta between the two belongs before the parent, so it is late.
+        tied = np.flatnonzero(gone & (old.time_ns == top[old.vec]))
+        tied = tied[pc.sort_indices(seal_keys(old.source.rows, old.index[tied])).to_numpy()]
+        last[old.vec[tied]] = tied
     moved = np.flatnonzero((last >= 0) & (top >= old.sealed_ns))
     if not len(moved):
         return new
     sealed_ns = old.sealed_ns.copy()
     sealed_ns[moved] = top[moved]
     keys = seal_keys(old.source.rows, old.index[last[moved]])
+    before = old.sealed_key.take(pa.array(moved, mask=top[moved] > old.sealed_ns[moved]))
+    keys = pc.max_element_wise(keys, before)  # nulls are skipped: no seal, or one of an older time
     return replace(new, sealed_ns=sealed_ns, sealed_key=_put(old.sealed_key, moved, keys))
 
 
