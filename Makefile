@@ -61,6 +61,10 @@ bench-more: $(STAMP) ## growth, latency, state and profile of the Spark path, an
 	$(BIN)/python benchmarks/deltas.py
 	$(BIN)/python benchmarks/spark_step.py
 	$(BIN)/python benchmarks/mcap_reader.py
+	$(BIN)/python benchmarks/columnar.py
+	$(BIN)/python benchmarks/mcap_sets.py
+	$(BIN)/python benchmarks/align.py
+	$(BIN)/python benchmarks/dataset.py
 
 bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under three minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m suite --quick

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from suite.data import record
 from suite.drawing import curves
-from suite.results import write_picture, write_section
+from suite.results import write_note, write_picture
 from suite.usage import peak_bytes
 
 from tidegate.core.flow import Flow
@@ -163,12 +163,12 @@ def main() -> None:
     print(text)
     if not given.no_report:
         picture = write_picture("growth", curves("in process", found, ""))
-        write_section("growth", f"{text}\n\n{picture}")
+        write_note("growth", f"{text}\n\n{picture}")
 
 
 def section(found: dict[str, dict[str, float]]) -> str:
     lines = [
-        "## How costs grow, in process",
+        "# How costs grow, in process",
         "",
         f"`benchmarks/growth.py`, {time.strftime('%Y-%m-%d %H:%M')}: event time (200 ms) and a "
         "count per second, key and topic; sync is the in-process synchroniser. Least CPU time of "

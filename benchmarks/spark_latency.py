@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from suite.drawing import curves
-from suite.results import write_picture, write_section
+from suite.results import write_note, write_picture
 from suite.streams import TOPICS, when
 
 from tidegate.spark import frames, session
@@ -128,7 +128,7 @@ def main() -> None:
         "sets": (lambda df: _frames(df).synchronize(TOPICS).data, "decided_at_ns"),
     }
     lines = [
-        "## Latency of a decision on Spark, trigger 0",
+        "# Latency of a decision on Spark, trigger 0",
         "",
         f"`benchmarks/spark_latency.py`, {when()}: {given.rate:,} "
         f"messages per second of {KEYS} keys in files every {EVERY_S * 1000:.0f} ms. "
@@ -156,7 +156,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if not given.no_report:
-        write_section("latency", text)
+        write_note("latency", text)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from suite.drawing import stack
 from suite.nothing import Nothing
-from suite.results import write_picture, write_section
+from suite.results import write_note, write_picture
 from suite.streams import Ran, in_order, pipeline, run, when, write_files
 
 from tidegate.core.columns import SHARD
@@ -126,7 +126,7 @@ def main() -> None:
         for what, (after, before) in DIFFERENCES.items()
     }
     lines = [
-        "## Where the time of the Spark path goes",
+        "# Where the time of the Spark path goes",
         "",
         f"`benchmarks/spark_profile.py`: {given.messages:,} messages of {given.keys:,} keys in "
         f"micro-batches of {given.messages // 4:,}, noop sink, {given.rounds} rounds, "
@@ -155,7 +155,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if not given.no_report:
-        write_section("profile", text)
+        write_note("profile", text)
 
 
 if __name__ == "__main__":

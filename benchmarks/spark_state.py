@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from suite.drawing import curves
-from suite.results import write_picture, write_section
+from suite.results import write_note, write_picture
 from suite.streams import TOPICS, Ran, in_order, run, when, write_files
 from suite.usage import peak_bytes
 
@@ -58,7 +58,7 @@ def main() -> None:
     measured(spark, 500_000, 100, 10)  # Java and workers are warm: cold, the first rows cost twice
     per_batch = given.messages // 5
     lines = [
-        "## State and micro-batches on Spark",
+        "# State and micro-batches on Spark",
         "",
         f"`benchmarks/spark_state.py`, {when()}: event time (200 ms) and "
         "sets of four topics, packed outcomes into the noop sink. State in RocksDB, changelog "
@@ -103,7 +103,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if not given.no_report:
-        write_section("state", text)
+        write_note("state", text)
 
 
 if __name__ == "__main__":

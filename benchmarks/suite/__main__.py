@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="another number of rounds")
     parser.add_argument("--only", nargs="+", help="of the contestants; ours play always")
     parser.add_argument("--no-report", action="store_true", help="print, and keep nothing")
-    parser.add_argument("--report", action="store_true", help="only write RESULTS.md anew")
+    parser.add_argument("--report", action="store_true", help="only write notes/suite.md anew")
     parser.add_argument("--quick", action="store_true", help="only us, against the kept baseline")
     parser.add_argument("--keep", action="store_true", help="with --quick: keep it as the baseline")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The figures of all pieces as a section of RESULTS.md, and their pictures."""
+"""The figures of all pieces as a page of notes, and their pictures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from suite.contest import Times, ratio
 from suite.data import LATE_NS, RATES_HZ
 from suite.drawing import Bar, bars
 from suite.pieces import PIECES, Piece
-from suite.results import write_picture, write_section
+from suite.results import write_note, write_picture
 from suite.run import Run
 
-HEAD = """## Beside others
+HEAD = """# Beside others
 
 Made by `make bench`; the figures of every round are in `benchmarks/measured/`. Contestants have
 environments of their own, pinned, and take turns, a different one first in every round. A ratio
@@ -61,18 +61,18 @@ def report() -> str:
             continue
         if piece.title != title:
             title = piece.title
-            parts += [f"### {title}", WORDS[title]]
+            parts += [f"## {title}", WORDS[title]]
         parts.append("\n".join(_lines(piece, run)))
     missing = [name for name in PIECES if Run.kept(name) is None]
     if missing:
         parts.append(f"Not measured yet: {', '.join(missing)} (`make bench ARGS=--resume`).")
     text = "\n\n".join(parts)
-    write_section("suite", text)
+    write_note("suite", text)
     return text
 
 
 def _lines(piece: Piece, run: Run) -> Iterator[str]:
-    yield f"#### {run.messages:,} messages, {run.keys:,} {'key' if run.keys == 1 else 'keys'}"
+    yield f"### {run.messages:,} messages, {run.keys:,} {'key' if run.keys == 1 else 'keys'}"
     yield ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     load = f"load {min(run.load):.1f} to {max(run.load):.1f}"

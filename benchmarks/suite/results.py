@@ -1,27 +1,21 @@
-"""RESULTS.md: every benchmark owns a section of it, between two marks."""
+"""Where benchmarks leave what they measured: a page of notes each, pictures, and raw figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-RESULTS, PICTURES, MEASURED = HOME / "RESULTS.md", HOME / "pictures", HOME / "measured"
+NOTES, PICTURES, MEASURED = HOME / "notes", HOME / "pictures", HOME / "measured"
 
 
-def write_section(name: str, text: str, results: Path = RESULTS) -> None:
-    """Put a section where the last one of its name was, or at the end."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    old = results.read_text() if results.exists() else "# Results\n"
-    section = f"{begin}\n{text.strip()}\n{end}"
-    if begin in old:
-        head, _, rest = old.partition(begin)
-        results.write_text(head + section + rest.partition(end)[2])
-    else:
-        results.write_text(old.rstrip() + "\n\n" + section + "\n")
+def write_note(name: str, text: str, notes: Path = NOTES) -> None:
+    """Replace the notes of a benchmark. RESULTS.md is written by hand from them."""
+    notes.mkdir(exist_ok=True)
+    (notes / f"{name}.md").write_text(text.strip() + "\n")
 
 
 def write_picture(name: str, svg: str) -> str:
-    """Keep a picture; returns how RESULTS.md shows it, there and on the site."""
+    """Keep a picture; returns how a page of notes shows it."""
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / f"{name}.svg").write_text(svg + "\n")
-    return f"![{name.replace('-', ' ')}](pictures/{name}.svg)"
+    return f"![{name.replace('-', ' ')}](../pictures/{name}.svg)"

@@ -84,15 +84,12 @@ def test_every_figure_has_a_limit(path: Path) -> None:
             assert {name for names in piece.limits.values() for name in names} <= known
 
 
-def test_a_section_is_replaced_where_it_stands(tmp_path: Path) -> None:
-    file = tmp_path / "RESULTS.md"
-    file.write_text("# Head\n")
-    for text in ("one", "two"):
-        results.write_section("a", text, file)
-        results.write_section("b", "other", file)
-    text = file.read_text()
-    assert text.startswith("# Head\n\n<!-- a: begin -->\ntwo\n<!-- a: end -->\n\n<!-- b: begin -->")
-    assert text.count("begin") == 2
+def test_notes_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    for text in ("one\n\n", "two"):
+        results.write_note("a", text, tmp_path)
+        results.write_note("b", "other", tmp_path)
+    assert (tmp_path / "a.md").read_text() == "two\n"
+    assert (tmp_path / "b.md").read_text() == "other\n"
 
 
 def test_pictures_are_well_formed() -> None:
