@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidegate as tg
+
 QUICK = {
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "COLUMNS": "60",
@@ -83,6 +85,13 @@ def test_help_needs_none_of_the_heavy_ones() -> None:
     for command in ("explain", "schema", "dry-run", "run", "demo"):
         assert command in shown.stdout
         assert tidegate(command, "--help").returncode == 0
+
+
+def test_the_version_is_told_without_importing_what_is_heavy() -> None:
+    said = tidegate("--version")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith(f"tidegate {tg.__version__} (Python 3.")
+    assert "PySpark " in said.stdout
 
 
 def test_version_and_script_are_installed() -> None:

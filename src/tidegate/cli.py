@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,10 +120,39 @@ Limit = Annotated[int, typer.Option(help="Most rows to read.", min=1)]
 """`--limit`: bounds time and memory; what is beyond it is not looked at."""
 
 
+def _print_version(wanted: bool) -> None:
+    """Print what to name in a report of a fault, and end. Reads metadata: imports none of it."""
+    if not wanted:
+        return
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from tidegate.version import __version__
+
+    def installed(name: str, package: str) -> str:
+        try:
+            return f"{name} {version(package)}"
+        except PackageNotFoundError:
+            return f"no {name}"
+
+    others = [f"Python {platform.python_version()}", installed("PyArrow", "pyarrow")]
+    print(f"tidegate {__version__} ({', '.join([*others, installed('PySpark', 'pyspark')])})")
+    raise typer.Exit
+
+
 @app.callback()
 def _global_options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option(help="Show the stack of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of Tidegate, Python, PyArrow and PySpark.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
 ) -> None:
     # `main` looks for --debug in sys.argv itself: an error may be raised before this is called.
     # The option is declared here so that it is accepted and shown in the help.
@@ -156,12 +186,15 @@ def dry_run(
     master: Master = None,
     allow_format: AllowFormat = None,
     types: UserTypes = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print everything; without, what fits the screen.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a pipeline against its sources and show the tables it would write. Runs nothing."""
     _allow(allow_format, types)
     from tidegate.pipeline import PipelineDefinition, explain_json
-    from tidegate.pipeline import explain as as_text
+    from tidegate.pipeline.explain import dry_run_text
 
     definition = PipelineDefinition.load(pipeline)
     from tidegate.spark.open import check_sources, open_pipeline, session_for
@@ -180,12 +213,9 @@ def dry_run(
     if as_json:
         print(json.dumps({**explain_json(made), "notes": notes, "tables": tables}, indent=2))
         return
-    print(as_text(made))
-    for note in notes:
-        print(note)
-    print("tables:")
-    for kind, columns in tables.items():
-        print(f"  {kind:8s} {', '.join(columns)}")
+    # 80 x 24 where there is no terminal to ask
+    screen = None if full else shutil.get_terminal_size((80, 24))
+    print(dry_run_text(made, notes, tables, screen))
 
 
 @app.command(name="run")
@@ -343,9 +373,18 @@ def export_run(
     """Export the tables of a run as a recording: MCAP, or for the Rerun viewer."""
     from tidegate.errors import ConfigError
 
+    if to not in (None, "mcap", "rerun"):
+        raise ConfigError("to", to, "must be mcap or rerun")
+    meant = {".mcap": "mcap", ".rrd": "rerun"}.get(file.suffix.lower())
+    if meant is None and to is None:
+        raise ConfigError(
+            "file", str(file), "must end in .mcap or .rrd, or say --to mcap or --to rerun (the "
+            "tables of a run are Parquet already)",
+        )  # fmt: skip
+    if None not in (meant, to) and meant != to:
+        raise ConfigError("to", to, f"does not fit {file.name}, which is a name for {meant}")
     # Where no kinds are named: all of them for Rerun, `data` for MCAP.
-    wanted = to or ("rerun" if file.suffix == ".rrd" else "mcap")
-    if wanted == "rerun":
+    if (to or meant) == "rerun":
         from tidegate.profile.roles import Roles
         from tidegate.report.rerun import export_rerun
 
@@ -354,8 +393,6 @@ def export_run(
         if done.left_out:
             errors.print(f"left out: {', '.join(sorted(done.left_out))}", soft_wrap=True)
         return
-    if wanted != "mcap":
-        raise ConfigError("to", wanted, "must be mcap or rerun")
     from tidegate.mcap import export as write
 
     written = write(out, file, kinds=tuple(kind or ("data",)), key=tuple(key or ()))

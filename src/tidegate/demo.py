@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.core.text import plural
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.roles import Roles
@@ -90,8 +91,8 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
         for number in range(FILES):
             pq.write_table(table.slice(number * step, step), recording / f"{number:03d}.parquet")
     console.print(
-        f"recorded {table.num_rows:,} messages of {vehicles} vehicles: {truth.late:,} come too "
-        f"late, {truth.unreadable} have an unreadable stamp, one clock jumps a year ahead"
+        f"recorded {table.num_rows:,} messages of {plural(vehicles, 'vehicle')}: {truth.late:,} "
+        f"come too late, {truth.unreadable} have an unreadable stamp, one clock jumps a year ahead"
     )
     text = PIPELINE.format(recording=recording, results=results, topics=", ".join(TOPICS))
     (out / "pipeline.yaml").write_text(text)

@@ -94,7 +94,7 @@ def miscount(record: dict[str, Any]) -> None:
         (1, lambda out: rewrite(out, 1, "late", swapped), "other rows than shards let out"),
         (2, lambda out: rewrite(out, 2, "data", doubled), "its files hold 20 rows"),
         (2, lambda out: (out / "_commits" / "00000001.json").unlink(), "+6 rows are not accounted"),
-        (1, lambda out: change(out, 1, miscount), "+1 rows are not accounted"),
+        (1, lambda out: change(out, 1, miscount), "+1 row is not accounted"),
         (0, lambda out: change(out, 0, lambda r: r["shards"]["1"].update(
             {"eventtime_watermark.rows_held": 9})), "are too many"),
         (2, lambda out: next((out / "late" / "batch=00000002").iterdir()).unlink(), "unreadable"),

@@ -111,6 +111,15 @@ def test_the_command_and_what_it_refuses(plain: Path, tmp_path: Path) -> None:
     wrong = tidegate(str(plain), str(tmp_path / "x"), "--to", "stone")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "to: got 'stone', must be mcap or rerun" in wrong.stderr
+    for arguments, words in (
+        (["table.csv"], "file: got 'table.csv', must end in .mcap or .rrd"),
+        (["noname"], "must end in .mcap or .rrd, or say --to mcap or --to rerun"),
+        (["run.rrd", "--to", "mcap"], "to: got 'mcap', does not fit run.rrd"),
+    ):
+        wrong = tidegate(str(plain), *arguments)
+        assert (wrong.returncode, wrong.stdout) == (2, "")
+        assert words in wrong.stderr
+        assert not Path(arguments[0]).exists()
     pytest.importorskip("rerun")
     done = tidegate(str(plain), str(tmp_path / "run.rrd"))
     assert done.returncode == 0, done.stderr

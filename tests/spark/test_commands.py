@@ -66,6 +66,11 @@ def test_dry_run_shows_the_tables_and_writes_nothing(command: Command, pipeline:
     code, out, _ = command("dry-run", str(pipeline))
     assert code == 0
     assert "PhysicalEventtimeWatermark" in out
+    assert len(out.splitlines()) < 24
+    assert max(map(len, out.splitlines())) <= 80
+    code, whole, _ = command("dry-run", str(pipeline), "--full")
+    assert "time_ns: int64" in whole
+    assert "lateness_ns: int64" in whole
     assert {path.name for path in pipeline.parent.iterdir()} == {"in", "pipeline.yaml"}
 
 

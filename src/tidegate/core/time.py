@@ -102,7 +102,7 @@ def parse_duration(value: object, field: str = "duration", *, minimum: int | Non
     else:
         raise ConfigError(field, value, _WANTED)
     if minimum is not None and ns < minimum:
-        raise ConfigError(field, value, f"must be at least {minimum} ns")
+        raise ConfigError(field, value, f"must be at least {format_duration(minimum)}")
     if not MIN_NS <= ns <= MAX_NS:
         raise ConfigError(field, value, "must fit into 64-bit nanoseconds (about 292 years)")
     return ns

@@ -35,7 +35,7 @@ from tidegate.core.arrow import ranges, take
 from tidegate.core.numba import kernel
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.parallel import MANY, each, parts, whole_runs
-from tidegate.core.time import UNSET
+from tidegate.core.time import UNSET, format_time
 from tidegate.deltas.id_table import IdTable
 from tidegate.deltas.kernels import (
     DeltaArrays,
@@ -1031,7 +1031,10 @@ class Chains:
         """
         if len(folded_ns) and int(folded_ns.max()) > at_ns:
             raise ConfigError(
-                "at_ns", at_ns, f"must be at or after the checkpoint at {int(folded_ns.max())} ns"
+                "at_ns",
+                at_ns,
+                f"must be at or after the checkpoint at {int(folded_ns.max())} "
+                f"({format_time(int(folded_ns.max()))})",
             )
         keep: Bools = self.effective_ns[rows] <= at_ns
         first = self.source.rows.column("first_ns")

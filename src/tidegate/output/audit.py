@@ -148,10 +148,20 @@ def _continues(commit: Commit, counters: dict[int, int]) -> list[str]:
         came = commit.audit.get(shard, {}).get(IN, [0, 0])[0]
         if now - before != came:
             out.append(
-                f"shard {shard} has taken in {now:,} rows in all and {before:,} before this batch, "
-                f"which brought {came:,}: {now - before - came:+,} rows are not accounted for"
+                f"shard {shard} has taken in {plural(now, 'row')} in all and {before:,} before "
+                f"this batch, which brought {came:,}: {_signed(now - before - came)} not "
+                "accounted for"
             )
     return out
+
+
+def _signed(rows: int) -> str:
+    """Return how many rows differ, with sign and verb.
+
+    >>> _signed(1), _signed(-2000)
+    ('+1 row is', '-2,000 rows are')
+    """
+    return f"{rows:+,} {'row is' if abs(rows) == 1 else 'rows are'}"
 
 
 class _Files:
@@ -219,7 +229,7 @@ class _Files:
 
     def left_over(self) -> list[str]:
         """Sentences for rows of tables that no batch let out, or that batches let out in vain."""
-        return [f"{kind}: its table and its batches differ by {tally.rows:+,} rows"
+        return [f"{kind}: its table and its batches differ by {plural(abs(tally.rows), 'row')}"
                 for kind, tally in self.loose.items() if tally != Tally()]  # fmt: skip
 
 
@@ -240,11 +250,13 @@ def _compare(kind: str, found: Tally, commit: Commit, reported: Tally) -> list[s
     """Sentences for what a kind's files and what was said about them differ in."""
     said = commit.rows.get(kind, 0)
     if found.rows != said:
-        return [f"{kind}: its files hold {found.rows:,} rows, the record says {said:,}"]
+        return [f"{kind}: its files hold {plural(found.rows, 'row')}, the record says {said:,}"]
     if not commit.audited or kind not in commit.audited:
         return []
     if found.rows != reported.rows:
-        return [f"{kind}: its files hold {found.rows:,} rows, shards let out {reported.rows:,}"]
+        return [
+            f"{kind}: its files hold {plural(found.rows, 'row')}, shards let out {reported.rows:,}"
+        ]
     if found.hash != reported.hash:
         return [
             f"{kind}: its files hold other rows than shards let out: hash {found.hash:016x}, not "
@@ -259,13 +271,13 @@ def _balance(summary: Summary, report: AuditReport, commit: Commit) -> list[str]
     report.used = summary.used
     if not _conserves(summary.shards):
         if summary.used < 0:
-            return [f"{-summary.used:,} more rows went out or are held than ever came in"]
+            return [f"{plural(-summary.used, 'row')} went out or are held that never came in"]
         return []
     report.used = 0
     missing = summary.used - data
     if missing:
         return [
-            f"of {summary.rows_in:,} rows that came in, {data:,} went out as data, "
+            f"of {plural(summary.rows_in, 'row')} that came in, {data:,} went out as data, "
             f"{summary.late:,} late, {summary.errors:,} as errors, {summary.dropped:,} dropped, "
             f"{summary.discarded:,} discarded and {summary.held:,} are held: "
             + (f"{missing:,} are missing" if missing > 0 else f"{-missing:,} are too many")

@@ -22,6 +22,7 @@ import pyarrow.fs as pafs
 
 from tidegate.core.flow import Flow, regroup
 from tidegate.core.outcomes import Outcome
+from tidegate.core.text import plural
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.version import __version__
@@ -115,7 +116,9 @@ class Savepoint:
                     pages.setdefault(shard, {})[page] = blob
             found = sum(len(each) for each in pages.values())
             if found != said["pages"]:
-                raise StateError(f"{path} is incomplete: {found} pages of {said['pages']}")
+                raise StateError(
+                    f"{path} is incomplete: it has {found} of {plural(said['pages'], 'page')}"
+                )
             stages = tuple(dict(stage) for stage in said["stages"])
             keys = tuple(str(key) for key in said["keys"])
             return cls(int(said["shards"]), keys, stages, pages, dict(said["source"]))

@@ -4,14 +4,28 @@ not."""
 from __future__ import annotations
 
 import json
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegate.core.text import plural
 from tidegate.pipeline import plan_nodes as nodes
 from tidegate.pipeline.formats import refusals
 from tidegate.pipeline.planner import Plan
 from tidegate.pipeline.secrets import show_text
 
-__all__ = ["explain", "explain_json"]
+__all__ = ["dry_run_text", "explain", "explain_json"]
+
+FEWEST_LINES = 12
+"""Lines that are used even of a lower terminal: fewer would leave out the tables altogether."""
+
+_TWICE = re.compile(r"\b(\w+)_ms=[\d.]+, (?=\1=)")
+"""A duration in milliseconds whose next fact is the same in its own unit."""
+
+NARROWEST = 40
+"""Characters of a line that are used even of a narrower terminal, which then wraps them."""
 
 
 def explain(plan: Plan) -> str:
@@ -72,6 +86,114 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     }
     out: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return out
+
+
+def dry_run_text(
+    plan: Plan,
+    notes: Sequence[str],
+    tables: Mapping[str, Sequence[str]],
+    screen: os.terminal_size | None,
+) -> str:
+    """Return what `tidegate dry-run` prints: the plan, notes on its sources, the tables.
+
+    Args:
+        plan: From `tidegate.pipeline.plan`.
+        notes: What the opened sources say.
+        tables: The columns of every table, each as `name: type`.
+        screen: Columns and lines to fit into, the last line left for the prompt; None: everything.
+            Below 40 columns or 12 lines those are used. What is cut says so, with the option that
+            shows it.
+    """
+    steps = explain(plan).splitlines()
+    if screen is None:
+        listed = [f"  {kind:8s} {', '.join(columns)}" for kind, columns in tables.items()]
+        return "\n".join([*steps, *notes, "tables:", *listed])
+    width = max(screen.columns, NARROWEST)
+    shown = [_TWICE.sub("", line) for line in steps if not line.startswith("note: ")]
+    said = [*(line for line in steps if line.startswith("note: ")), *notes]
+    data = tables.get("data", ())
+    named = [
+        _table_line(kind, columns, width, () if kind == "data" else data)
+        for kind, columns in tables.items()
+    ]
+    # The tables are what a dry run is for: they stay; steps and notes share the other lines.
+    rest = max(screen.lines, FEWEST_LINES) - len(named) - 3
+    wrapped = [textwrap.wrap(note, width, subsequent_indent="  ") for note in said]
+    kept, left_out = _leading(wrapped, max(rest - len(shown), rest // 3))
+    if left_out:
+        kept[-1] = f"  and {plural(left_out, 'more note')}"
+    cut = [_cut_end(line, width) for line in shown]
+    lines = [*_middle_left_out(cut, rest - len(kept)), *kept, "tables:", *named]
+    if left_out or any(line.endswith(("…", " more", " more steps")) for line in lines):
+        lines.append("(cut to fit the screen; --full shows everything)")
+    return "\n".join(lines)
+
+
+def _table_line(kind: str, columns: Sequence[str], width: int, data: Sequence[str] = ()) -> str:
+    """Return the names of the columns of a table, as many as fit into the width.
+
+    A table that begins with the columns of `data` only names the others.
+
+    >>> _table_line("data", ["car: string", "t: int64", "speed: double"], 40)
+    '  data      3 columns: car, t, speed'
+    >>> _table_line("data", ["latitude: double", "longitude: double", "t: int64"], 40)
+    '  data      3 columns: latitude, 2 more'
+    >>> _table_line("late", ["car: string", "lateness_ns: int64"], 40, ["car: string"])
+    '  late      those of data, and lateness_ns'
+    """
+    names = [column.split(": ", 1)[0] for column in columns]
+    head = f"  {kind:8s}  {plural(len(names), 'column')}: "
+    if data and list(columns[: len(data)]) == list(data) and len(columns) > len(data):
+        names = names[len(data) :]
+        head = f"  {kind:8s}  those of data, and "
+    shown = list(names)
+    while True:
+        more = [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
+        line = head + ", ".join([*shown, *more])
+        if len(line) <= width or not shown:
+            return _cut_end(line, width)
+        shown.pop()
+
+
+def _cut_end(line: str, width: int) -> str:
+    """Return a line that fits into the width, with an ellipsis where it was cut.
+
+    >>> _cut_end("abcdef", 4), _cut_end("abc", 4)
+    ('abc…', 'abc')
+    """
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _leading(blocks: Sequence[list[str]], room: int) -> tuple[list[str], int]:
+    """Return the lines of the first blocks that fit, and how many blocks do not.
+
+    Where some do not, the last line is left free for the sentence that says so.
+
+    >>> _leading([["a"], ["b", "c"], ["d"]], 3)
+    (['a', ''], 2)
+    """
+    if sum(map(len, blocks)) <= room:
+        return [line for block in blocks for line in block], 0
+    kept: list[str] = []
+    for number, block in enumerate(blocks):
+        if len(kept) + len(block) > room - 1:
+            return [*kept, ""], len(blocks) - number
+        kept += block
+    return kept, 0
+
+
+def _middle_left_out(lines: list[str], room: int) -> list[str]:
+    """Return at most `room` lines: the first and the last ones, with a line that counts the rest.
+
+    >>> _middle_left_out(["1", "2", "3", "4", "5"], 4)
+    ['1', '2', '  … 2 more steps', '5']
+    """
+    if len(lines) <= room:
+        return lines
+    after = (room - 1) // 2
+    before = room - 1 - after
+    left_out = f"{len(lines) - before - after:,} more steps"
+    return [*lines[:before], f"  … {left_out}", *lines[len(lines) - after :]]
 
 
 def _info(node: nodes.Node) -> list[str]:

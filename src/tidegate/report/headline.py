@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
+from tidegate.core.text import plural
+from tidegate.core.time import format_duration
 from tidegate.report.columns import NONE
 from tidegate.report.rows import KINDS, RunMessages
 
@@ -129,6 +131,8 @@ def headline(messages: RunMessages, counts: dict[str, int]) -> str:
     ]  # fmt: skip
     if not facts:
         total = sum(counts.get(kind, 0) for kind in KINDS)
+        if total == 1:
+            return "The one row is in order."
         return f"All {total:,} rows are in order: none is late, dropped or unreadable."
     words = "; ".join(facts[:3])
     return f"{words[0].upper()}{words[1:]}."
@@ -256,7 +260,7 @@ def _dropped_fact(messages: RunMessages, counts: dict[str, int]) -> list[str]:
 
 def _row_count(count: int) -> str:
     """Return a number of rows as words: "1 row", "2,000 rows"."""
-    return f"{count:,} row{'' if count == 1 else 's'}"
+    return plural(count, "row")
 
 
 def _short_name(text: str) -> str:
@@ -277,4 +281,4 @@ def _rough_duration(ns: int) -> str:
                        ("µs", 1e3)):  # fmt: skip
         if ns >= (2 * size if unit in ("d", "h", "min") else size):
             return f"{ns / size:.3g} {unit}"
-    return f"{ns} ns"
+    return format_duration(ns)

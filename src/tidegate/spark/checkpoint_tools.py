@@ -288,7 +288,7 @@ def verify(
         )
         strange = sum(names[shard] != label for shard in found.tolist())
         if strange:
-            wrong.append(f"shard {label}: {strange} keys belong to other shards")
+            wrong.append(f"shard {label}: keys of other shards: {strange:,}")
     return wrong
 
 

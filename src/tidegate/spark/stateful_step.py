@@ -29,6 +29,7 @@ from tidegate.core.arrow import concat, cut_by_bytes
 from tidegate.core.columns import LANE, TIME
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
+from tidegate.core.text import plural
 from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.eventtime import EventtimeWatermark
@@ -402,7 +403,7 @@ def check_shards(made_with: int, shards: int, what: str) -> None:
     """
     if made_with != shards:
         raise StateError(
-            f"{what} was made with {made_with} shards, now there are {shards}; "
+            f"{what} was made with {plural(made_with, 'shard')}, now the number is {shards}; "
             "use the same number or a new checkpoint"
         )
 

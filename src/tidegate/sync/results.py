@@ -154,9 +154,8 @@ more), or, if it is the clock that is wrong, offsets={"lidar": 500000000}
     def __str__(self) -> str:
         by = _rounded(self.by_ns)
         helps = f"set queue_size to at least {self.queue_size} (or queue_time to {by} and more)"
-        shift = (
-            f'or, if it is the clock that is wrong, offsets={{"{self.topic}": {self.offset_ns}}}'
-        )
+        offset = format_duration(self.offset_ns or 0)
+        shift = f'or, if it is the clock that is wrong, offsets={{"{self.topic}": "{offset}"}}'
         match self.problem:
             case "healthy":
                 return "healthy: sets are coming"

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.checks import duration, int_in, names
 from tidegate.core.outcomes import Int64s
-from tidegate.core.time import Duration
+from tidegate.core.time import Duration, format_duration
 from tidegate.errors import ConfigError
 from tidegate.windows.calendar import CALENDAR_UNITS, calendar_edges, check_zone, start_of_date
 from tidegate.windows.kernels.layout import Family
@@ -226,7 +226,10 @@ class Cumulate(WindowKind):
         object.__setattr__(self, "step", duration("step", self.step, 1))
         object.__setattr__(self, "offset", duration("offset", self.offset, None))
         if in_ns(self.size) % in_ns(self.step):
-            raise ConfigError("step", self.step, f"must divide size ({self.size} ns)")
+            size = format_duration(in_ns(self.size))
+            raise ConfigError(
+                "step", format_duration(in_ns(self.step)), f"must divide size ({size})"
+            )
 
     def kernel_settings(self) -> dict[str, Any]:
         size, step = in_ns(self.size), in_ns(self.step)
@@ -438,7 +441,10 @@ class Adaptive(WindowKind):
         object.__setattr__(self, "min", duration("min", self.min, 1))
         object.__setattr__(self, "max", duration("max", self.max, 1))
         if in_ns(self.min) > in_ns(self.max):
-            raise ConfigError("min", self.min, f"must not exceed max ({self.max} ns)")
+            longest = format_duration(in_ns(self.max))
+            raise ConfigError(
+                "min", format_duration(in_ns(self.min)), f"must not exceed max ({longest})"
+            )
         int_in("target", self.target, 1)
 
     def kernel_settings(self) -> dict[str, Any]:

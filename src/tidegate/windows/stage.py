@@ -49,7 +49,8 @@ from tidegate.core.outcomes import (
     Watermark,
 )
 from tidegate.core.state import Column, Layout, State, require_int64
-from tidegate.core.time import MAX_NS, MIN_NS, UNSET
+from tidegate.core.text import plural
+from tidegate.core.time import MAX_NS, MIN_NS, UNSET, format_time
 from tidegate.errors import ConfigError, StateError
 from tidegate.windows.aggregates import (
     AGGREGATE_FUNCTIONS,
@@ -768,8 +769,10 @@ class Window(Operator):
         elif fresh is not None and fresh.num_rows:
             count, start, end = (fresh.column(n).to_pylist() for n in ("rows", "start", "end"))
             reasons = pa.array(
-                [f"{STAGE_REMOVED}: a window from {a} ns to {b} ns had taken in {n} rows"
-                 for n, a, b in zip(count, start, end, strict=True)], pa.string())  # fmt: skip
+                [f"{STAGE_REMOVED}: a window from {format_time(a)} to {format_time(b)} had taken "
+                 f"in {plural(n, 'row')}" for n, a, b in zip(count, start, end, strict=True)],
+                pa.string(),
+            )  # fmt: skip
             schema = pa.ipc.read_schema(pa.py_buffer(fresh.schema.metadata[ROWS_SCHEMA]))
             nothing = pa.RecordBatch.from_arrays(
                 [pa.nulls(len(waiting), f.type) for f in schema], names=schema.names

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tidegate.core.arrow import conform
+from tidegate.core.text import plural
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import FOLDER, Commit, CommitLog
 from tidegate.output.epochs import LEASE_S, Claim, Epochs
@@ -127,7 +128,7 @@ class ParquetSink:
         """Raise ConfigError if the output holds another run's rows."""
         held = len(self.commits.numbers())
         if held:
-            some = "1 batch" if held == 1 else f"{held} batches"
+            some = plural(held, "batch", "batches")
             raise ConfigError(
                 "sink.path", self.path,
                 f"must be empty; it holds {some} of a run: give another path, or remove this "
