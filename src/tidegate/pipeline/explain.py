@@ -138,7 +138,7 @@ def _table_line(kind: str, columns: Sequence[str], width: int, data: Sequence[st
     '  data      3 columns: car, t, speed'
     >>> _table_line("data", ["latitude: double", "longitude: double", "t: int64"], 40)
     '  data      3 columns: latitude, 2 more'
-    >>> _table_line("late", ["car: string", "lateness_ns: int64"], 40, ["car: string"])
+    >>> _table_line("late", ["car: string", "lateness_ns: int64"], 60, ["car: string"])
     '  late      those of data, and lateness_ns'
     """
     names = [column.split(": ", 1)[0] for column in columns]

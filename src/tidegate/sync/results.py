@@ -126,7 +126,7 @@ class Diagnosis:
 
     >>> print(Diagnosis("lagging", "lidar", 500_000_000, queue_size=8, offset_ns=500_000_000))
     lidar is 500 ms behind the others: set queue_size to at least 8 (or queue_time to 500 ms and \
-more), or, if it is the clock that is wrong, offsets={"lidar": 500000000}
+more), or, if it is the clock that is wrong, offsets={"lidar": "500 ms"}
     """
 
     problem: str
