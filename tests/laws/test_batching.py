@@ -275,3 +275,47 @@ def test_a_backlog_costs_linear_time(timeout: float) -> None:
     cost(50)
     small, large = (min(cost(seconds) for _ in range(3)) for seconds in (400, 3200))
     assert large < 8 * small * 3
+
+
+def steady(rng: random.Random) -> Collection:
+    """Mostly expected pulses in order of time: what runs of rows are for, now and then broken."""
+    rows = []
+    slip = rng.choice([0, 0, 0.002, 0.02])
+    for key in range(rng.randint(1, 3)):
+        for stream in range(rng.randint(1, 4)):
+            rate, jitter = rng.choice([5, 14, 29.97]), rng.choice([0, 0, 0.1, 0.3])
+            for pulse in range(rng.randint(60, 200)):
+                t = (pulse + rng.uniform(-jitter, jitter)) * SECOND / rate + stream * 1e6
+                if rng.random() >= slip:
+                    rows.append((int(t), key, f"s{stream}"))
+                if rng.random() < slip:
+                    rows.append((int(t) + rng.choice([0, 1, 10**8, 5 * SECOND]), key, "log"))
+    rows.sort()
+    for i in range(len(rows) - 1):
+        if rng.random() < slip:
+            rows[i], rows[i + 1] = rows[i + 1], rows[i]
+    batch = pa.record_batch({"topic": [row[2] for row in rows], "n": list(range(len(rows)))})
+    times = np.array([row[0] for row in rows], np.int64)
+    return Collection(batch, times, np.array([row[1] for row in rows], np.int32))
+
+
+@few
+@given(seed=seeds, at=cuts, rates=st.sampled_from(["whole", "any"]), limit=st.booleans())
+def test_steady_rows_in_runs_obey_the_cut_law(
+    seed: int, at: list[int], rates: str, limit: bool
+) -> None:
+    """Row by row there are no runs, in one call almost everything is one: all results agree, the
+    jitter to the last bit."""
+    rng = random.Random(seed)
+    rows = steady(rng)
+    stage = Batch(
+        rng.choice(["1 s", "300 ms", "4 s"]),
+        rates=rates,
+        timeout=rng.choice([0.7, 1.0, 1.2, float("inf")]),
+        max_rows=rng.randint(5, 60) if limit else 10**6,
+        gated=True if rng.random() < 0.5 else ("s0", "s1", "log"),
+    )
+    assert_cut_law(stage, rows, at, lanes=3)
+    if len(rows) < 300:
+        assert_cut_law(stage, rows, range(len(rows)), lanes=3)
+    assert_restart_law(stage, cut(rows, at), lanes=3)

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from tidegate.batching.kernel import (
     change_windows,
     earliest_times,
+    group_by_lane,
     load_rows,
     run_call,
     run_rows,
     schedule_length,
     settle_lanes,
+    waiting_rows,
 )
 from tidegate.batching.layout import (
     BATCH,
@@ -44,7 +46,8 @@ from tidegate.batching.layout import (
     state_columns,
     stream_records,
 )
-from tidegate.batching.report import MAX_CLOCKS, BatchDecision
+from tidegate.batching.names import encode_names
+from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns
 from tidegate.core.arrow import concat, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
 from tidegate.core.numba import as_readonly
@@ -113,7 +116,8 @@ def kernel_call(
     return KernelCall(
         lane=as_readonly(lane),
         time_ns=as_readonly(time_ns),
-        code=as_readonly(code),
+        order=as_readonly(_lane_order(lane).view(np.uint32)),
+        code=as_readonly(code.view(np.uint32)),
         digests=as_readonly(digests),
         gated=as_readonly(gated),
         wanted=as_readonly(wanted),
@@ -126,6 +130,19 @@ def kernel_call(
         correct_skew=bool(correct_skew),
         patient=bool(patient),
     )
+
+
+def _lane_order(lane: Int32s) -> Int32s:
+    """Return the indices of rows lane by lane, as they came within a lane; empty if they are in
+    such an order already."""
+    if len(lane) < 2 or bool((lane[1:] >= lane[:-1]).all()):
+        return _NO_LANES
+    lanes = int(lane.max()) + 1
+    if lanes > 4 * len(lane):  # few rows of many lanes: counting would walk over all lanes
+        return np.argsort(lane, kind="stable").astype(np.int32)
+    order = np.empty(len(lane), np.int32)
+    group_by_lane(as_readonly(lane), lanes, np.zeros(lanes + 1, np.int32), order)
+    return order
 
 
 def change_length(state: State, lanes: Int64s, length_ns: int, time_ns: int | None) -> int:
@@ -161,7 +178,11 @@ def compile_batching() -> None:
         "digests": rows["time_ns"],
         "gated": np.ones(1, np.bool_),
     }
-    held.add_and_run(state, kernel_call(**settings, **rows, **names))
+    decision = held.add_and_run(state, kernel_call(**settings, **rows, **names))
+    data_columns(decision)
+    encode_names(pa.array(["a"]))
+    _lane_order(np.array([1, 0], np.int32))
+    held.compact()
     held.settle(state, kernel_call(**settings), rows["time_ns"], everything=True)
     held.hold_back(rows["time_ns"])
     change_length(state, rows["time_ns"], 10**9, None)
@@ -180,7 +201,7 @@ class HeldRows:
     """
 
     def __init__(self, state: State, rows: Records | None = None) -> None:
-        self._rows = np.zeros(256, ROW) if rows is None else rows
+        self._rows = _record_memory(256) if rows is None else rows
         self.used = 0 if rows is None else len(rows)
         self._lists = _lists(state.lanes)
         load_rows(self._rows, self.used, self._lists)
@@ -251,11 +272,15 @@ class HeldRows:
 
     def kept(self) -> Int64s:
         """The numbers of the rows that still wait, in order of arrival."""
-        return np.flatnonzero(self.rows["place"] != Place.GONE)
+        out = np.empty(self.used, np.int64)
+        out = out[: waiting_rows(self.rows, self._lists, out)]
+        if (out[1:] < out[:-1]).any():
+            out.sort()
+        return out
 
     def hold_back(self, reach: Int64s) -> None:
         """Lower `reach` (a time per lane) to just before the earliest row that waits there."""
-        earliest_times(self.rows, reach)
+        earliest_times(self.rows, self.kept(), reach)
 
     def lanes_with_rows_in_window(self, state: State) -> NDArray[np.bool_]:
         """Per lane: whether the window that stands has rows."""
@@ -278,7 +303,8 @@ class HeldRows:
                 it with these.
         """
         kept = self.kept()
-        self._rows[: len(kept)] = self._rows[kept]  # in place: memory stays for the next calls
+        words = _record_words(self._rows)
+        words[: len(kept)] = words[kept]  # in place: memory stays for the next calls
         self.used = len(kept)
         self._lists = _lists(len(self._lists))
         load_rows(self._rows, self.used, self._lists)
@@ -296,8 +322,8 @@ class HeldRows:
             self._lists = np.concatenate([self._lists, _lists(state.lanes - len(self._lists))])
         first, self.used = self.used, self.used + count
         if self.used > len(self._rows):
-            rows = np.empty(max(self.used, 2 * first), ROW)
-            rows[:first] = self._rows[:first]
+            rows = _record_memory(max(self.used, 2 * first))
+            _record_words(rows)[:first] = _record_words(self._rows)[:first]
             self._rows = rows
         return first
 
@@ -336,6 +362,7 @@ class OutputBuffers:
             named=np.empty(count, np.int64),
             tally=np.empty(streams, TALLY),
             counts=np.zeros(1, COUNTS),
+            known=np.zeros(len(call.digests), np.uint16),
             scratch=np.empty(MAX_CLOCKS, np.float64),
         )
 
@@ -358,6 +385,17 @@ class OutputBuffers:
             parts=a.parts[: counts.parts],
             named=a.named[: counts.named],
         )
+
+
+def _record_memory(count: int) -> Records:
+    """Return memory for this many rows, not initialised."""
+    return np.empty((count, ROW.itemsize // 8), np.int64).view(ROW)[:, 0]
+
+
+def _record_words(rows: Records) -> Int64s:
+    """Return records of rows as the words they consist of: numpy copies those all at once, and
+    records field by field, which takes ten times as long."""
+    return rows.view(np.int64).reshape(len(rows), ROW.itemsize // 8)
 
 
 def _lists(lanes: int) -> Records:

@@ -63,6 +63,7 @@ from tidegate.batching.layout import (
     NO_SLOT,
     REACH_NS,
     UNTIMED,
+    BatchFrame,
     CloseReason,
     Gate,
     Place,
@@ -75,11 +76,13 @@ from tidegate.core.time import UNSET
 __all__ = [
     "change_windows",
     "earliest_times",
+    "group_by_lane",
     "load_rows",
     "run_call",
     "run_rows",
     "schedule_length",
     "settle_lanes",
+    "waiting_rows",
 ]
 
 EVICT_CLOSES = 5
@@ -110,30 +113,46 @@ def run_rows(a, call, base, first, again):
         a: The `KernelArrays`: state, rows that wait, output buffers.
         call: The `KernelCall`: the new rows as columns, and the settings.
         base: Row number of the first row of the call; row `i` of the call is row `base + i`.
-        first: Index in the call to go on from: 0, or what the last attempt returned.
-        again: True if row `first` was routed by the last attempt already, which then ran out of
+        first: Where in the order of the call to go on: 0, or what the last attempt returned.
+        again: True if that row was routed by the last attempt already, which then ran out of
             buffers while letting batches out.
 
     Returns:
-        (number of rows, False) when all are done. Otherwise the index of the row at which the
+        (number of rows, False) when all are done. Otherwise where in the order of the call the
         buffers ran out, and whether that row has been routed: the caller makes larger buffers and
         calls again with both.
     """
     rows, lanes, lists, streams, counts = a.rows, a.lanes, a.lists, a.streams, a.counts[0]
-    if again and not let_out_due(a, call, np.int64(call.lane[first])):
-        return first, True
-    for i in range(first + again, len(call.time_ns)):
+    k, total = first, len(call.time_ns)
+    if again:
+        if not let_out_due(a, call, np.int64(call.lane[row_at(call, k)])):
+            return k, True
+        k += 1
+    while k < total:
+        i = row_at(call, k)
         n = np.int64(call.lane[i])
         lane = lanes[n]
+        if expects_pulses(lane, call):
+            k, routed = take_expected(a, call, base, k, n)
+            if routed:  # the window is complete, but there is no room for its batch
+                return k, True
+            if k == total:
+                break
+            i = row_at(call, k)
+            n = np.int64(call.lane[i])
+            lane = lanes[n]
         if lane.open == 0 and not has_room(a, call):
-            return i, False
+            return k, False
         idle = call.wall - lane.arrived_at >= call.idle and lane.open != 0 and lane.rows > 0
         if idle and not drain(a, call, n, np.int64(CloseReason.IDLE.value)):
-            return i, False
+            return k, False
         lane.arrived_at = call.wall
         row = base + i
         code = call.code[i]
-        s = find_stream(call.digests[code], n, lane, streams, a.find)
+        s = np.int64(a.known[code])
+        if s >= lane.streams or streams[n, s].name != call.digests[code]:
+            s = find_stream(call.digests[code], n, lane, streams, a.find)
+            a.known[code] = max(s, 0)
         # A stream without a record rides along: it is never gated, so any record will do.
         stream = streams[n, max(s, 0)]
         admit_row(rows, row, call.time_ns[i], lane, n, stream, s, call.gated[code])
@@ -144,6 +163,7 @@ def run_rows(a, call, base, first, again):
                 lane.length = call.length
             append(rows, lists[n], _ACTIVE, row)
             begin(a, call, n)
+            k += 1
             continue
         if not route_next_pulse(rows, row, lists[n], lane, stream):
             lift(rows[row], lane, stream, call.patient)
@@ -156,10 +176,12 @@ def run_rows(a, call, base, first, again):
             and call.wall - lane.closed_at < STALL_LENGTHS * lane.length
             and lane.rows <= call.limit
         ):
+            k += 1
             continue
         if not let_out_due(a, call, n):
-            return i, True
-    return len(call.time_ns), False
+            return k, True
+        k += 1
+    return total, False
 
 
 @lean_kernel
@@ -199,7 +221,7 @@ def run_call(a, call, base):
         skip_gap(a, call, np.int64(0))
     reason = due(lane)
     if reason >= 0:
-        close(a, call, np.int64(0), reason)
+        close(a, call, np.int64(0), reason, np.int64(0))
     elif stall_due(lane, lists, call.wall):
         lane.closed_at = call.wall
         replace_window(a, call, np.int64(0), _NO)
@@ -314,17 +336,218 @@ def load_rows(rows, used, lists):
 
 
 @lean_kernel
-def earliest_times(rows, reach):
+def earliest_times(rows, waiting, reach):
     """Lower `reach` of each lane to just before the earliest of its rows that wait.
 
     Uses the time a row came with (`stamp`), because that is what watermarks promise about. The
     guard keeps `t - 1` from becoming UNSET, which means "no time".
+
+    Args:
+        rows: Records of all rows.
+        waiting: Numbers of the rows that wait.
+        reach: A time per lane, in ns; lowered in place.
     """
-    for row in range(len(rows)):
-        if rows[row].place >= 0:
-            lane, t = rows[row].lane, rows[row].stamp
-            before = t - 1 if t > UNSET + 1 else t
-            reach[lane] = min(reach[lane], before)
+    for row in waiting:
+        lane, t = rows[row].lane, rows[row].stamp
+        before = t - 1 if t > UNSET + 1 else t
+        reach[lane] = min(reach[lane], before)
+
+
+@lean_kernel
+def waiting_rows(rows, lists, out):
+    """Write the numbers of all rows that wait to `out`, lane by lane, in no order within a lane,
+    and return how many there are.
+
+    `out` has room for as many as there are. The heap is walked as the tree it is: what has been
+    written is the list of what is still to be looked at.
+    """
+    at = 0
+    for n in range(len(lists)):
+        for place in range(3):
+            at = collect(rows, np.int64(lists[n].head[place]), out, at)
+        if lists[n].heap >= 0:
+            out[at] = lists[n].heap
+            seen = at
+            at += 1
+            while seen < at:
+                record = rows[out[seen]]
+                for child in (record.left, record.right):
+                    if child >= 0:
+                        out[at] = child
+                        at += 1
+                seen += 1
+    return at
+
+
+@lean_kernel
+def group_by_lane(lane, lanes, starts, order):
+    """Write the rows of a call to `order`, lane by lane, within a lane as they came.
+
+    A counting sort. Lanes do not know of each other, so the order between them is free, and all
+    rows of one at once find its records in the cache: with ten thousand keys that is most of the
+    time.
+
+    Args:
+        lane: Per row: its lane, below `lanes`.
+        lanes: Number of lanes.
+        starts: Zeros, one more than lanes; overwritten.
+        order: As long as `lane`; overwritten.
+    """
+    for i in range(len(lane)):
+        starts[lane[i] + 1] += 1
+    for n in range(lanes):
+        starts[n + 1] += starts[n]
+    for i in range(len(lane)):
+        order[starts[lane[i]]] = i
+        starts[lane[i]] += 1
+
+
+# -- runs of expected rows ------------------------------------------------------------------------
+#
+# Most rows are the next pulse of a stream with a grid, and come in order of time. They need no
+# record: their window is a run in `numbers`, written as it comes, and leaves without another look
+# at its rows. A window is handled like this from its first row on or not at all; if another row
+# comes, or the call ends, the rows so far get their records and links (`settle_run`) and the
+# general rules go on from there.
+
+
+@lean_inner
+def row_at(call, k):
+    """Return the index of the k-th row in the order of the call."""
+    return np.int64(call.order[k]) if len(call.order) > 0 else np.int64(k)
+
+
+@lean_inline
+def expects_pulses(lane, call):
+    """Return whether the window is empty, open for gating streams, and nothing else is pending."""
+    return (
+        lane.open != 0
+        and lane.rows == 0
+        and lane.waiting > 0
+        and lane.changes == 0
+        and lane.hwm < lane.start + lane.timeout
+        and call.wall - lane.closed_at < STALL_LENGTHS * lane.length
+        and not call.correct_skew
+    )
+
+
+@lean_inline
+def take_expected(a, call, base, k, n):
+    """Handle rows of lane `n` from the k-th on for as long as each is the next pulse of its stream
+    and not earlier than the row before.
+
+    The condition is that of `route_next_pulse`, and what it does to lane and stream is the same.
+    Called with an empty window (`expects_pulses`); windows that become complete leave.
+
+    Returns:
+        Where in the order of the call the first row is that is not handled, and False; or the last
+        row that was handled and True, if its window is complete and the buffers are full.
+    """
+    lane, counts = a.lanes[n], a.counts[0]
+    total, grouped = len(call.time_ns), len(call.order) > 0
+    begun = k
+    while True:
+        first = max(counts.rows, 0)  # never below; said so that indices are not looked at twice
+        at = first
+        end = lane.start + lane.length
+        newest = lane.start - lane.length
+        latest = min(end, lane.start + lane.timeout - 1)
+        waiting = lane.waiting
+        for s in range(lane.streams):
+            a.tally[s].off_sum = 0.0
+            a.tally[s].off_square = 0.0
+        while k < total:
+            i = np.int64(call.order[k]) if grouped else np.int64(k)
+            t = call.time_ns[i]
+            code = call.code[i]
+            s = int(a.known[code])
+            stream = a.streams[n, s]
+            if (
+                t < newest
+                or t > latest
+                or call.lane[i] != n
+                or s >= lane.streams
+                or stream.name != call.digests[code]
+                or at - first >= call.limit
+                or not call.gated[code]
+            ):
+                break
+            period, slot = stream.period, stream.reached + 1
+            off = t - stream.origin - (stream.first + slot) * period
+            if (
+                period == 0
+                or stream.tracked == 0
+                or slot >= stream.slots
+                or 2 * off >= period
+                or 2 * off <= -period
+            ):
+                break
+            newest = t
+            stream.reached = slot
+            observe(stream, t)
+            if slot == 0:
+                stream.first_any = t
+                stream.first_after = t
+            elif slot == 1 and stream.first_after < lane.start:
+                stream.first_after = t
+            tally = a.tally[s]
+            tally.off_sum += float(off)
+            tally.off_square += float(off) * float(off)
+            a.numbers[at] = base + i
+            a.spare[at] = s
+            a.out_slot[at] = min(slot, -NO_SLOT - 1)
+            a.out_stamp[at] = t
+            at += 1
+            k += 1
+            if slot == stream.slots - 1:
+                waiting -= 1
+                if waiting == 0:
+                    break
+        if at == first:
+            break
+        lane.waiting = waiting
+        lane.pulses += at - first
+        lane.hwm = max(lane.hwm, newest)
+        lane.mark = max(lane.mark, newest)
+        lane.streak = 0
+        lane.far = 0
+        lane.rows += at - first
+        for s in range(lane.streams):  # one row per slot, from slot 0 on
+            stream = a.streams[n, s]
+            if stream.tracked != 0 and stream.period != 0:
+                stream.count = stream.reached + 1
+                stream.held_rows += stream.count
+        if waiting > 0 or not has_room(a, call):
+            settle_run(a, n, first, at)
+            lane.arrived_at = call.wall
+            return (k, False) if waiting > 0 else (k - 1, True)
+        close(a, call, n, due(lane), at - first)
+        if not expects_pulses(lane, call):
+            break
+    if k > begun:
+        lane.arrived_at = call.wall
+    return k, False
+
+
+@lean_inner
+def write_records(a, n, first, last):
+    """Write the records of rows that were handled without: `numbers[first:last]` of lane `n`."""
+    for i in range(first, last):
+        record = a.rows[a.numbers[i]]
+        record.time = a.out_stamp[i]
+        record.stamp = a.out_stamp[i]
+        record.lane = n
+        record.stream = a.spare[i]
+        record.slot = a.out_slot[i]
+        record.gated = 1
+
+
+@lean_inner
+def settle_run(a, n, first, last):
+    """Give the rows of an incomplete run their records, and link them into the window."""
+    write_records(a, n, first, last)
+    for i in range(first, last):
+        append(a.rows, a.lists[n], _ACTIVE, a.numbers[i])
 
 
 # -- a row comes ----------------------------------------------------------------------------------
@@ -698,7 +921,7 @@ def let_out_due(a, call, n):
             reason = np.int64(CloseReason.LIMIT.value) if lane.move == 0 else lane.move
         if reason < 0:
             return True
-        close(a, call, n, reason)
+        close(a, call, n, reason, np.int64(0))
         moved = False
 
 
@@ -727,7 +950,7 @@ def drain(a, call, n, reason):
             steps = (earliest - lane.start) // lane.length
             if steps > 0:
                 skip_to(a, call, n, lane.start + steps * lane.length)
-        close(a, call, n, reason)
+        close(a, call, n, reason, np.int64(0))
     return True
 
 
@@ -1011,7 +1234,8 @@ def begin(a, call, n):
             last_seen = stream.last
             refresh(stream, anchor, lane.length, last_seen, last_seen, a.scratch, call.any_rate)
     start = plausible_start(rows, numbers, first, last, anchor, lane.length)
-    write_down(a, call, n, last, start, anchor, reason, np.int64(0))
+    frame = BatchFrame(last, start, anchor, reason, np.int64(0), np.int64(0))
+    write_down(a, call, n, frame)
     lane.open = 1
     lane.before = UNTIMED
     lane.hwm = anchor
@@ -1023,7 +1247,7 @@ def begin(a, call, n):
 
 
 @lean_inner
-def close(a, call, n, reason):
+def close(a, call, n, reason, run):
     """Write the window down as a batch and open the next one.
 
     In order:
@@ -1041,6 +1265,8 @@ def close(a, call, n, reason):
         call: The `KernelCall`.
         n: Number of the lane.
         reason: A CloseReason.
+        run: 0, or the number of rows of a run (`take_expected`), which are in `numbers` already,
+            in order and without records; nothing else waits then.
     """
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
     length = lane.length
@@ -1049,7 +1275,9 @@ def close(a, call, n, reason):
     first = a.counts[0].rows
     last = first
     epoch = np.int64(-1)
-    if epoch_changed(a, n, call.patient):
+    if run > 0:
+        last = first + run
+    elif epoch_changed(a, n, call.patient):
         # The old window keeps what is its own; the new epoch begins for itself.
         beyond = end + FAR_LENGTHS * length
         row = take_list(lists, _ACTIVE)
@@ -1070,6 +1298,9 @@ def close(a, call, n, reason):
     complete = np.int64(1) if lane.gating > 0 and lane.waiting == 0 else np.int64(0)
     remember_grids(a, n)
     if refresh_grids(a, call, n) == 0:
+        if run > 0:
+            write_records(a, n, first, last)
+            run = np.int64(0)
         observe_held(a, call, n)
         last = collect(rows, take_list(lists, _OVER), numbers, last)
         while lists.heap >= 0:
@@ -1083,9 +1314,9 @@ def close(a, call, n, reason):
                 start = plausible_start(rows, numbers, first, last, end, lane.length)
         if lane.changes > 0:
             apply_changes(lane, end, _YES)
-    else:
+    elif run == 0:
         sort_rows(rows, numbers, first, last, a.spare, _YES)
-    write_down(a, call, n, last, start, end, reason, complete)
+    write_down(a, call, n, BatchFrame(last, start, end, reason, complete, run))
     if call.correct_skew:
         correct_clocks(a, n)
     look_at_all = lane.length != length  # what is far ahead is measured in lengths
@@ -1206,32 +1437,29 @@ def observe_held(a, call, n):
 
 
 @lean_inner
-def write_down(a, call, n, last, start, end, reason, complete):
+def write_down(a, call, n, frame):
     """Write one batch with its report, and take its rows off the counts of what waits.
 
     Args:
-        a: The `KernelArrays`; the rows are `numbers[counts.rows:last]`, sorted.
+        a: The `KernelArrays`; the rows are `numbers[counts.rows:frame.last]`, sorted.
         call: The `KernelCall`.
         n: Number of the lane.
-        last: End of the rows in `numbers`.
-        start: Start of the batch, in ns.
-        end: End of the batch, in ns.
-        reason: A CloseReason.
-        complete: 1 if every gating stream reached its last slot, else 0.
+        frame: The `BatchFrame`.
     """
+    last = frame.last
     lane, counts = a.lanes[n], a.counts[0]
     first = counts.rows
     batch = a.batches[counts.batches]
     batch.lane = n
     batch.id = lane.batches
-    batch.start = start
-    batch.end = end
-    batch.reason = reason
+    batch.start = frame.start
+    batch.end = frame.end
+    batch.reason = frame.reason
     batch.first = first
     batch.rows = last - first
     batch.moved = lane.moved
-    batch.complete = complete
-    report(a, call, n, batch)
+    batch.complete = frame.complete
+    report(a, call, n, batch, frame.run)
     for s in range(lane.streams):
         a.streams[n, s].held_rows -= a.tally[s].rows
     lane.rows -= last - first

@@ -126,8 +126,6 @@ class Gate(IntEnum):
 class Place(IntEnum):
     """Where a row is; the first three are also the lists of a lane."""
 
-    GONE = -1
-    """It has left with a batch."""
     ACTIVE = 0
     """In the window."""
     OVER = 1
@@ -287,18 +285,43 @@ class KernelArrays(NamedTuple):
     """TALLY per stream number, for the batch that is being written."""
     counts: Records
     """One COUNTS record: how far the buffers are filled."""
+    known: NDArray[np.uint16]
+    """Per name of the call: the number of its stream in the lane it was last seen in. A guess: the
+    stream's record says whether it is right."""
     scratch: NDArray[np.float64]
     """Scratch for medians of periods and clocks; at least RING and MAX_CLOCKS long."""
 
 
+class BatchFrame(NamedTuple):
+    """What is known of a batch before its report."""
+
+    last: Any
+    """End of its rows in `numbers`."""
+    start: Any
+    """Start of the batch, in ns."""
+    end: Any
+    """End of the batch, in ns."""
+    reason: Any
+    """A CloseReason."""
+    complete: Any
+    """1 if every gating stream reached its last slot, else 0."""
+    run: Any
+    """Rows of a run of expected pulses, which is then all there is; otherwise 0."""
+
+
 class KernelCall(NamedTuple):
-    """What a call brings: its rows as columns, and the settings."""
+    """What a call brings: its rows as columns, and the settings. Indices are unsigned: those of
+    signed ones that are below zero count from the end, and the compiled code would look for them.
+    """
 
     lane: Int32s
     """Per row: the number of its lane."""
     time_ns: Int64s
     """Per row: its event time in ns, as it came."""
-    code: Int32s
+    order: NDArray[np.uint32]
+    """Indices of the rows in the order they are handled: lane by lane, within a lane as they came.
+    Empty: as they came."""
+    code: NDArray[np.uint32]
     """Per row: which of the names below."""
     digests: Int64s
     """Per name: its 64-bit digest."""

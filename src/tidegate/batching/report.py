@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Place, Records
+from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Records
 from tidegate.batching.period import median
-from tidegate.core.numba import lean_inline
+from tidegate.core.numba import lean_inline, lean_inner, lean_kernel
 from tidegate.core.outcomes import Int32s, Int64s
 
 __all__ = [
@@ -47,8 +47,8 @@ message. Five is also when a stream that fell silent is evicted."""
 
 
 @lean_inline
-def report(a, call, n, batch):
-    """Measure a batch while it is written: mark its rows as gone, and write one part per stream.
+def report(a, call, n, batch, run):
+    """Measure a batch while it is written, and write one part per stream.
 
     One pass over the rows, which are sorted by time; so the distinct slots of a stream can be
     counted by comparing neighbours. A stream has a part if it had rows, or a grid and therefore
@@ -60,8 +60,22 @@ def report(a, call, n, batch):
         n: Number of the lane.
         batch: Record of the batch with `start`, `end`, `first` and `rows`; `late`, `early`, `part`
             and `parts` are filled in here.
+        run: Above 0: the rows are a run of expected pulses. Slots and times of its rows are
+            written, every row has a slot of its own, and `tally` has the sums of its offsets.
     """
     known = a.lanes[n].streams
+    if run > 0:
+        for s in range(known):
+            tally = a.tally[s]
+            tally.rows = a.streams[n, s].count
+            tally.late = 0
+            tally.early = 0
+            tally.distinct = tally.rows
+            tally.on_grid = tally.rows
+        for i in range(batch.first, batch.first + batch.rows):
+            a.out_late[i] = False
+        finish_report(a, call, n, batch, np.int64(0), np.int64(0))
+        return
     for s in range(known):
         tally = a.tally[s]
         tally.rows = 0
@@ -77,7 +91,6 @@ def report(a, call, n, batch):
     start, end = batch.start, batch.end
     for i in range(batch.first, batch.first + batch.rows):
         row = a.rows[a.numbers[i]]
-        row.place = Place.GONE.value
         t, slot, s = row.time, np.int64(row.slot), np.int64(row.stream)
         # A pulse just before the start can be slot 0: on a grid the slot decides.
         is_late = t < start if slot == NO_SLOT else slot < 0
@@ -101,6 +114,13 @@ def report(a, call, n, batch):
             tally.on_grid += 1
             tally.off_sum += off
             tally.off_square += off * off
+    finish_report(a, call, n, batch, np.int64(late), np.int64(early))
+
+
+@lean_inner
+def finish_report(a, call, n, batch, late, early):
+    """Write what the rows of a batch summed up to: its own fields, and one part per stream."""
+    known = a.lanes[n].streams
     batch.late = late
     batch.early = early
     batch.part = a.counts[0].parts
@@ -216,6 +236,10 @@ class BatchDecision(NamedTuple):
 REASONS = tuple(reason.name.lower() for reason in CloseReason)
 """What users read for each CloseReason, by number."""
 
+_TEXT = [text.encode() for text in REASONS]
+_LENGTH = np.array([len(text) for text in _TEXT], np.int64)
+_REASON_TEXTS = pa.array(REASONS, pa.string())
+
 DATA_FIELDS = (
     pa.field("batch_id", pa.int64()),
     pa.field("batch_start_ns", pa.int64()),
@@ -261,22 +285,109 @@ SUMMARY_FIELDS = (
 """One row per batch, behind the carried key columns."""
 
 
-def data_columns(decision: BatchDecision) -> list[pa.Array]:
-    """Return the columns of DATA_FIELDS for the rows that leave, in the order of `decision.order`.
+def data_columns(decision: BatchDecision) -> tuple[list[pa.Array], Int32s]:
+    """Return the columns of DATA_FIELDS for the rows that leave, in the order of `decision.order`,
+    and the lane of each row.
 
     The slot is null for a row without a grid.
     """
     batches = decision.batches
-    rows = batches["rows"]
-    slot = decision.slot
-    return [
-        _number_column(np.repeat(batches["id"], rows)),
-        _number_column(np.repeat(batches["start"], rows)),
-        _number_column(np.repeat(batches["end"], rows)),
-        _reason_texts(batches["reason"], rows),
-        _number_column(slot, slot == NO_SLOT),
-        pa.array(decision.late),
+    count = len(decision.order)
+    rows = RowColumns(
+        id=np.empty(count, np.int64),
+        start=np.empty(count, np.int64),
+        end=np.empty(count, np.int64),
+        lane=np.empty(count, np.int32),
+        text_ends=np.empty(count + 1, np.int32),
+        late=np.zeros(count // 8 + 1, np.uint8),
+        on_grid=np.zeros(count // 8 + 1, np.uint8),
+    )
+    missing = spread_rows(batches, decision.slot, decision.late, rows)
+    bits = pa.py_buffer(rows.on_grid) if missing else None
+    columns = [
+        _number_column(rows.id),
+        _number_column(rows.start),
+        _number_column(rows.end),
+        pa.StringArray.from_buffers(count, pa.py_buffer(rows.text_ends), _reason_text(batches)),
+        pa.Array.from_buffers(pa.int32(), count, [bits, pa.py_buffer(decision.slot)], missing),
+        pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(rows.late)], 0),
     ]
+    return columns, rows.lane
+
+
+def _reason_text(batches: Records) -> pa.Buffer:
+    """Return the reasons of all rows as one text, run by run: neighbours mostly have the same."""
+    edges = np.flatnonzero(np.diff(batches["reason"], prepend=-1))
+    counts = np.add.reduceat(batches["rows"], edges)
+    runs = zip(batches["reason"][edges].tolist(), counts.tolist(), strict=True)
+    parts = [_TEXT[reason] * count for reason, count in runs]
+    return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+class RowColumns(NamedTuple):
+    """Memory for the columns that `spread_rows` writes: one entry per row that leaves."""
+
+    id: Int64s
+    """Number of its batch."""
+    start: Int64s
+    """Start of its batch, in ns."""
+    end: Int64s
+    """End of its batch, in ns."""
+    lane: Int32s
+    """Its lane."""
+    text_ends: Int32s
+    """Arrow's offsets of the reasons as text; one more than rows."""
+    late: NDArray[np.uint8]
+    """One bit per row: whether it is late. Zeros before the call."""
+    on_grid: NDArray[np.uint8]
+    """One bit per row: whether it has a slot. Zeros before the call; filled in only if a row has
+    none."""
+
+
+@lean_kernel
+def spread_rows(batches, slot, late, out):
+    """Write what a batch says about itself to each of its rows, in Arrow's layout.
+
+    Args:
+        batches: BATCH records in order; their rows are those that leave, one batch after the other.
+        slot: Per row: its slot, or NO_SLOT.
+        late: Per row: whether it is late.
+        out: The `RowColumns`.
+
+    Returns:
+        How many rows have no slot.
+    """
+    at = np.int64(0)
+    letters = np.int64(0)
+    missing = np.int64(0)
+    out.text_ends[0] = 0
+    for b in range(len(batches)):
+        batch = batches[b]
+        last = at + batch.rows
+        length = _LENGTH[batch.reason]
+        for i in range(at, last):
+            out.id[i] = batch.id
+        for i in range(at, last):
+            out.start[i] = batch.start
+        for i in range(at, last):
+            out.end[i] = batch.end
+        for i in range(at, last):
+            out.lane[i] = batch.lane
+        for i in range(at, last):
+            out.text_ends[i + 1] = letters + (i + 1 - at) * length
+        letters += (last - at) * length
+        for i in range(at, last):
+            missing += slot[i] == NO_SLOT
+        if batch.late > 0:
+            for i in range(at, last):
+                if late[i]:
+                    out.late[i >> 3] |= np.uint8(1 << (i & 7))
+        at = last
+    if missing > 0:
+        for i in range(at):
+            if slot[i] != NO_SLOT:
+                out.on_grid[i >> 3] |= np.uint8(1 << (i & 7))
+    return missing
 
 
 def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
@@ -292,7 +403,7 @@ def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
         _number_column(batches["id"]),
         _number_column(batches["start"]),
         _number_column(batches["end"]),
-        _reason_texts(batches["reason"], np.ones(len(batches), np.int64)),
+        _REASON_TEXTS.take(pa.array(batches["reason"])),
         _number_column(batches["rows"]),
         _number_column(batches["late"]),
         _number_column(batches["early"]),
@@ -321,26 +432,6 @@ _ARROW = {
     np.dtype(np.float64).char: pa.float64(),
 }
 """Arrow's type for a numpy type, by its character: cheaper to look up than a dtype."""
-
-_TEXT = [text.encode() for text in REASONS]
-_LENGTH = np.array([len(text) for text in _TEXT], np.int64)
-
-
-def _reason_texts(numbers: Int64s, repeats: Int64s) -> pa.Array:
-    """Return reasons as text, each as often as `repeats` says.
-
-    Written run by run straight into Arrow's buffers: neighbours mostly have the same reason, and a
-    Python string per row would have to be made and read again.
-    """
-    edges = np.flatnonzero(np.diff(numbers, prepend=-1))
-    counts = np.add.reduceat(repeats, edges) if len(edges) else edges
-    text = b"".join(
-        _TEXT[number] * count
-        for number, count in zip(numbers[edges].tolist(), counts.tolist(), strict=True)
-    )
-    ends = np.zeros(int(counts.sum()) + 1, np.int32)
-    np.cumsum(np.repeat(_LENGTH[numbers[edges]], counts), out=ends[1:])
-    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:

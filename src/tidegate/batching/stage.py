@@ -39,6 +39,7 @@ from tidegate.batching.layout import (
     state_columns,
     stream_records,
 )
+from tidegate.batching.names import encode_names
 from tidegate.batching.report import (
     DATA_FIELDS,
     SUMMARY_FIELDS,
@@ -253,7 +254,7 @@ or infinite
             if not len(collection):
                 return out
         state.grow(int(collection.lane.max()) + 1)
-        codes, labels = _encoded(column)
+        codes, labels = encode_names(column)
         digests = np.array([_digest(label) for label in labels], np.int64)
         held = held_table(state)
         held.append(collection.rows)
@@ -426,9 +427,8 @@ or infinite
             rows = held.take(decision.order)
             data_schema, side_schema = self._schemas(tables, rows.schema)
             if len(decision.order):
-                columns = [*rows.columns, *data_columns(decision)]
-                data = pa.RecordBatch.from_arrays(columns, schema=data_schema)
-                of = np.repeat(lanes, batches["rows"])
+                columns, of = data_columns(decision)
+                data = pa.RecordBatch.from_arrays([*rows.columns, *columns], schema=data_schema)
                 out.append(Collection(data, decision.stamp, of, wall_ns))
             columns = [
                 *self._carried(state, rows, decision),
@@ -524,22 +524,6 @@ or infinite
         lane_records(state)["batches"][lanes] = ids
         for name, values in kept.items():
             state[name][lanes] = values
-
-
-def _encoded(column: pa.Array) -> tuple[Int32s, list[str]]:
-    """Return a code per row, and the text of each code.
-
-    A dictionary that is larger than its column (a slice of a large one) or holds a null is encoded
-    again, so that the work per call does not depend on values that no row has.
-    """
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    elif len(column.dictionary) > len(column) or column.dictionary.null_count:
-        column = column.dictionary_decode().dictionary_encode()
-    labels = column.dictionary
-    if not pa.types.is_string(labels.type):
-        labels = labels.cast(pa.string())
-    return column.indices.to_numpy(zero_copy_only=False).astype(np.int32), labels.to_pylist()
 
 
 def _unnamed(collection: Collection, column: str, values: pa.Array) -> StreamError:

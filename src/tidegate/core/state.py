@@ -66,8 +66,7 @@ class State:
         self.layout = layout
         self.lanes = lanes
         self.arrays: dict[str, NDArray[Any]] = {
-            name: np.full((lanes, *column.shape), column.fill, column.dtype)
-            for name, column in layout.arrays.items()
+            name: _new_column(lanes, column) for name, column in layout.arrays.items()
         }
         self.tables: dict[str, pa.RecordBatch | None] = dict.fromkeys(layout.tables)
         self.touched: NDArray[np.bool_] = np.zeros(lanes, np.bool_)
@@ -96,7 +95,7 @@ class State:
             return
         capacity = max(lanes, 2 * self.lanes)
         for name, column in self.layout.arrays.items():
-            grown = np.full((capacity, *column.shape), column.fill, column.dtype)
+            grown = _new_column(capacity, column)
             grown[: self.lanes] = self.arrays[name]
             self.arrays[name] = grown
         self.touched = np.concatenate([self.touched, np.zeros(capacity - self.lanes, np.bool_)])
@@ -250,6 +249,14 @@ def require_int64(state: State, table: str, *columns: str) -> None:
         column = rows.column(index)
         if not pa.types.is_int64(column.type) or column.null_count:
             raise StateError(f"state table {table}: column {name} is not int64 throughout")
+
+
+def _new_column(lanes: int, column: Column) -> NDArray[Any]:
+    """Return the array of a column for new lanes. Zeros are left to the operating system, which
+    hands out memory when it is first written: wide lanes are mostly never used to their end."""
+    if column.fill == 0:
+        return np.zeros((lanes, *column.shape), column.dtype)
+    return np.full((lanes, *column.shape), column.fill, column.dtype)
 
 
 @kernel
