@@ -26,7 +26,8 @@ NAMES = (
     "__time", "__time_ns", "__shard", "__slot", "__where", "__place", "__serial", "__late",
     "__lane", "__tidegate", "time_ns", "tidegate_time_ns", "lateness_ns", "watermark_ns", "reason",
     "error_column", "error_value", "error_reason", "kind", "shard", "blob", "part", "rows", "file",
-    "column_0", "name", "value", "a.b", "a`b", "a b", "größe", "名前", "Upper", "",
+    "column_0", "newest", "suspects", "name", "value", "a.b", "a`b", "a b", "größe", "名前",
+    "Upper", "",
 )[:-1]  # fmt: skip
 """Columns of the user's, all of them allowed."""
 

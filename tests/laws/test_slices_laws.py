@@ -105,6 +105,51 @@ def test_side_by_side(found: list[list[tuple[str, int]]], seed: int) -> None:
         assert [n for n in sliced if n in own] == [n for n in whole if n in own]
 
 
+@pytest.mark.parametrize("key", ["newest", "suspects", "source", "order", "n.n"])
+def test_no_name_of_a_key_is_special(key: str) -> None:
+    slices = Slices(ArrivalOrder(recorded=True, keys=(key,)))
+    names = [key, "n", "at", TIME]
+    begun = Bound(2, frozenset({"0"}))
+    first = list(
+        slices.admit([batch([("a", 1, 0), ("b", 5, 1)]).rename_columns(names)], ["0"], begun)
+    )
+    again = Slices(slices.order)
+    again.load(slices.page())
+    rest = [batch([("a", 3, 2)]).rename_columns(names)]
+    out = [*first, *again.admit(rest, ["0"], Bound(MAX_NS, frozenset()))]
+    rows = [row for piece in out for row in piece.to_pylist()]
+    assert [(row[key], row["n"]) for row in rows] == [("a", 0), ("a", 2), ("b", 1)]
+
+
+def test_pages_that_somebody_made_are_a_state_error() -> None:
+    """Columns of the right names and wrong types, and none at all."""
+    order = ArrivalOrder(recorded=True, keys=("k",))
+    rows = [batch([("a", 3, 2)])]
+    slices = Slices(order)
+    list(slices.admit(rows, ["0"], Bound(2, frozenset({"0"}))))
+    assert slices.held is not None
+    assert slices.progress is not None
+    for name in ("held", "progress"):
+        good = getattr(slices, name)
+        for place, column in enumerate(good.schema.names):
+            other = pa.array(["x"])
+            retyped = good.set_column(place, column, other)
+            for crafted in (
+                good.drop_columns([column]),
+                retyped,
+                good.append_column(column, other),
+            ):
+                made = Slices(order)
+                setattr(slices, name, crafted)
+                page = slices.page()
+                setattr(slices, name, good)
+                try:
+                    made.load(page)
+                    list(made.admit(rows, ["0"], Bound(MAX_NS, frozenset())))
+                except StateError:
+                    continue
+
+
 @settings(deadline=None)
 @given(files, st.integers(0, 2**32))
 def test_by_arrival(found: list[list[tuple[str, int]]], seed: int) -> None:

@@ -16,7 +16,7 @@ from spark.outcomes import arranged, assert_same, in_process
 from tidegate.errors import ConfigError
 from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark import Frames, frames
+from tidegate.spark import Frames, frames, read
 from tidegate.spark.open import open_pipeline
 from tidegate.windows import Tumbling
 
@@ -28,9 +28,14 @@ def recorded(names: dict[str, str], folder: Path) -> pa.Table:
     return table
 
 
-def pipeline(df: Any, names: dict[str, str], stage: str) -> Frames:
+def pipeline(df: Any, names: dict[str, str], stage: str, **options: Any) -> Frames:
     made = frames(
-        df, key=names["key"], time=names["time"], topic=names["topic"], arrival=names["arrival"]
+        df,
+        key=names["key"],
+        time=names["time"],
+        topic=names["topic"],
+        arrival=names["arrival"],
+        **options,
     ).event_time("unixtimestamp_ns", 30)
     if stage == "synchronize":
         return made.synchronize(["a", "b"])
@@ -53,10 +58,15 @@ def written(out: Path, made: Frames) -> Any:
     [("order", 0), ("synchronize", 8), ("batch", 16), ("window", 24), ("order", 28)],
 )
 def test_a_backfill(spark: SparkSession, tmp_path: Path, stage: str, by: int) -> None:
+    """Through gate 2, and through gate 1 with payload that stays in the file, where it can."""
     names = rotated(by)
     table = recorded(names, tmp_path / "in")
     made = pipeline(spark.read.parquet(str(tmp_path / "in")), names, stage)
     expected = in_process(made, [table])
+    columns = pipeline(read(str(tmp_path / "in"), spark=spark), names, stage, payload="addressed")
+    assert columns.gate().startswith("columns are read by Arrow")
+    columns.write(str(tmp_path / "columns"))
+    assert_same(written(tmp_path / "columns", columns), expected)
     made.write(str(tmp_path / "out"))
     assert_same(written(tmp_path / "out", made), expected)
     found = arranged([("late", made.late.toArrow())], made.keys)
@@ -108,9 +118,10 @@ def test_what_cannot_be_told_apart_is_refused(spark: SparkSession) -> None:
     case = spark.createDataFrame([(1, 2)], "a int, b int").toDF("a", "A")
     with pytest.raises(ConfigError, match=r"'A', differs from 'a' only in case.*caseSensitive"):
         frames(case)
-    inside = spark.createDataFrame([(1,)], "__tidegate_lane int")
-    with pytest.raises(ConfigError, match="are internal; rename the column"):
-        frames(inside)
+    for inside in ("__tidegate_lane int", "s struct<x: int, __tidegate_address: bigint>",
+                   "l array<struct<s: struct<__tidegate_lane: int>>>"):  # fmt: skip
+        with pytest.raises(ConfigError, match="are internal; rename the column"):
+            frames(spark.createDataFrame([], inside))
 
 
 def test_columns_that_differ_in_case_where_the_session_tells_them_apart(

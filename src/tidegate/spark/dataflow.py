@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tidegate.core.chain import Chain, check_time
 from tidegate.core.columns import (
@@ -321,6 +322,7 @@ class Dataflow:
             () if self.is_stream else tuple(self._static.files),
             self.missing_payload,
             max(reading.row_bytes for reading in self.readings),
+            self.flow_name,
         )
 
     @property
@@ -525,6 +527,7 @@ def check_names_of(df: DataFrame) -> None:
     Every other name is allowed, with dots, backticks, spaces and in any script.
     """
     check_columns(df.columns)
+    check_columns(_fields_inside(df.schema), "field of a struct")
     sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     seen: dict[str, str] = {}
     for name in df.columns:
@@ -538,6 +541,20 @@ def check_names_of(df: DataFrame) -> None:
                 "rename one of the two, or set spark.sql.caseSensitive to true",
             )  # fmt: skip
         seen[same] = name
+
+
+def _fields_inside(kind: DataType) -> Iterator[str]:
+    """Yield the names of all fields of structs inside the columns: an address of ours in the struct
+    of a topic must not be taken for the user's, nor theirs for ours."""
+    if isinstance(kind, StructType):
+        for each in kind.fields:
+            if isinstance(each.dataType, StructType):
+                yield from each.dataType.names
+            yield from _fields_inside(each.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _fields_inside(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _fields_inside(kind.valueType)
 
 
 def _column_named(name: str) -> Column:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.arrow import concat, factorize, first_rows
-from tidegate.core.columns import ORDER, SOURCE, TIME
+from tidegate.core.columns import NEWEST, ORDER, SOURCE, SUSPECTS, TIME
 from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int64s
@@ -71,7 +71,7 @@ class Slices:
         self.held: pa.RecordBatch | None = None
         """Rows that wait, with their value (`ORDER`) and their file (`SOURCE`)."""
         self.progress: pa.RecordBatch | None = None
-        """Per file and key: `SOURCE`, the key columns, `newest` and `suspects`."""
+        """Per file and key: `SOURCE`, the key columns, `NEWEST` and `SUSPECTS`."""
         self.changed = False
         """Whether the state is another than when `page` was last called."""
 
@@ -139,15 +139,15 @@ class Slices:
             [names, *(rows.column(name) for name in keys)], names=[SOURCE, *keys]
         )
         before = 0 if self.progress is None else self.progress.num_rows
-        known = None if self.progress is None else self.progress.select([SOURCE, *keys])
+        known = None if self.progress is None else _restored_columns(self.progress, [SOURCE, *keys])
         both = concat([known, groups])
         assert both is not None
         code, size = factorize(both.columns)
         newest = np.full(size, UNSET, np.int64)
         suspects = np.zeros(size, np.int64)
         if self.progress is not None:
-            newest[code[:before]] = self.progress.column("newest").to_numpy()
-            suspects[code[:before]] = self.progress.column("suspects").to_numpy()
+            newest[code[:before]] = self.progress.column(NEWEST).to_numpy()
+            suspects[code[:before]] = self.progress.column(SUSPECTS).to_numpy()
         progress = np.empty(len(time_ns), np.int64)
         file_progress(
             as_readonly(np.ascontiguousarray(code[before:])), as_readonly(time_ns),
@@ -156,8 +156,8 @@ class Slices:
         first = first_rows(code, size)
         there = np.flatnonzero(first >= 0)
         table = both.take(pa.array(first[there]))
-        self.progress = table.append_column("newest", pa.array(newest[there])).append_column(
-            "suspects", pa.array(suspects[there])
+        self.progress = table.append_column(NEWEST, pa.array(newest[there])).append_column(
+            SUSPECTS, pa.array(suspects[there])
         )
         self.changed = True
         return progress
@@ -227,8 +227,10 @@ class Slices:
         )
         if held is not None:
             _require(held, {ORDER: pa.int64(), SOURCE: pa.string()})
+            if TIME in held.schema.names:
+                _require(held, {TIME: pa.int64()})
         if progress is not None:
-            _require(progress, {SOURCE: pa.string(), "newest": pa.int64(), "suspects": pa.int64()})
+            _require(progress, {SOURCE: pa.string(), NEWEST: pa.int64(), SUSPECTS: pa.int64()})
         self.held, self.progress, self.changed = held, progress, False
 
 
@@ -250,6 +252,14 @@ def arrival_values(rows: pa.RecordBatch, name: str) -> Int64s:
         column = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
     values: Int64s = column.cast(pa.int64()).fill_null(MAX_NS).to_numpy()
     return values
+
+
+def _restored_columns(table: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """Return some columns of a restored table. Raises StateError if it has not one of each."""
+    for name in names:
+        if table.schema.get_field_index(name) < 0:
+            raise StateError(f"the progress of files has no usable column {name!r}")
+    return table.select(names)
 
 
 def _require(table: pa.RecordBatch, columns: dict[str, pa.DataType]) -> None:

@@ -349,7 +349,7 @@ class RunningStep:
         made with another number of shards.
         """
         page = self.pages.getValue((TOKEN_PAGE,))
-        stored = None if page is None else bytes(page[0]).decode()
+        stored = None if page is None else bytes(page[0]).decode(errors="replace")
         kept = _FLOWS.pop((self.settings.query, shard), None)
         if stored is not None and kept is not None and kept[0] == stored:
             return kept[1], kept[2]
@@ -357,7 +357,10 @@ class RunningStep:
         flow.scope = f"shard {shard}"  # a sealed page opens only for the shard that wrote it
         slices = Slices(self.settings.recipe.arrival)
         if stored is not None:
-            check_shards(int(stored.partition(":")[0]), self.settings.shards, "the state")
+            made_with = stored.partition(":")[0]
+            if not made_with.isdecimal():
+                raise StateError(f"the state of shard {shard} is damaged: {stored[:40]!r}")
+            check_shards(int(made_with), self.settings.shards, "the state")
             pages = {int(page[0]): bytes(blob[0]) for page, blob in self.pages.iterator()}
             del pages[TOKEN_PAGE]
             waiting = pages.pop(SLICES_PAGE, None)

@@ -90,6 +90,92 @@ def test_parquet_position_beyond_the_file(parquet: Path) -> None:
         list(of.fetch(of.files()[1], np.array([1000]), ["t"]))
 
 
+def test_parquet_names_are_matched_as_spark_does(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"KEY": ["a"], "T": [5], "Payload": ["x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"key": ["a"], "T": [5], "t": [6]}), tmp_path / "b.parquet")
+    of = ParquetColumns(str(tmp_path), SCHEMA)
+    first, second = of.files()
+    table, positions = all_rows(of, first, ["key", "t", "payload"])
+    assert table.to_pylist() == [{"key": "a", "t": 5, "payload": "x"}]
+    assert fetched(of, first, positions, ["t", "payload"]) == [{"t": 5, "payload": "x"}]
+    with pytest.raises(pa.ArrowInvalid, match="'T' and 't' cannot be told apart"):
+        of.parts(second, ["t"], ["t"], low)
+    exact = ParquetColumns(str(tmp_path), SCHEMA, by_case=True)
+    assert all_rows(exact, second, ["t"])[0]["t"].to_pylist() == [6]
+    assert all_rows(exact, first, ["t"])[0]["t"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array(["7"]), pa.array([7.5]), pa.array([7], pa.decimal128(9, 2)), pa.array([b"7"]),
+     pa.array([True]), pa.array([[7]])],
+)  # fmt: skip
+def test_parquet_types_that_only_a_guess_could_convert(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"t": column}), tmp_path / "a.parquet")
+    of = ParquetColumns(str(tmp_path), SCHEMA)
+    with pytest.raises(pa.ArrowInvalid, match=r"column 't' is .* there; int64 is expected"):
+        of.parts(of.files()[0], ["key"], (), low)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        (pa.timestamp("us"), [-(2**63), 2**63 - 1]),
+        (pa.timestamp("us", "UTC"), [-1, 2**62]),
+        (pa.date32(), [-(2**31), 2**31 - 1]),
+        (pa.int64(), [-(2**63), 2**63 - 1]),
+    ],
+)
+def test_parquet_statistics_that_python_has_no_dates_for(
+    tmp_path: Path, kind: pa.DataType, ends: list[int]
+) -> None:
+    whole = pa.array(ends, pa.int32() if kind == pa.date32() else pa.int64())
+    pq.write_table(pa.table({"t": whole.view(kind)}), tmp_path / "a.parquet")
+    of = ParquetColumns(str(tmp_path), pa.schema([("t", kind)]))
+
+    def least(rows: pa.RecordBatch) -> tuple[int, bool]:
+        return min(rows.column(0).view(whole.type).to_pylist()), True
+
+    (part,) = of.parts(of.files()[0], ["t"], ["t"], least)
+    assert part.low == ends[0]
+
+
+def test_parquet_time_inside_a_struct_beside_columns_with_a_dot(tmp_path: Path) -> None:
+    inside = pa.array([{"stamp": 3, "frame": "x"}, {"stamp": 2, "frame": "y"}])
+    table = pa.table({"header": inside, "header.stamp": [8, 9], "t": [1, 2]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    of = ParquetColumns(str(tmp_path), table.schema)
+
+    def least(rows: pa.RecordBatch) -> tuple[int, bool]:
+        return min(row["header"]["stamp"] for row in rows.to_pylist()), True
+
+    (part,) = of.parts(of.files()[0], ["header"], ["header"], least)
+    assert part.low == 2
+    for names in (["header"], ["header.stamp"], ["header.stamp", "header"]):
+        assert all_rows(of, of.files()[0], names)[0].to_pylist() == table.select(names).to_pylist()
+
+
+@pytest.mark.parametrize("path", ["{a,b}.parquet", "[ab].parquet", "?.parquet", "*"])
+def test_parquet_patterns(parquet: Path, path: str) -> None:
+    found = ParquetColumns(str(parquet / path), SCHEMA).files()
+    assert [Path(file).name for file in found if "_" not in file] == ["a.parquet", "b.parquet"]
+
+
+def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    """A worker outlives a run: the next one must not get rows of a file that is gone."""
+    file = tmp_path / "a.parquet"
+    of = ParquetColumns(str(tmp_path), SCHEMA)
+    for payload in ("first", "other"):
+        pq.write_table(pa.table({"key": ["a"], "t": [1], "payload": [payload]}), file)
+        assert fetched(of, str(file), np.array([0]), ["payload"]) == [{"payload": payload}]
+    recording = tmp_path / "a.mcap"
+    for body in (b"first", b"other"):
+        with McapWriter(str(recording)) as writer:
+            writer.message(writer.channel("/a"), 1, body)
+        found = fetched(mcap_columns(recording), str(recording), np.array([0]), ["data"])
+        assert found == [{"data": body}]
+
+
 # -- MCAP -----------------------------------------------------------------------------------------
 
 
@@ -129,7 +215,7 @@ def test_mcap_is_not_decompressed_for_a_decision(
     mcap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = mcap_columns(mcap)
-    monkeypatch.setattr(McapFile, "_raw", lambda *_, **__: pytest.fail("a chunk was read"))
+    monkeypatch.setattr(McapFile, "raw", lambda *_, **__: pytest.fail("a chunk was read"))
     parts = of.parts(str(mcap), ["topic", "log_time_ns"], ["log_time_ns"], low)
     assert len(parts) > 3
     assert [part.low for part in parts] == sorted(part.low for part in parts)

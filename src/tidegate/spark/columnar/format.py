@@ -6,6 +6,7 @@ An instance travels to the workers: it holds settings, never open files.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,13 +15,37 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["ColumnarFormat", "ColumnarInput", "FilePart", "Limits", "Low"]
+from tidegate.pipeline.security import check_files_read
+
+__all__ = [
+    "ColumnarFormat",
+    "ColumnarInput",
+    "FileIdentity",
+    "FilePart",
+    "Limits",
+    "Low",
+    "identity_of",
+]
 
 Int64s = NDArray[np.int64]
 
 Low = Callable[[pa.RecordBatch], "tuple[int, bool]"]
 """The smallest value of what orders a run, in rows that have the columns it is made of, and whether
 all of the rows have one: a time may be unreadable."""
+
+
+class FileIdentity(NamedTuple):
+    """What tells a file from another one that was put in its place under the same name."""
+
+    inode: int
+    nbytes: int
+    changed_ns: int
+
+
+def identity_of(path: str) -> FileIdentity:
+    """Return what a file is now. Raises OSError if there is none."""
+    found = os.stat(path)
+    return FileIdentity(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class FilePart(NamedTuple):
@@ -45,6 +70,16 @@ class ColumnarFormat(ABC):
 
     name: str
     """What the format is called in `explain`."""
+
+    roots: tuple[str, ...] = ()
+    """The folders that files must be in, links followed; empty: anywhere."""
+
+    def check_inside(self, path: str) -> None:
+        """Raise ConfigError if a file is not inside `roots`. Asked before every file that is
+        opened: the log in a checkpoint names files, and somebody may have changed it.
+        """
+        if self.roots:
+            check_files_read([path], self.roots)
 
     @property
     @abstractmethod

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,15 @@ from tidegate.core.time import MIN_NS
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Piece
 from tidegate.mcap.message_index import IndexedMessages
-from tidegate.spark.columnar.format import ColumnarFormat, FilePart, Int64s, Low
+from tidegate.pipeline.security import check_files_read
+from tidegate.spark.columnar.format import (
+    ColumnarFormat,
+    FileIdentity,
+    FilePart,
+    Int64s,
+    Low,
+    identity_of,
+)
 from tidegate.spark.sources.recording import RecordingSettings, with_path_columns
 
 __all__ = ["McapColumns"]
@@ -47,10 +55,12 @@ class McapColumns(ColumnarFormat):
     Args:
         settings: The options of the source, with types of decoded fields.
         told: The columns of the rows, in the types Spark has for them.
+        roots: The folders that files must be in, links followed; empty: anywhere.
     """
 
     settings: RecordingSettings
     told: pa.Schema
+    roots: tuple[str, ...] = ()
 
     name = "mcap"
 
@@ -59,10 +69,13 @@ class McapColumns(ColumnarFormat):
         return self.told
 
     def narrowed(self, columns: Sequence[str]) -> McapColumns:
-        return McapColumns(self.settings, pa.schema([self.told.field(name) for name in columns]))
+        return replace(self, told=pa.schema([self.told.field(name) for name in columns]))
 
     def files(self) -> list[str]:
-        return sorted(self.settings.files(), key=lambda path: (path.rsplit("/", 1)[-1], path))
+        found = sorted(self.settings.files(), key=lambda path: (path.rsplit("/", 1)[-1], path))
+        if self.roots:
+            check_files_read(found, self.roots)
+        return found
 
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
@@ -200,14 +213,19 @@ class _OpenMcap:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-_OPEN_MCAPS: OrderedDict[tuple[str, RecordingSettings], _OpenMcap] = OrderedDict()
-"""The files this worker has open, least recently used first."""
+_OPEN_MCAPS: OrderedDict[tuple[str, RecordingSettings], tuple[FileIdentity, _OpenMcap]] = (
+    OrderedDict()
+)
+"""The files this worker has open, least recently used first, each with what it was when opened."""
 
 
 def _opened_mcap(path: str, settings: RecordingSettings) -> _OpenMcap:
-    """Return an open file, kept for the next call."""
-    opened = _OPEN_MCAPS.pop((path, settings), None) or _OpenMcap(path, settings)
-    _OPEN_MCAPS[path, settings] = opened
+    """Return an open file, kept for the next call; one that was replaced is opened anew."""
+    now = identity_of(path)
+    known, opened = _OPEN_MCAPS.pop((path, settings), (None, None))
+    if opened is None or known != now:
+        opened = _OpenMcap(path, settings)
+    _OPEN_MCAPS[path, settings] = now, opened
     while len(_OPEN_MCAPS) > _MCAPS_KEPT:
         _OPEN_MCAPS.popitem(last=False)
     return opened

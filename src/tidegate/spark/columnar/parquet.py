@@ -1,13 +1,15 @@
 """Parquet files for gate 1: columns and row groups by Arrow.
 
-A position is the number of the row in its file. Columns are matched by name; one that a file lacks
-is null.
+A position is the number of the row in its file. Columns are matched by name, as Spark does it:
+without regard to case unless the session tells names apart by it. One that a file lacks is null.
+One whose type cannot become that of the schema without a loss (text where there should be numbers)
+makes the file an error row: what a cast would make of it is a guess.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.core.arrow import conform
+from tidegate.core.time import MAX_NS
 from tidegate.pipeline.security import check_files_read
-from tidegate.spark.columnar.format import ColumnarFormat, FilePart, Int64s, Low
+from tidegate.spark.columnar.format import (
+    ColumnarFormat,
+    FileIdentity,
+    FilePart,
+    Int64s,
+    Low,
+    identity_of,
+)
 from tidegate.spark.recordings.listing import paths_named
 
 __all__ = ["ParquetColumns", "parquet_files"]
@@ -63,12 +73,15 @@ class ParquetColumns(ColumnarFormat):
         told: The columns of the rows, in the types Spark has for them.
         recursive: Whether folders inside the folder are looked into.
         roots: The folders that files must be in, links followed; empty: anywhere.
+        by_case: Whether names that differ in case only are different columns, as
+            `spark.sql.caseSensitive` says.
     """
 
     path: str
     told: pa.Schema
     recursive: bool = False
     roots: tuple[str, ...] = ()
+    by_case: bool = False
 
     name = "parquet"
 
@@ -90,7 +103,8 @@ class ParquetColumns(ColumnarFormat):
     ) -> list[FilePart]:
         with pq.ParquetFile(path) as file:
             meta = file.metadata
-            wanted = _leaf_columns(meta, columns)
+            self._check_types(file)
+            wanted = _leaf_columns(meta, list(self._names(file, columns).values()))
             found: list[FilePart] = []
             for group in range(meta.num_row_groups):
                 about = meta.row_group(group)
@@ -108,20 +122,16 @@ class ParquetColumns(ColumnarFormat):
 
     def _low(self, file: pq.ParquetFile, group: int, ordering: Sequence[str], low: Low) -> int:
         """Return `low` of a row group: of its statistics where they will do, else of its column."""
-        about = file.metadata.row_group(group)
-        if len(ordering) == 1:
-            (leaf,) = _leaf_columns(file.metadata, ordering) or (None,)
-            kind = self.told.field(ordering[0]).type
-            if leaf is not None and _has_exact_statistics(kind):
-                known = about.column(leaf).statistics
-                if known is not None and known.has_min_max:
-                    ends = pa.array([known.min, known.max]).cast(kind, safe=False)
-                    least, all_readable = low(_rename(ends, self.told.field(ordering[0])))
-                    if all_readable:
-                        return least
-        table = file.read_row_group(group, columns=list(ordering), use_threads=False)
+        names = self._names(file, ordering)
+        if len(ordering) == 1 and names:
+            known = _ends(file, group, names[ordering[0]], self.told.field(ordering[0]))
+            if known is not None:
+                least, all_readable = low(known)
+                if all_readable:
+                    return least
         some = self._some(ordering)
-        return min((low(conform(batch, some))[0] for batch in table.to_batches()), default=0)
+        batches = _batches(file, [group], names)
+        return min((low(conform(batch, some))[0] for batch in batches), default=MAX_NS)
 
     def read(
         self, path: str, start: int, stop: int, columns: Sequence[str]
@@ -129,7 +139,7 @@ class ParquetColumns(ColumnarFormat):
         with pq.ParquetFile(path, memory_map=True) as file:
             position = sum(file.metadata.row_group(group).num_rows for group in range(start))
             groups = list(range(start, stop))
-            for batch in _batches(file, groups, columns):
+            for batch in _batches(file, groups, self._names(file, columns)):
                 rows = conform(batch, self._some(columns))
                 yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
                 position += rows.num_rows
@@ -137,11 +147,8 @@ class ParquetColumns(ColumnarFormat):
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        reader = _OPEN.pop(path, None) or _RowReader(path)
-        _OPEN[path] = reader
-        while len(_OPEN) > _FILES_KEPT:
-            _OPEN.popitem(last=False)[1].close()
-        for batch, which in reader.rows(positions, columns):
+        reader = _opened(path)
+        for batch, which in reader.rows(positions, self._names(reader.file, columns)):
             yield conform(batch, self._some(columns)), which
 
     def bytes_per_row(self, columns: Sequence[str]) -> float:
@@ -151,7 +158,7 @@ class ParquetColumns(ColumnarFormat):
         try:
             with pq.ParquetFile(files[0]) as file:
                 meta = file.metadata
-                leaves = _leaf_columns(meta, columns)
+                leaves = _leaf_columns(meta, list(self._names(file, columns).values()))
                 groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
                 size = sum(
                     g.column(leaf).total_uncompressed_size for g in groups for leaf in leaves
@@ -164,20 +171,107 @@ class ParquetColumns(ColumnarFormat):
     def _some(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.told.field(name) for name in columns])
 
+    def _names(self, file: pq.ParquetFile, columns: Sequence[str]) -> dict[str, str]:
+        """Return, for those of the columns that a file has, the name that it has there.
+
+        Raises pa.ArrowInvalid if a file has two of them that cannot be told apart.
+        """
+        there: dict[str, list[str]] = {}
+        for name in file.schema_arrow.names:
+            there.setdefault(name if self.by_case else name.lower(), []).append(name)
+        found = {}
+        for name in columns:
+            same = there.get(name if self.by_case else name.lower(), [])
+            if len(same) > 1:
+                raise pa.ArrowInvalid(f"columns {same[0]!r} and {same[1]!r} cannot be told apart")
+            if same:
+                found[name] = same[0]
+        return found
+
+    def _check_types(self, file: pq.ParquetFile) -> None:
+        """Raise pa.ArrowInvalid if a column of a file has a type that the schema has no room
+        for."""
+        for name, own in self._names(file, self.told.names).items():
+            found, told = file.schema_arrow.field(own).type, self.told.field(name).type
+            if not _fits_into(found, told):
+                raise pa.ArrowInvalid(f"column {own!r} is {found} there; {told} is expected")
+
+
+def _fits_into(found: pa.DataType, told: pa.DataType) -> bool:
+    """Whether values of one type can become those of another without a guess."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if found.equals(told) or pa.types.is_null(found):
+        return True
+    kinds = pa.types
+    if kinds.is_integer(told):
+        if kinds.is_integer(found):
+            return bool(found.bit_width <= told.bit_width)
+        return bool(kinds.is_temporal(found))  # Spark has times of day and ns as whole numbers
+    if kinds.is_floating(told):
+        return bool(kinds.is_integer(found) or kinds.is_floating(found))
+    if kinds.is_decimal(told):
+        return bool(kinds.is_integer(found) or kinds.is_decimal(found))
+    if kinds.is_temporal(told):
+        return bool(kinds.is_temporal(found))
+    if _holds_text(told):
+        return _holds_text(found)
+    if _holds_bytes(told):
+        return _holds_text(found) or _holds_bytes(found)
+    return bool(kinds.is_nested(told) and kinds.is_nested(found))
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(
+        kinds.is_binary(kind)
+        or kinds.is_large_binary(kind)
+        or kinds.is_binary_view(kind)
+        or kinds.is_fixed_size_binary(kind)
+    )
+
 
 def _fit_together(last: FilePart, part: FilePart) -> bool:
     """Whether two parts together still are one task's share."""
     return last.rows + part.rows <= ROWS_PER_PART and last.nbytes + part.nbytes <= BYTES_PER_PART
 
 
-def _leaf_columns(meta: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    """Return the numbers of the leaf columns that make up these columns."""
-    wanted = set(columns)
+def _leaf_columns(meta: pq.FileMetaData, names: Sequence[str]) -> list[int]:
+    """Return the numbers of the leaf columns that make up these columns of a file."""
+    inside = tuple(f"{name}." for name in names)
+    exact = set(names)
     return [
         leaf
         for leaf in range(meta.num_columns)
-        if meta.schema.column(leaf).path.split(".", 1)[0] in wanted
+        if (path := meta.schema.column(leaf).path) in exact or path.startswith(inside)
     ]
+
+
+def _ends(file: pq.ParquetFile, group: int, own: str, field: pa.Field) -> pa.RecordBatch | None:
+    """Return the smallest and the largest value of a column of a row group, by its statistics;
+    None where there are none to be trusted.
+
+    Arrow makes Python's dates of them, which end with the year 9999 and know no nanoseconds.
+    """
+    leaves = _leaf_columns(file.metadata, [own])
+    if len(leaves) != 1 or not _has_exact_statistics(field.type):
+        return None
+    known = file.metadata.row_group(group).column(leaves[0]).statistics
+    if known is None or not known.has_min_max:
+        return None
+    try:
+        ends = [known.min, known.max]
+        if isinstance(ends[0], int) != pa.types.is_integer(field.type):
+            return None
+        column = pa.array(ends).cast(field.type, safe=False)
+    except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
+        return None
+    return pa.RecordBatch.from_arrays([column], schema=pa.schema([field]))
 
 
 def _has_exact_statistics(kind: pa.DataType) -> bool:
@@ -187,16 +281,17 @@ def _has_exact_statistics(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def _rename(column: pa.Array, field: pa.Field) -> pa.RecordBatch:
-    """Return a batch of one column under the name of `field`."""
-    return pa.RecordBatch.from_arrays([column], schema=pa.schema([field]))
-
-
 def _batches(
-    file: pq.ParquetFile, groups: list[int], columns: Sequence[str]
+    file: pq.ParquetFile, groups: list[int], names: Mapping[str, str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield these columns of row groups, in order, cut by rows and bytes."""
-    there = [name for name in columns if name in file.schema_arrow.names]
+    """Yield columns of row groups, in order, cut by rows and bytes.
+
+    Args:
+        file: The open file.
+        groups: The numbers of its row groups.
+        names: The columns, and under which names the file has them.
+    """
+    there = list(names.values())
     meta = file.metadata
     about = [meta.row_group(group) for group in groups]
     rows = sum(each.num_rows for each in about)
@@ -208,12 +303,14 @@ def _batches(
             yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["nothing"])
         return
     most = int(BYTES_PER_BATCH / max(1.0, size / max(1, rows)))
-    yield from file.iter_batches(
+    for batch in file.iter_batches(
         batch_size=max(1, min(ROWS_PER_BATCH, most)),
         row_groups=groups,
         columns=there,
         use_threads=False,
-    )
+    ):
+        # Arrow takes "a" for "a" and for everything that begins with "a.".
+        yield batch.select(there).rename_columns(list(names))
 
 
 _HEAD_BYTES = 100
@@ -223,12 +320,28 @@ look large."""
 _FILES_KEPT = 16
 """Files a worker keeps open between calls of `fetch`."""
 
-_OPEN: OrderedDict[str, _RowReader] = OrderedDict()
-"""The files this worker has open, least recently used first."""
+_OPEN: OrderedDict[str, tuple[FileIdentity, _RowReader]] = OrderedDict()
+"""The files this worker has open, least recently used first, each with what it was when opened."""
 
 _BYTES_KEPT = 64 * 2**20
 """Bytes of rows kept behind the cursor of a row group: rows leave nearly in the order of the file,
 so what is asked for next is mostly here or ahead. Less, and groups are read again and again."""
+
+
+def _opened(path: str) -> _RowReader:
+    """Return an open file, kept for the next call. One that was replaced is opened anew: a worker
+    outlives a run, and must not answer the next one from a file that is gone.
+    """
+    now = identity_of(path)
+    known, reader = _OPEN.pop(path, (None, None))
+    if reader is None or known != now:
+        if reader is not None:
+            reader.close()
+        reader = _RowReader(path)
+    _OPEN[path] = now, reader
+    while len(_OPEN) > _FILES_KEPT:
+        _OPEN.popitem(last=False)[1][1].close()
+    return reader
 
 
 class _Cursor:
@@ -266,17 +379,17 @@ class _RowReader:
         meta = self.file.metadata
         rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         self.edges = np.cumsum([0, *rows])
-        self.cursors: OrderedDict[tuple[int, tuple[str, ...]], _Cursor] = OrderedDict()
+        self.cursors: OrderedDict[tuple[int, tuple[tuple[str, str], ...]], _Cursor] = OrderedDict()
 
     def close(self) -> None:
         self.cursors.clear()
         self.file.close()
 
     def rows(
-        self, positions: Int64s, columns: Sequence[str]
+        self, positions: Int64s, names: Mapping[str, str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         """Yield rows and which of `positions` they are. Raises IndexError for one that is not in
-        the file.
+        the file. `names` as for `_batches`.
         """
         order = np.argsort(positions, kind="stable")
         wanted = positions[order]
@@ -288,15 +401,16 @@ class _RowReader:
             if low < high:
                 group = int(groups[low])
                 inside = wanted[low:high] - self.edges[group]
-                yield from self._from_group(group, inside, order[low:high], tuple(columns))
+                yield from self._from_group(group, inside, order[low:high], names)
 
     def _from_group(
-        self, group: int, wanted: Int64s, which: Int64s, columns: tuple[str, ...]
+        self, group: int, wanted: Int64s, which: Int64s, names: Mapping[str, str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        cursor = self.cursors.pop((group, columns), None)
+        asked = group, tuple(names.items())
+        cursor = self.cursors.pop(asked, None)
         if cursor is None or cursor.start() > wanted[0]:
-            cursor = _Cursor(_batches(self.file, [group], columns))
-        self.cursors[group, columns] = cursor
+            cursor = _Cursor(_batches(self.file, [group], names))
+        self.cursors[asked] = cursor
         while len(self.cursors) > 2:
             self.cursors.popitem(last=False)
         for first, batch in cursor.from_row(int(wanted[0])):

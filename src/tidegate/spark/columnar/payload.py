@@ -11,7 +11,7 @@ than the one the decision was made on. Nothing is ever delivered with another ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -91,6 +91,7 @@ class PayloadAttacher:
         files: The files of a batch, by their numbers.
         missing: What to do where a file is changed or gone.
         row_bytes: About how many bytes of payload a row has.
+        run: Tells the log of this run from an earlier one in the same place.
     """
 
     formats: tuple[ColumnarFormat, ...]
@@ -99,6 +100,7 @@ class PayloadAttacher:
     files: tuple[FoundFile, ...] = ()
     missing: MissingPayload = "stop"
     row_bytes: float = 100.0
+    run: str = ""
 
     def attach(self, kind: str, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield rows of a kind in its full schema, and `error` rows for payload that is missing.
@@ -232,6 +234,7 @@ class PayloadAttacher:
         """Yield the payload of rows of one file, checked. Raises _MissingError."""
         file = self._file(number)
         of = self.formats[file.input]
+        of.check_inside(file.path)
         known = [name for name in rows.schema.names if name in of.schema.names]
         wanted = [name for name in of.schema.names if name in target.names or name in known]
         try:
@@ -241,21 +244,34 @@ class PayloadAttacher:
                     if not _same_values(same.column(name), batch.column(name)):
                         raise _MissingError(file.path, f"column {name!r} has other values now")
                 yield batch, which
-        except (OSError, IndexError, pa.ArrowInvalid) as error:
+        except (OSError, IndexError, ValueError, pa.ArrowException) as error:
             raise _MissingError(file.path, " ".join(str(error).split())[:200]) from error
 
     def _file(self, number: int) -> FoundFile:
-        """Return a file by its number."""
+        """Return a file by its number. Raises StateError if there is none, as in a state that
+        somebody changed."""
         if self.log is None:
-            return self.files[number]
-        log = _LOGS.get(self.log)
-        if log is None or number >= len(log.files):
-            log = _LOGS[self.log] = PieceLog(self.log)
-        return log.files[number]
+            files: Sequence[FoundFile] = self.files
+        else:
+            log = _LOGS.get((self.log, self.run))
+            if log is None or number >= len(log.files):
+                while len(_LOGS) >= _LOGS_KEPT:
+                    del _LOGS[next(iter(_LOGS))]
+                log = _LOGS[self.log, self.run] = PieceLog(self.log)
+            files = log.files
+        if not 0 <= number < len(files) or files[number].input >= len(self.formats):
+            raise StateError(
+                f"a row of the state names file {number:,}, and the run has {len(files):,}"
+            )
+        return files[number]
 
 
-_LOGS: dict[str, PieceLog] = {}
-"""The logs this worker has read, by their folder."""
+_LOGS: dict[tuple[str, str], PieceLog] = {}
+"""The logs this worker has read, by their folder and run: a checkpoint that was deleted and begun
+again has another log in the same place, and a worker outlives both."""
+
+_LOGS_KEPT = 8
+"""Logs a worker keeps: those of the runs that are active at once. More would be a leak."""
 
 
 class _Lost(NamedTuple):

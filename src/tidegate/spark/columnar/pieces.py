@@ -95,10 +95,16 @@ class PieceLog:
             content = read_bytes(self._fs, name) or b""
             try:
                 read = json.loads(content)
-                self.files += [FoundFile(*each) for each in read["files"]]
-                self.pieces += [LoggedPiece(*each) for each in read["pieces"]]
-            except (ValueError, KeyError, TypeError) as error:
+                files = [FoundFile(*each) for each in read["files"]]
+                pieces = [LoggedPiece(*each) for each in read["pieces"]]
+                known = len(self.files) + len(files)
+                sound = all(map(_is_file, files)) and all(_is_piece(one, known) for one in pieces)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise StateError(f"{name} is corrupt: {content[:80]!r}") from error
+            if not sound:
+                raise StateError(f"{name} names files or pieces that cannot be: {content[:80]!r}")
+            self.files += files
+            self.pieces += pieces
         self._segments = len(names)
 
     def append(self, files: Sequence[FoundFile], pieces: Sequence[LoggedPiece]) -> None:
@@ -137,6 +143,34 @@ class PieceLog:
         self._last = np.full(len(self.files), -1, np.int64)
         np.minimum.at(self._first, of, np.arange(count))
         np.maximum.at(self._last, of, np.arange(count))
+
+
+def _is_file(file: FoundFile) -> bool:
+    """Whether a file of a log that was read can be one. The log is not ours to trust: a file
+    outside the folders that a run may read is refused where it is opened."""
+    return (
+        _is_between(file.input, 0, 2**31)
+        and isinstance(file.path, str)
+        and "\0" not in file.path
+        and _is_between(file.changed_us, MIN_NS, MAX_NS)
+    )
+
+
+def _is_piece(piece: LoggedPiece, files: int) -> bool:
+    """Whether a piece of a log that was read can be one, where there are so many files."""
+    return (
+        _is_between(piece.file, 0, files - 1)
+        and _is_between(piece.start, 0, MAX_NS)
+        and _is_between(piece.stop, piece.start, MAX_NS)
+        and all(_is_between(each, 0, MAX_NS) for each in (piece.rows, piece.nbytes))
+        and _is_between(piece.low, MIN_NS, MAX_NS)
+        and isinstance(piece.fault, str)
+    )
+
+
+def _is_between(value: object, least: int, most: int) -> bool:
+    """Whether a value is a whole number between two others."""
+    return type(value) is int and least <= value <= most
 
 
 def in_recorded_order(

@@ -164,7 +164,7 @@ class GatePlan:
         ordering = one.ordering if self.recorded else ()
         try:
             parts = one.format.parts(file.path, one.columns, ordering, self.low(file.input))
-        except (OSError, pa.ArrowInvalid, pa.ArrowException) as error:
+        except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
             words = " ".join(str(error).split())[:300]
             return [LoggedPiece(number, 0, 0, 1, 0, MIN_NS, f"the file cannot be read: {words}")]
         return [LoggedPiece(number, *part) for part in parts]
@@ -193,6 +193,7 @@ def read_task(plan: GatePlan, task: GateTask) -> Iterator[pa.RecordBatch]:
     """Yield the packed blobs of a task."""
     for piece, file in task.pieces:
         one = plan.inputs[file.input]
+        one.format.check_inside(file.path)
         origin = Origin(file.changed_us, source_name(file), piece.start)
         if piece.fault:
             yield _fault_blob(one, file, origin, piece.fault)
@@ -208,10 +209,10 @@ def read_task(plan: GatePlan, task: GateTask) -> Iterator[pa.RecordBatch]:
                 made = one.packer.blobs(rows, origin, 0, seq)
                 seq += made.num_rows
                 yield made
-        except (OSError, IndexError, pa.ArrowException) as error:
+        except (OSError, IndexError, ValueError, pa.ArrowException) as error:
             raise StateError(
                 f"{file.path} cannot be read any more: {' '.join(str(error).split())[:200]}; it "
-                "was changed, damaged or removed after it was found: put it back"
+                "is damaged, or was changed or removed after it was found: put it back"
             ) from error
     if task.bound is not None:
         yield _signals(plan, BOUND, task.bound)
@@ -321,6 +322,18 @@ class GateReader(DataSourceReader):
         return read_task(self.plan, partition)
 
 
+def _checked_offset(offset: dict[str, Any]) -> dict[str, Any]:
+    """Return an offset, if it is one that this source wrote. Raises StateError."""
+    piece, bound, end = (offset.get(name) for name in ("piece", "bound", "end"))
+    if (
+        type(piece) is not int or piece < 0
+        or type(bound) is not int or not MIN_NS <= bound <= MAX_NS
+        or type(end) is not bool
+    ):  # fmt: skip
+        raise StateError(f"the checkpoint has an offset that is none: {str(offset)[:80]}")
+    return offset
+
+
 class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming: files as they appear, or a recording in slices."""
 
@@ -346,6 +359,7 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return how far the next micro-batch reads; `start` itself if there is nothing new."""
         log = self._log()
+        _checked_offset(start)
         if self.target is None:
             self.plan.look(log)
         upto = len(log.pieces) if self.target is None else self.target
@@ -380,10 +394,18 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return upto
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks between two offsets."""
+        """Return the tasks between two offsets.
+
+        Raises StateError if the log of pieces does not reach as far as the offsets.
+        """
         log = self._log()
-        if len(log.pieces) < end["piece"]:
+        if len(log.pieces) < _checked_offset(end)["piece"]:
             log.refresh()
+        if len(log.pieces) < end["piece"] or _checked_offset(start)["piece"] > end["piece"]:
+            raise StateError(
+                f"the checkpoint has read {end['piece']:,} pieces, and its log {self.plan.log} has "
+                f"{len(log.pieces):,}: it is damaged"
+            )
         pieces = log.pieces[start["piece"] : end["piece"]]
         tasks = _tasks([(piece, log.files[piece.file]) for piece in pieces], self.plan.cores)
         if self.plan.recorded:
@@ -402,7 +424,16 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self.plan, partition)
 
     def _log(self) -> PieceLog:
-        """Return the log, read when it is first needed: on the driver only."""
+        """Return the log, read when it is first needed: on the driver only.
+
+        Raises StateError if it is damaged, or names an input that the pipeline does not have.
+        """
         if self.log is None:
-            self.log = PieceLog(self.plan.log)
+            found = PieceLog(self.plan.log)
+            if any(file.input >= len(self.plan.inputs) for file in found.files):
+                raise StateError(
+                    f"{self.plan.log} names {max(file.input for file in found.files) + 1} inputs; "
+                    f"the pipeline has {len(self.plan.inputs)}"
+                )
+            self.log = found
         return self.log

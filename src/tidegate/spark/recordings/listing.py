@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.security import refuse_links_out
+from tidegate.pipeline.security import expand, refuse_links_out
 
 __all__ = ["PathColumns", "below", "files_of", "paths_named"]
 
 
 def paths_named(path: str | None) -> list[Path]:
-    """Return what a path names: itself, or everything that a pattern (`*`, `?`, `[`) matches.
+    """Return what a path names: itself, or everything that a pattern (`*`, `?`, `[...]`, `{a,b}`)
+    matches.
 
     Raises ConfigError if there is no such path, or it is on a file system that is not mounted.
     """
@@ -21,13 +22,10 @@ def paths_named(path: str | None) -> list[Path]:
     plain = path.removeprefix("file://")
     if "://" in plain:
         raise ConfigError("path", path, "must be on a file system that is mounted here")
-    root = Path(plain)
-    if any(sign in plain for sign in "*?["):
-        base = Path("/") if root.is_absolute() else Path()
-        return list(base.glob(plain.lstrip("/") if root.is_absolute() else plain))
-    if not root.exists():
+    found = expand(plain)
+    if not found and not any(sign in plain for sign in "*?[{"):
         raise ConfigError("path", path, "does not exist")
-    return [root]
+    return list(dict.fromkeys(found))
 
 
 def below(place: Path, pattern: str) -> list[Path]:

@@ -103,8 +103,9 @@ class ParquetSource(FileSource):
             number(request.options, "maxFilesPerTrigger", 1),
             number(request.options, "maxBytesPerTrigger", 1),
         )
+        by_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
         return ColumnarInput(
-            ParquetColumns(path, arrow_schema(df), recursive, current_roots()), limits
+            ParquetColumns(path, arrow_schema(df), recursive, current_roots(), by_case), limits
         )
 
 

@@ -36,6 +36,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Channels, Piece
+from tidegate.pipeline.security import current_roots
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.mcap import McapColumns
 from tidegate.spark.pack import arrow_schema
@@ -95,7 +96,7 @@ class McapSource(DataSource):
             return None
         options = {**request.options, "path": request.path or ""}
         settings = RecordingSettings.of(options).typed(definitions, df.schema)
-        return ColumnarInput(McapColumns(settings, arrow_schema(df)))
+        return ColumnarInput(McapColumns(settings, arrow_schema(df), current_roots()))
 
     def schema(self) -> StructType:
         """Return the columns; types of decoded fields are looked up in the recordings."""
