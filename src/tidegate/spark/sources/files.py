@@ -34,13 +34,13 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.security import check_files_read, current_roots
-from tidegate.pipeline.text_files import read_header
+from tidegate.pipeline.security import check_files_read, current_roots, expand, is_local
+from tidegate.pipeline.text_files import check_lines, read_header
 from tidegate.spark.columnar.format import ColumnarInput, Limits
 from tidegate.spark.columnar.parquet import ParquetColumns
 from tidegate.spark.options import number, text
 from tidegate.spark.pack import arrow_schema
-from tidegate.spark.recordings.listing import paths_named
+from tidegate.spark.recordings.listing import below, paths_named
 from tidegate.spark.sources.registry import Source, SourceRequest
 
 __all__ = ["FileSource", "LineSource", "ParquetSource"]
@@ -70,6 +70,8 @@ class FileSource(Source):
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Return the rows as Spark reads them."""
         options = _never_too_old(request)
+        if request.format == "text" and text(request.options, "wholetext") != "true":
+            _check_lines(request)
         known: T.StructType | str | None = request.ddl
         if request.streaming and known is None and request.path is not None:
             seen = spark.read.format(request.format).options(**options).load(request.path)
@@ -131,9 +133,11 @@ class LineSource(FileSource):
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Return the rows with the two columns.
 
-        Raises ConfigError if the schema is not that of a row, or if the headers of CSV files differ
-        in a way that cannot be reconciled.
+        Raises ConfigError if the schema is not that of a row, if the headers of CSV files differ in
+        a way that cannot be reconciled, or if a line is too long for Spark.
         """
+        if text(request.options, "multiLine") != "true" and not text(request.options, "records"):
+            _check_lines(request)
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
         options = {**_never_too_old(request), "columnNameOfCorruptRecord": UNPARSED}
@@ -317,6 +321,20 @@ def _inside_roots(rows: DataFrame, request: SourceRequest) -> DataFrame:
     guard: Any = arrow_udf(check, T.BooleanType())  # type: ignore[call-overload]
     checked = guard.asNondeterministic()
     return rows.where(checked(F.col("_metadata.file_path")))
+
+
+def _check_lines(request: SourceRequest) -> None:
+    """Measure the lines of the files that are there; see `tidegate.pipeline.text_files`. Those that
+    a stream finds later are Spark's to read: one with such a line ends the run."""
+    if request.path is None or not is_local(request.path):
+        return
+    files = [
+        str(file)
+        for place in expand(request.path.removeprefix("file://"))
+        for file in (below(place, "*") if place.is_dir() else [place])
+        if file.is_file()
+    ]
+    check_lines(sorted(files), text(request.options, "lineSep"))
 
 
 def _never_too_old(request: SourceRequest) -> Mapping[str, str]:
