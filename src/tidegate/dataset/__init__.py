@@ -4,15 +4,16 @@ features    which columns become which features, and of which shape
 images      image payloads (JPEG, PNG, raw) as arrays of pixels
 lerobot     LeRobotWriter: data, episodes, statistics and videos in LeRobot's v3 layout
 tables      ParquetWriter, LanceWriter: the rows as they are, with image bytes or references
-run         a pipeline file to a dataset, in process or on Spark
+run         a pipeline file to a dataset: in_process, or on_spark
 
 PyAV is imported where pixels are needed, lancedb where Lance is written: `tidegate[video]`,
 `tidegate[lance]`.
 """
 
 from tidegate.dataset.features import Feature, features_of
+from tidegate.dataset.in_process import DatasetSummary
 from tidegate.dataset.lerobot import LeRobotWriter
-from tidegate.dataset.run import DatasetSummary, write_dataset
+from tidegate.dataset.run import write_dataset
 from tidegate.dataset.tables import LanceWriter, ParquetWriter
 
 __all__ = [

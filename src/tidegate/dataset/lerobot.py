@@ -67,6 +67,10 @@ _INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that LeRobot gives every frame."""
 
 
+_NUMBERED = ("episode_index", "index", "task_index")
+"""Those of them that depend on the episodes before."""
+
+
 @dataclass
 class _Episode:
     """An episode that is open: its vectors so far, and the encoders of its cameras."""
@@ -134,6 +138,8 @@ class _Video:
     """The encoder of one camera in one episode."""
 
     def __init__(self, path: Path, fps: int, codec: str, shape: tuple[int, int]) -> None:
+        if codec == "libsvtav1":
+            os.environ.setdefault("SVT_LOG", "1")  # only errors: else it prints 30 lines per video
         av = require_av()
         self.path, self.shape = path, shape
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -397,7 +403,9 @@ class LeRobotWriter:
             raise ImageError(f"is {size}, and {before} before")
         stored = b""
         if self.images == "image":
-            stored = payload["data"] if isinstance(payload, Mapping) else payload
+            stored = payload
+            if isinstance(payload, Mapping):
+                stored = payload["image"] if "image" in payload else payload["data"]
             if stored[:2] != b"\xff\xd8" and stored[:4] != b"\x89PNG":
                 raise ConfigError("images", "image", "needs JPEG or PNG; raw images need `video`")
         return stored, image
@@ -430,8 +438,6 @@ class LeRobotWriter:
             video.close()
         if n == 0:
             return
-        number = len(self._episodes)
-        task = self._tasks.setdefault(episode.task, len(self._tasks))
         frame = np.arange(n)
         columns: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
@@ -446,37 +452,111 @@ class LeRobotWriter:
         arrays["time_ns"] = np.concatenate(episode.time_ns)
         arrays["timestamp"] = (frame / self.fps).astype(np.float32)
         arrays["frame_index"] = frame
-        arrays["episode_index"] = np.full(n, number)
-        arrays["index"] = self._index + frame
-        arrays["task_index"] = np.full(n, task)
-        for name in ("time_ns", *_INDICES):
+        for name in ("time_ns", "timestamp", "frame_index"):
             columns[name] = pa.array(arrays[name])
-        table = pa.table(columns)
-        if self._data and self._data_bytes + table.nbytes > DATA_MB * 10**6:
-            self._write_data()
         statistics = {name: _statistics(values) for name, values in arrays.items()}
         statistics |= {name: look.statistics() for name, look in episode.looks.items()}
+        videos = {name: video.path for name, video in episode.videos.items()}
+        self._append(pa.table(columns), episode.task, statistics, videos)
+
+    def _append(
+        self,
+        rows: pa.Table,
+        task_text: str,
+        statistics: dict[str, Any],
+        videos: Mapping[str, Path],
+    ) -> None:
+        """Add a finished episode to the dataset, under its next number.
+
+        Args:
+            rows: Its frames, without the indices that depend on the episodes before.
+            task_text: Its task.
+            statistics: Of the columns of `rows` and of the images.
+            videos: Per camera the file, which is moved to its place.
+        """
+        n, number = rows.num_rows, len(self._episodes)
+        task = self._tasks.setdefault(task_text, len(self._tasks))
+        indices = {
+            "episode_index": np.full(n, number), "index": self._index + np.arange(n),
+            "task_index": np.full(n, task),
+        }  # fmt: skip
+        table = rows
+        for name, values in indices.items():
+            table = table.append_column(name, pa.array(values))
+        statistics = statistics | {name: _statistics(each) for name, each in indices.items()}
+        if self._data and self._data_bytes + table.nbytes > DATA_MB * 10**6:
+            self._write_data()
         record: dict[str, Any] = {
             "episode_index": number,
-            "tasks": [episode.task],
+            "tasks": [task_text],
             "length": n,
             **_place("data", self._file),
             "dataset_from_index": self._index,
             "dataset_to_index": self._index + n,
         }
-        for name, video in episode.videos.items():
+        for name, file in videos.items():
             place = _place(f"videos/{name}", number)
             record |= place
             record[f"videos/{name}/from_timestamp"] = 0.0
             record[f"videos/{name}/to_timestamp"] = n / self.fps
             final = self.path / "videos" / name / f"{_chunk_file(number)}.mp4"
             final.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(video.path, final)
+            os.replace(file, final)
         record["statistics"] = statistics
         self._episodes.append(record)
         self._data.append(table)
         self._data_bytes += table.nbytes
         self._index += n
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no frame has come, so that there is nothing to close."""
+        return not self._episodes and not any(one.frames for one in self._open.values())
+
+    def absorb(self, folder: str | Path) -> None:
+        """Add the episodes of another dataset behind those of this one; its files are moved.
+
+        Datasets that several processes wrote become one this way.
+
+        Args:
+            folder: A dataset written with the same settings, closed. It is of no use afterwards.
+
+        Raises:
+            ConfigError: A feature has another shape there.
+        """
+        other = Path(folder)
+        told = json.loads((other / "meta" / "info.json").read_text())["features"]
+        if self._features is None:
+            self._features = tuple(
+                Feature(name, _robot_columns(name, paths), told[name]["dtype"] != "float32")
+                for name, paths in self._given.items()
+            )
+        for feature in self._features:
+            shape = tuple(told[feature.name]["shape"])
+            known = self._shapes.setdefault(feature.name, shape)
+            if known != shape:
+                raise ConfigError("features", feature.name, f"is {shape}, and {known} before")
+            if "info" in told[feature.name]:
+                self._video_info.setdefault(feature.name, told[feature.name]["info"])
+        episodes = pq.read_table(other / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+        data, opened, first = pa.table({}), "", 0
+        for row in episodes.to_pylist():
+            place = _file_at(row, "data")
+            if place != opened:
+                data, opened = pq.read_table(other / "data" / f"{place}.parquet"), place
+                first = row["dataset_from_index"]
+            rows = data.slice(row["dataset_from_index"] - first, row["length"])
+            statistics: dict[str, Any] = {}
+            for name, value in row.items():
+                if name.startswith("stats/"):
+                    of, which = name.removeprefix("stats/").rsplit("/", 1)
+                    statistics.setdefault(of, {})[which] = value
+            videos = {
+                name: other / "videos" / name / f"{_file_at(row, f'videos/{name}')}.mp4"
+                for name in self._video_info
+            }
+            kept = [name for name in rows.column_names if name not in _NUMBERED]
+            self._append(rows.select(kept), row["tasks"][0], statistics, videos)
 
     def _write_data(self) -> None:
         """Write the rows of the finished episodes as the next data file."""
@@ -485,6 +565,12 @@ class LeRobotWriter:
         pq.write_table(pa.concat_tables(self._data), path, compression="snappy")
         self._data, self._data_bytes = [], 0
         self._file += 1
+
+    def end_episodes(self) -> None:
+        """End all open episodes: no further row belongs to them. Called at the end of a file whose
+        keys occur in no other."""
+        for key in list(self._open):
+            self._end(self._open.pop(key))
 
     def close(self) -> dict[str, Any]:
         """End the open episodes and write the metadata: only now it is a dataset.
@@ -495,8 +581,7 @@ class LeRobotWriter:
         Raises:
             ConfigError: There is no frame at all.
         """
-        for key in list(self._open):
-            self._end(self._open.pop(key))
+        self.end_episodes()
         if not self._episodes:
             reason = next(iter(self.reasons), "no row came")
             raise ConfigError("features", self._given, f"leave no frame to write: {reason}")
@@ -610,6 +695,11 @@ def _place(prefix: str, number: int) -> dict[str, int]:
         f"{prefix}/chunk_index": number // CHUNK_FILES,
         f"{prefix}/file_index": number % CHUNK_FILES,
     }
+
+
+def _file_at(record: Mapping[str, Any], prefix: str) -> str:
+    """The folder and name of the file of an episode, as `_place` says it."""
+    return f"chunk-{record[f'{prefix}/chunk_index']:03d}/file-{record[f'{prefix}/file_index']:03d}"
 
 
 def _statistics(values: NDArray[Any]) -> dict[str, Any]:

@@ -42,18 +42,22 @@ The encoder looks at the size only now and then (`write_batch_size`), by default
 which are 100 MB of images."""
 
 
-ALWAYS = ("time_ns", "offset_ns", "missing", "file", "offset", "position")
-"""Fields of a topic that `only_columns` keeps: when and where its value is from."""
+ALWAYS = ("time_ns", "offset_ns", "missing")
+"""Fields of a topic that `only_columns` keeps: when its value is from."""
+PLACES = ("file", "offset", "position")
+"""Fields that say where the bytes of a message are; kept with `images="reference"`."""
 
 
-def only_columns(rows: pa.RecordBatch, paths: Sequence[str]) -> pa.RecordBatch:
+def only_columns(
+    rows: pa.RecordBatch, paths: Sequence[str], always: Sequence[str] = ALWAYS
+) -> pa.RecordBatch:
     """The rows with chosen fields of their topics.
 
     Args:
         rows: Aligned rows.
         paths: Columns to keep: `joint.q` is the field `q` of the struct `joint`; `joint` all of it.
-            Columns that are no structs, such as the key and the episode, are always kept, and so
-            are times, offsets and references of the chosen topics.
+            Columns that are no structs, such as the key and the episode, are always kept.
+        always: Fields of the chosen topics that are kept as well: times and offsets.
 
     Raises:
         ConfigError: There is no such column.
@@ -73,7 +77,7 @@ def only_columns(rows: pa.RecordBatch, paths: Sequence[str]) -> pa.RecordBatch:
         if not pa.types.is_struct(column.type) or name in paths:
             arrays.append(column)
         elif inside:
-            fields = [f for f in column.type if f.name in inside or f.name in ALWAYS]
+            fields = [f for f in column.type if f.name in inside or f.name in always]
             arrays.append(_fields_of(column, fields))
         else:
             continue
@@ -95,7 +99,7 @@ def without_bytes(rows: pa.RecordBatch) -> pa.RecordBatch:
 
     Args:
         rows: Aligned rows. Of every struct with `file`, `offset` and `position`, binary fields are
-            left out.
+            left out. `file` may be a column of its own, where it is the key.
 
     Raises:
         ConfigError: There is no such struct, so nothing could be found again.
@@ -109,7 +113,7 @@ def without_bytes(rows: pa.RecordBatch) -> pa.RecordBatch:
     for column in rows.columns:
         kind = column.type
         inside = {f.name for f in kind} if pa.types.is_struct(kind) else set()
-        if not {"file", "offset", "position"} <= inside:
+        if not set(PLACES) - set(rows.schema.names) <= inside or "offset" not in inside:
             arrays.append(column)
             continue
         found = True
@@ -123,7 +127,8 @@ def without_bytes(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _chosen(rows: pa.RecordBatch, columns: tuple[str, ...], images: str) -> pa.RecordBatch:
     """The rows as they are to be written."""
-    some = only_columns(rows, columns) if columns else rows
+    always = (*ALWAYS, *PLACES) if images == "reference" else ALWAYS
+    some = only_columns(rows, columns, always) if columns else rows
     return without_bytes(some) if images == "reference" else some
 
 
@@ -236,6 +241,19 @@ class ParquetWriter:
             self._file.close()
             os.replace(self._part, self._part.with_suffix(""))
             self._file = None
+
+    def absorb(self, file: str | Path) -> None:
+        """Take over a file that another writer wrote, by moving it behind those of this one.
+
+        Args:
+            file: A whole Parquet file, on the same disk.
+        """
+        self._write_group()
+        self._wait()
+        self._end_file()
+        self._rows += pq.read_metadata(file).num_rows
+        os.replace(file, self.path / f"part-{self._files:05d}.parquet")
+        self._files += 1
 
     def close(self) -> dict[str, Any]:
         """Write what is left. Returns the number of `rows` and `files`."""

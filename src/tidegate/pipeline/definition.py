@@ -396,8 +396,8 @@ class DatasetDefinition(_Model):
     """lerobot: `video` (default; encoded by PyAV) or `image` (JPEG and PNG as they are). parquet
     and lance: `bytes` (default) or `reference` (file, offset and position in the MCAP)."""
     columns: Names = Field(default_factory=list)
-    """parquet and lance: the columns to write, such as `camera.image`; all if there is none. Times,
-    offsets and references of these topics are kept as well."""
+    """parquet and lance: the columns to write, such as `camera.image`; all if there is none. Times
+    and offsets of these topics are kept as well, and with `reference` their places."""
     fps: int | None = Field(default=None, ge=1)
     """lerobot: frames per second. Not needed where rows are aligned to a grid in Hz."""
     features: dict[str, str | list[str]] = Field(default_factory=dict)

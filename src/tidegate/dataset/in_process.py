@@ -1,0 +1,375 @@
+"""A pipeline over files to a dataset, in this process.
+
+The source is read batch by batch, each batch goes through the flow, and what leaves goes to the
+writer: memory holds one batch, the flow's state and the open episodes. Of an MCAP file, images and
+other bytes go through the flow as references of 16 bytes; the bytes of those that got into a row
+are taken from the file where the dataset is written (`mcap.blocks`).
+
+Where `file` is in the key, no message of a file has anything to do with those of another
+(`is_by_file`). Then every file has a flow of its own, and its episodes end with it: a thousand
+files take no more memory than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidegate.core.outcomes import Collection, Outcome
+from tidegate.dataset.lerobot import LeRobotWriter
+from tidegate.dataset.tables import LanceWriter, ParquetWriter
+from tidegate.errors import ConfigError
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
+from tidegate.pipeline.formats import source_settings
+
+__all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset", "source_files"]
+
+ROWS_AT_ONCE = 100_000
+"""Rows read from a table at once: enough for the kernels, little against any memory."""
+
+
+class DatasetSummary(NamedTuple):
+    """What became of a recording."""
+
+    path: str
+    """The folder of the dataset."""
+    written: dict[str, Any]
+    """What the writer says: rows, or episodes, frames and rows left out with their reasons."""
+    rows_read: int
+    """Rows of the source; 0 for a run on Spark, which counts them itself."""
+    outcomes: dict[str, int]
+    """Rows by kind of outcome: data, late, error, dropped."""
+    warnings: list[str]
+    """Topics that the pipeline names and the source does not have."""
+
+
+def make_dataset(
+    definition: PipelineDefinition,
+    wanted: DatasetDefinition,
+    path: str | Path,
+    files: Sequence[Path] | None = None,
+) -> DatasetSummary:
+    """Run a pipeline to a dataset in this process.
+
+    Args:
+        definition: The pipeline; it has one stream.
+        wanted: What to make of the rows.
+        path: The folder of the dataset.
+        files: The files to read. Default: all of the source.
+
+    Raises:
+        ConfigError: A setting is wrong, or the source cannot be read here.
+    """
+    counts: dict[str, int] = {}
+    name, stream = _single_stream(definition)
+    source = _open_source(name, stream, files)
+    plan(definition, {name: source.schema})  # what is wrong is said of all columns
+    needed = _needed_columns(definition, stream, wanted, source.schema)
+    rows = source.narrow(needed, _referred(definition, stream, needed, source.schema))
+    planned = plan(definition, {name: rows.schema})
+    writer = dataset_writer(definition, wanted, path)
+    read = 0
+    warnings: set[str] | None = None  # of all flows: what only some files lack is no mistake
+    chosen = source.files if files is None else list(files)
+    for some in [[file] for file in chosen] if is_by_file(definition) else [chosen]:
+        flow = planned.flow()
+        for batch in rows.batches(some):
+            read += batch.num_rows
+            _hand_over(flow.process(batch), writer, counts, rows.attach)
+        _hand_over(flow.end(), writer, counts, rows.attach)
+        if isinstance(writer, LeRobotWriter):
+            writer.end_episodes()
+        said = set(flow.warnings())
+        warnings = said if warnings is None else warnings & said
+    told = sorted(warnings or ())
+    if files is not None and isinstance(writer, LeRobotWriter) and writer.is_empty:
+        # One of several parts: the others may have frames.
+        left = {"left_out": writer.left_out, "reasons": writer.reasons}
+        return DatasetSummary(str(path), left, read, counts, told)
+    return DatasetSummary(str(path), writer.close(), read, counts, told)
+
+
+def is_by_file(definition: PipelineDefinition) -> bool:
+    """Whether files can be processed one by one: MCAP files, with `file` in the key.
+
+    Args:
+        definition: The pipeline.
+    """
+    streams = list(definition.streams.values())
+    return (
+        len(streams) == 1
+        and streams[0].source is not None
+        and streams[0].source.format == "mcap"
+        and "file" in streams[0].key
+    )
+
+
+def _hand_over(
+    outcomes: list[Outcome],
+    writer: Any,
+    counts: dict[str, int],
+    attach: Callable[[pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    """Give the data to the writer, with the bytes it refers to, and count everything."""
+    for outcome in outcomes:
+        if outcome.kind != "watermark":
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + len(outcome)
+        if isinstance(outcome, Collection):
+            writer.write(attach(outcome.table()))
+
+
+def dataset_writer(
+    definition: PipelineDefinition, wanted: DatasetDefinition, path: str | Path
+) -> Any:
+    """The writer of a dataset.
+
+    Raises:
+        ConfigError: A setting does not belong to the format, or one is missing.
+    """
+    lerobot = {
+        "fps": wanted.fps, "features": wanted.features or None, "task": wanted.task,
+        "robot_type": wanted.robot_type, "codec": wanted.codec,
+    }  # fmt: skip
+    if wanted.format != "lerobot":
+        for setting, value in lerobot.items():
+            if value is not None:
+                raise ConfigError(f"dataset.{setting}", value, "belongs to format lerobot")
+        images = wanted.images or "bytes"
+        if wanted.format == "parquet":
+            return ParquetWriter(path, images=images, columns=wanted.columns)
+        return LanceWriter(path, images=images, columns=wanted.columns)
+    if wanted.columns:
+        raise ConfigError("dataset.columns", wanted.columns, "belong to parquet and lance")
+    fps = wanted.fps if wanted.fps is not None else _grid_rate(definition)
+    if fps is None:
+        raise ConfigError("dataset.fps", None, "is needed where `align` has no grid in Hz")
+    if not wanted.features:
+        raise ConfigError("dataset.features", None, "are needed for format lerobot")
+    settings: dict[str, Any] = {"images": wanted.images, "codec": wanted.codec, "task": wanted.task}
+    return LeRobotWriter(
+        path,
+        fps=fps,
+        features=wanted.features,
+        robot_type=wanted.robot_type,
+        key=next(iter(definition.streams.values())).key,
+        **{setting: value for setting, value in settings.items() if value is not None},
+    )
+
+
+def _grid_rate(definition: PipelineDefinition) -> int | None:
+    """The rate of the grid that rows are aligned to, if it is a whole number of Hz."""
+    for stage in definition.stages:
+        grid = stage.settings.get("grid") if isinstance(stage.settings, Mapping) else None
+        if stage.name == "align" and isinstance(grid, str) and grid.lower().endswith("hz"):
+            number = grid[:-2].strip()
+            return int(number) if number.isdecimal() else None
+    return None
+
+
+def _needed_columns(
+    definition: PipelineDefinition,
+    stream: StreamDefinition,
+    wanted: DatasetDefinition,
+    schema: pa.Schema,
+) -> list[str]:
+    """The columns of the source that the dataset is made of; all where that cannot be told.
+
+    A path such as `joint.q` needs the column `q`: `align` makes a struct of each topic's columns.
+    Without this every message would be copied with its whole payload, decoded and not.
+    """
+    paths = [path for given in wanted.features.values() for path in _as_list(given)]
+    paths += wanted.columns
+    if not paths or not any(stage.name == "align" for stage in definition.stages):
+        return list(schema.names)
+    if isinstance(wanted.task, Mapping):
+        paths += wanted.task.values()
+    made: set[str] = set()  # by a stage, not read from the source
+    for stage in definition.stages:
+        if stage.name == "episodes":
+            actions = stage.settings.get("actions") or {}
+            made |= set(actions)
+            paths += [path for given in actions.values() for path in given.values()]
+            paths += [stage.settings["state"]] if "state" in stage.settings else []
+        elif stage.name == "align":
+            for method in (stage.settings.get("topics") or {}).values():
+                for settings in method.values() if isinstance(method, Mapping) else ():
+                    if isinstance(settings, Mapping):
+                        paths += [f".{column}" for column in settings.get("columns") or ()]
+        else:
+            return list(schema.names)
+    keep = {*stream.key, *stream.arrival, "error"}
+    keep |= {stream.topic} if stream.topic is not None else set()
+    keep |= {definition.options.eventtime.source or ""}
+    if stream.messages:
+        return list(schema.names)
+    if stream.eventtime is not None:
+        keep |= set(_as_list(stream.eventtime.column))
+    if wanted.images == "reference":
+        keep |= {"file", "offset", "position"}
+    for path in paths:
+        if path in made:
+            continue
+        # A topic may have dots in its name, so every end of the path is tried.
+        ends = [path[at + 1 :] for at, sign in enumerate(path) if sign == "."]
+        found = [end.split(".")[0] for end in ends if end.split(".")[0] in schema.names]
+        if not found:
+            return list(schema.names)  # a whole topic
+        keep |= set(found)
+    return [name for name in schema.names if name in keep]
+
+
+def _referred(
+    definition: PipelineDefinition, stream: StreamDefinition, needed: list[str], schema: pa.Schema
+) -> list[str]:
+    """The columns that stages only hand on, so that references can stand for their bytes.
+
+    A stage that compares values must see them: the key, the topic and the stamp, and the column by
+    which `episodes` cuts. Of other stages than these two it is not known.
+    """
+    if stream.messages or any(s.name not in ("align", "episodes") for s in definition.stages):
+        return []
+    read = {*stream.key, *stream.arrival, stream.topic, definition.options.eventtime.source}
+    if stream.eventtime is not None:
+        read |= set(_as_list(stream.eventtime.column))
+    for stage in definition.stages:
+        if stage.name == "episodes" and "state" in stage.settings:
+            parts = str(stage.settings["state"]).split(".")
+            if len(parts) == 1:
+                return []  # a whole topic, with its bytes
+            read |= set(parts)
+    return [name for name in needed if pa.types.is_binary(schema.field(name).type)
+            and name not in read]  # fmt: skip
+
+
+def _as_list(given: Any) -> list[str]:
+    """One name or several, as a list."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _single_stream(definition: PipelineDefinition) -> tuple[str, StreamDefinition]:
+    """The only stream of a definition; a ConfigError if there are several."""
+    if len(definition.streams) > 1:
+        names = ", ".join(definition.streams)
+        raise ConfigError("streams", names, "must be one in process; several need --spark")
+    return next(iter(definition.streams.items()))
+
+
+class _SourceRows(NamedTuple):
+    """The rows of a source, as the flow gets them."""
+
+    batches: Callable[[Sequence[Path]], Iterator[pa.RecordBatch]]
+    """Reads files one after the other."""
+    schema: pa.Schema
+    attach: Callable[[pa.RecordBatch], pa.RecordBatch]
+    """Puts bytes in the place of references, in rows that leave the flow."""
+
+
+class _Source(NamedTuple):
+    """A source that is found, but not read yet."""
+
+    files: list[Path]
+    schema: pa.Schema
+    narrow: Callable[[Sequence[str], Sequence[str]], _SourceRows]
+    """Gives the rows with some columns, and some of these by reference."""
+
+
+def source_files(name: str, stream: StreamDefinition) -> list[Path]:
+    """The files of a stream, by name.
+
+    Raises:
+        ConfigError: There is no source, nothing is there, or only Spark can read it.
+    """
+    field = f"streams.{name}.source"
+    if stream.source is None:
+        raise ConfigError(field, None, "is required")
+    path, _ = source_settings(stream.source, field)
+    kind = stream.source.format
+    if kind not in ("parquet", "csv", "json", "mcap"):
+        expected = "can be read in process if it is parquet, csv, json or mcap; else use --spark"
+        raise ConfigError(f"{field}.format", kind, expected)
+    if path is None:
+        raise ConfigError(f"{field}.path", None, "is required")
+    return _files(path, kind, f"{field}.path")
+
+
+def _open_source(name: str, stream: StreamDefinition, chosen: Sequence[Path] | None) -> _Source:
+    """Look at a source; its rows come in the order of its files.
+
+    Raises:
+        ConfigError: There is no source, nothing is there, or only Spark can read it.
+    """
+    files = source_files(name, stream) if chosen is None else list(chosen)
+    assert stream.source is not None
+    field, kind = f"streams.{name}.source", stream.source.format
+    _, options = source_settings(stream.source, field)
+    if kind == "mcap":
+        return _read_mcap(files, options, field)
+    if options:
+        raise ConfigError(f"{field}.options", sorted(options), "need --spark for this format")
+    from pyarrow import dataset
+
+    opened = dataset.dataset([str(file) for file in files], format=kind)
+
+    def narrow(columns: Sequence[str], _: Sequence[str]) -> _SourceRows:
+        schema = pa.schema([opened.schema.field(column) for column in columns])
+
+        def batches(_: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+            found: Iterator[pa.RecordBatch] = opened.to_batches(
+                columns=list(columns), batch_size=ROWS_AT_ONCE
+            )
+            return found
+
+        return _SourceRows(batches, schema, lambda rows: rows)
+
+    return _Source(files, opened.schema, narrow)
+
+
+def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _Source:
+    """MCAP files; options as for Spark's source, as far as they choose messages."""
+    from tidegate import mcap
+    from tidegate.mcap.blocks import BlockReader
+    from tidegate.mcap.payload import parse_fields, resolve_fields
+
+    known = {"topics", "startNs", "endNs", "clock", "crc", "decode"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(f"{field}.options", unknown[0], f"may be {', '.join(sorted(known))} here")
+    chosen = options.get("topics")
+    topics = None if chosen is None else tuple(one.strip() for one in chosen.split(","))
+    clock: Any = options.get("clock", "log")
+    start, end = (int(options[n]) if n in options else None for n in ("startNs", "endNs"))
+    crc = options.get("crc", "false").lower() == "true"
+    with mcap.McapFile(files[0]) as first:
+        fields = resolve_fields(parse_fields(options.get("decode")), first.definitions(), topics)
+    selection = mcap.Selection(topics, start, end, clock, crc, fields)
+
+    def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
+        reader = BlockReader(selection, columns, referred)
+
+        def batches(some: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+            return (batch for file in some for batch in reader.batches(file))
+
+        return _SourceRows(batches, reader.schema, reader.attach)
+
+    return _Source(files, mcap.schema(clock, fields), narrow)
+
+
+def _files(path: str, kind: str, field: str) -> list[Path]:
+    """The files of a source by name: a file, a folder, or a pattern with `*`."""
+    found = Path(path)
+    endings = {"json": (".json", ".jsonl")}.get(kind, (f".{kind}",))
+    if any(sign in path for sign in "*?["):
+        anchor = Path(found.anchor) if found.is_absolute() else Path()
+        files = sorted(anchor.glob(str(found.relative_to(found.anchor))))
+    elif found.is_dir():
+        files = sorted(file for file in found.rglob("*") if file.suffix in endings)
+        files = [f for f in files if not any(p.startswith((".", "_")) for p in f.parts[-2:])]
+    else:
+        files = [found] if found.exists() else []
+    if not files:
+        raise ConfigError(field, path, "has no file to read")
+    return files

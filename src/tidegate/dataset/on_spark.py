@@ -1,0 +1,178 @@
+"""A pipeline to a dataset on Spark, in one of two ways.
+
+By file: where `file` is in the key, no message of a file has anything to do with those of another.
+So the files of MCAP recordings are dealt to tasks, in runs of about the same size, and every task
+makes a dataset of its files just as one process would, with images by reference. The driver then
+joins these by moving files. Nothing goes through a shuffle, and videos are encoded by all cores.
+
+By rows, for everything else: the pipeline runs as `tidegate run` does, to Parquet in a folder of
+its own, and the driver makes the dataset of its rows by key and time. The rows, with their images,
+must fit into the driver's memory.
+
+Both need a folder that the driver and the tasks see, as every dataset on a local disk does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tidegate.core.columns import PREFIX, TIME_NS
+from tidegate.dataset.in_process import (
+    DatasetSummary,
+    dataset_writer,
+    is_by_file,
+    make_dataset,
+    source_files,
+)
+from tidegate.dataset.lerobot import LeRobotWriter
+from tidegate.dataset.tables import ParquetWriter
+from tidegate.output.reader import open_run
+from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.pipeline.definition import DatasetDefinition
+from tidegate.spark.open import check_sources, open_pipeline, session_for
+
+__all__ = ["make_dataset_on_spark"]
+
+TASKS_PER_CORE = 2
+"""Tasks per core, by file: a few, so that cores end at about the same time; each costs about 0.2 s
+for its plan and its codecs."""
+
+_TOLD = "folder string, summary string"
+"""What a task tells: where its dataset is, and its summary as JSON."""
+
+
+def make_dataset_on_spark(
+    definition: PipelineDefinition, wanted: DatasetDefinition, path: str | Path
+) -> DatasetSummary:
+    """Run a pipeline to a dataset on Spark.
+
+    Args:
+        definition: The pipeline.
+        wanted: What to make of the rows.
+        path: The folder of the dataset.
+
+    Raises:
+        ConfigError: A setting is wrong, or a source cannot be opened.
+    """
+    check_sources(definition)
+    with tempfile.TemporaryDirectory(prefix="tidegate-dataset-") as scratch:
+        session = session_for(definition, None, Path(scratch) / "spark.log")
+        if wanted.format in ("parquet", "lerobot") and is_by_file(definition):
+            return _make_by_file(session, definition, wanted, Path(path))
+        return _make_by_rows(session, definition, wanted, path, Path(scratch))
+
+
+# -- by file --------------------------------------------------------------------------------------
+
+
+def _make_by_file(
+    session: SparkSession, definition: PipelineDefinition, wanted: DatasetDefinition, path: Path
+) -> DatasetSummary:
+    """Deal the files to tasks, and join the datasets they make."""
+    plan(definition)  # what is wrong without looking at the data is said here
+    [(name, stream)] = definition.streams.items()
+    files = source_files(name, stream)
+    runs = _runs(files, session.sparkContext.defaultParallelism * TASKS_PER_CORE)
+    writer = dataset_writer(definition, wanted, path)
+    path.mkdir(parents=True, exist_ok=True)
+    work = path.absolute() / f".parts-{uuid4().hex}"
+    try:
+        task = _FileTask(definition, tuple(tuple(map(str, run)) for run in runs), str(work))
+        told = session.range(0, len(runs), 1, len(runs)).mapInArrow(task, _TOLD).collect()
+        parts = [DatasetSummary(**json.loads(row["summary"])) for row in told]
+        for row, part in zip(told, parts, strict=True):
+            _take_over(writer, Path(row["folder"]), part)
+        written = writer.close()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    counts: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.outcomes.items():
+            counts[kind] = counts.get(kind, 0) + count
+    warnings = set.intersection(*(set(part.warnings) for part in parts))
+    read = sum(part.rows_read for part in parts)
+    return DatasetSummary(str(path), written, read, counts, sorted(warnings))
+
+
+def _runs(files: Sequence[Path], most: int) -> list[list[Path]]:
+    """Cut files into at most `most` runs of about the same size; their order stays.
+
+    >>> [[f.name for f in run] for run in _runs([Path("a"), Path("b"), Path("c")], 2)]
+    [['a', 'b'], ['c']]
+    """
+    size = np.array([file.stat().st_size if file.exists() else 1 for file in files], np.float64)
+    middle = np.cumsum(size + 1) - (size + 1) / 2
+    run = (middle / (size + 1).sum() * min(most, len(files))).astype(np.int64)
+    return [[files[n] for n in np.flatnonzero(run == one).tolist()] for one in np.unique(run)]
+
+
+@dataclass(frozen=True)
+class _FileTask:
+    """mapInArrow: numbers of runs of files in, a dataset per run and its summary out.
+
+    A task that is tried again writes to another folder, so what is left of a failed one is never
+    taken for a result.
+    """
+
+    definition: PipelineDefinition
+    runs: tuple[tuple[str, ...], ...]
+    work: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = self.definition.dataset
+        assert wanted is not None
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                folder = Path(self.work) / f"{number}-{uuid4().hex}"
+                files = [Path(file) for file in self.runs[number]]
+                made = make_dataset(self.definition, wanted, folder, files)
+                told = json.dumps(made._asdict())
+                yield pa.record_batch({"folder": [str(folder)], "summary": [told]})
+
+
+def _take_over(writer: LeRobotWriter | ParquetWriter, folder: Path, part: DatasetSummary) -> None:
+    """Add the dataset of a task to that of the run."""
+    if isinstance(writer, LeRobotWriter):
+        writer.left_out += part.written["left_out"]
+        for reason, count in part.written["reasons"].items():
+            writer.reasons[reason] = writer.reasons.get(reason, 0) + count
+        if part.written.get("frames"):
+            writer.absorb(folder)
+        return
+    for file in sorted(folder.glob("part-*.parquet")):
+        writer.absorb(file)
+
+
+# -- by rows --------------------------------------------------------------------------------------
+
+
+def _make_by_rows(
+    session: SparkSession,
+    definition: PipelineDefinition,
+    wanted: DatasetDefinition,
+    path: str | Path,
+    scratch: Path,
+) -> DatasetSummary:
+    """Run the pipeline to a folder of its own, and write the rows it left."""
+    writer = dataset_writer(definition, wanted, path)
+    _, frames = open_pipeline(session, definition, streaming=False)
+    out = str(scratch / "out")
+    frames.write(out)
+    run = open_run(out)
+    if "data" in run.kinds:
+        names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
+        rows = run.table("data", names)
+        keys = next(iter(definition.streams.values())).key
+        order = [*((key, "ascending") for key in keys), (TIME_NS, "ascending")]
+        writer.write(rows.sort_by(order))
+    return DatasetSummary(str(path), writer.close(), 0, dict(run.counts), [])
