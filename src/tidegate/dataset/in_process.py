@@ -26,7 +26,7 @@ from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 
-__all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset", "source_files"]
+__all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset_here", "source_files"]
 
 ROWS_AT_ONCE = 100_000
 """Rows read from a table at once: enough for the kernels, little against any memory."""
@@ -47,7 +47,7 @@ class DatasetSummary(NamedTuple):
     """Topics that the pipeline names and the source does not have."""
 
 
-def make_dataset(
+def make_dataset_here(
     definition: PipelineDefinition,
     wanted: DatasetDefinition,
     path: str | Path,

@@ -31,7 +31,7 @@ from tidegate.dataset.in_process import (
     DatasetSummary,
     dataset_writer,
     is_by_file,
-    make_dataset,
+    make_dataset_here,
     source_files,
 )
 from tidegate.dataset.lerobot import LeRobotWriter
@@ -135,7 +135,7 @@ class _FileTask:
             for number in batch.column(0).to_pylist():
                 folder = Path(self.work) / f"{number}-{uuid4().hex}"
                 files = [Path(file) for file in self.runs[number]]
-                made = make_dataset(self.definition, wanted, folder, files)
+                made = make_dataset_here(self.definition, wanted, folder, files)
                 told = json.dumps(made._asdict())
                 yield pa.record_batch({"folder": [str(folder)], "summary": [told]})
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.dataset.in_process import DatasetSummary, make_dataset
+from tidegate.dataset.in_process import DatasetSummary, make_dataset_here
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 
@@ -57,7 +57,7 @@ def write_dataset(
     if path is None:
         raise ConfigError("dataset.path", None, "is needed, or --out")
     if not spark:
-        return make_dataset(definition, wanted, path)
+        return make_dataset_here(definition, wanted, path)
     from tidegate.dataset.on_spark import make_dataset_on_spark
 
     return make_dataset_on_spark(definition, wanted, path)
