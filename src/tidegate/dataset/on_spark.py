@@ -108,7 +108,7 @@ def _runs(files: Sequence[Path], most: int) -> list[list[Path]]:
     """Cut files into at most `most` runs of about the same size; their order stays.
 
     >>> [[f.name for f in run] for run in _runs([Path("a"), Path("b"), Path("c")], 2)]
-    [['a', 'b'], ['c']]
+    [['a'], ['b', 'c']]
     """
     size = np.array([file.stat().st_size if file.exists() else 1 for file in files], np.float64)
     middle = np.cumsum(size + 1) - (size + 1) / 2
