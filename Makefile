@@ -23,10 +23,10 @@ demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a 
 	$(BIN)/tidegate demo
 
 test: $(STAMP) ## the tests to run before every commit (under eight minutes on two cores)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long' $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long' $(ARGS)
 
 test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, more random examples
-	TIDEGATE_EXAMPLES=2 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'long or laws' $(ARGS)
+	TIDEGATE_EXAMPLES=2 $(BIN)/python -m pytest -n 4 --dist loadfile -m 'long or laws' $(ARGS)
 
 test-all: test test-long ## both
 

@@ -12,26 +12,34 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from suite.drawing import curves
 from suite.results import write_note, write_picture
 from suite.streams import TOPICS, when
 
-from tidegate.spark import frames, session
+from tidegate.spark import frames, read, session
 from tidegate.spark.frames import Frames
 
 KEYS = 100
 EVERY_S = 0.1
+SMALL = 1000
 
 
 def write(folder: Path, number: int, rows: int) -> None:
@@ -62,7 +70,7 @@ def feed(folder: Path, rows: int, stop: threading.Event) -> None:
 
 
 def latencies(
-    spark: Any, make: Callable[[Any], Any], column: str, seconds: float, rows: int
+    spark: Any, make: Contestant, column: str, seconds: float, rows: int
 ) -> tuple[list[float], int]:
     """Milliseconds per decided row, and the number of micro-batches; the first half is left out."""
     folder, checkpoint = Path(tempfile.mkdtemp()), tempfile.mkdtemp()
@@ -77,13 +85,10 @@ def latencies(
     stop = threading.Event()
     feeder = threading.Thread(target=feed, args=(folder, rows, stop))
     write(folder, 0, rows)
-    schema = spark.read.parquet(str(folder)).schema
     began = time.monotonic()
     try:
-        stream = spark.readStream.schema(schema).parquet(str(folder))
-        writer = (
-            make(stream).writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-        )
+        stream = make(Source(spark, folder, checkpoint))
+        writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
         query = writer.trigger(processingTime="0 seconds").start()
         feeder.start()
         query.awaitTermination(int(seconds))
@@ -99,6 +104,24 @@ def latencies(
     return (np.concatenate(steady).tolist() if steady else []), len(steady)
 
 
+def small_batches(spark: Any, make: Contestant, count: int, rows: int) -> float:
+    """Milliseconds per micro-batch of one small file, the median of the second half of them."""
+    folder, checkpoint = Path(tempfile.mkdtemp()), tempfile.mkdtemp()
+    try:
+        for number in range(count):
+            write(folder, number, rows)
+        stream = make(Source(spark, folder, checkpoint, {"maxFilesPerTrigger": "1"}))
+        writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        done = [dict(part) for part in query.recentProgress if part["numInputRows"]]
+        times = [part["durationMs"]["triggerExecution"] for part in done]
+        return statistics.median(times[len(times) // 2 :])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
 def _settle(query: Any) -> None:
     """Wait until nothing is under way: Java ends badly if stopped within a micro-batch."""
     for _ in range(100):
@@ -107,9 +130,75 @@ def _settle(query: Any) -> None:
         time.sleep(0.1)
 
 
-def _frames(df: Any) -> Frames:
-    told = frames(df, key="key", time="t", topic="name", arrival="id")
+class Source(NamedTuple):
+    """Where a contestant reads."""
+
+    spark: Any
+    folder: Path
+    checkpoint: str
+    limits: Mapping[str, str] = MappingProxyType({})
+
+    def rows(self) -> Any:
+        """Spark's own source of Parquet files."""
+        schema = self.spark.read.parquet(str(self.folder)).schema
+        return self.spark.readStream.schema(schema).options(**self.limits).parquet(str(self.folder))
+
+    def columns(self) -> Frames:
+        """Our source, which reads files as columns."""
+        read_from = read(str(self.folder), streaming=True, options=self.limits, spark=self.spark)
+        return replace(pipeline(read_from), log=f"{self.checkpoint}/pieces", recorded=False)
+
+
+Contestant = Callable[[Source], Any]
+
+
+class HandOn(StatefulProcessor):
+    """transformWithState that does nothing: a state that is never used, rows handed on."""
+
+    def init(self, handle: Any) -> None:
+        self.state = handle.getMapState("pages", "page int", "blob binary")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        return (Row(t=row.t) for row in rows)
+
+    def close(self) -> None:
+        pass
+
+
+# Workers cannot import benchmarks: what is defined here travels to them whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def bare(source: Source) -> Any:
+    """transformWithState that does nothing, over two groups as we have two shards."""
+    grouped = source.rows().withColumn("shard", F.col("key") % 2).groupBy("shard")
+    return grouped.transformWithState(
+        statefulProcessor=HandOn(), outputStructType="t long", outputMode="append", timeMode="none"
+    )
+
+
+def identity(source: Source) -> Any:
+    rows = source.rows()
+    return rows.mapInArrow(lambda parts: parts, rows.schema)
+
+
+def pipeline(rows: Any) -> Frames:
+    told = frames(rows, key="key", time="t", topic="name", arrival="id")
     return told.event_time("unixtimestamp_ns", 0)
+
+
+EVERYONE: dict[str, tuple[Contestant, str]] = {
+    "no stage": (lambda source: source.rows(), "t"),
+    "mapInArrow identity": (identity, "t"),
+    "transformWithState that does nothing": (bare, "t"),
+    "event time": (lambda source: pipeline(source.rows()).data, "time_ns"),
+    "event time, files as columns": (lambda source: source.columns().data, "time_ns"),
+    "sets": (lambda source: pipeline(source.rows()).synchronize(TOPICS).data, "decided_at_ns"),
+    "sets, files as columns": (
+        lambda source: source.columns().synchronize(TOPICS).data,
+        "decided_at_ns",
+    ),
+}
 
 
 def main() -> None:
@@ -117,16 +206,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30, help="per contestant")
     parser.add_argument("--warm-up", type=float, default=20, help="seconds before, per contestant")
     parser.add_argument("--rate", type=int, default=4000, help="messages per second")
+    parser.add_argument("--batches", type=int, default=40, help="small micro-batches, per stage")
+    parser.add_argument("--only", default="", help="contestants with this in their names")
     parser.add_argument("--no-report", action="store_true", help="print only")
     given = parser.parse_args()
     rows = int(given.rate * EVERY_S)
     spark = session(settings={"spark.sql.shuffle.partitions": "2"})
-    everyone: dict[str, tuple[Callable[[Any], Any], str]] = {
-        "no stage": (lambda df: df, "t"),
-        "mapInArrow identity": (lambda df: df.mapInArrow(lambda parts: parts, df.schema), "t"),
-        "event time": (lambda df: _frames(df).data, "time_ns"),
-        "sets": (lambda df: _frames(df).synchronize(TOPICS).data, "decided_at_ns"),
-    }
     lines = [
         "# Latency of a decision on Spark, trigger 0",
         "",
@@ -135,11 +220,15 @@ def main() -> None:
         "From the stamp of the message that decides, taken before its file is written, to the "
         "collected rows. Milliseconds.",
         "",
-        "| stage | p50 | p95 | p99 | micro-batches | s each |",
-        "|---|---|---|---|---|---|",
+        f"Micro-batches of {SMALL:,} rows: available now, a file each, into the noop sink.",
+        "",
+        "| stage | p50 | p95 | p99 | micro-batches | s each | ms for a small micro-batch |",
+        "|---|---|---|---|---|---|---|",
     ]
     panels: dict[str, dict[str, float]] = {}
-    for name, (make, column) in everyone.items():
+    for name, (make, column) in EVERYONE.items():
+        if given.only not in name:
+            continue
         # In a query of its own: while Java is cold, files gather for longer than a run lasts.
         latencies(spark, make, column, given.warm_up, rows)
         found, batches = latencies(spark, make, column, given.seconds, rows)
@@ -147,7 +236,10 @@ def main() -> None:
             raise SystemExit(f"{name}: nothing came out within {given.seconds} s")
         p50, p95, p99 = np.percentile(found, [50, 95, 99])
         each = given.seconds / 2 / batches
-        lines.append(f"| {name} | {p50:.0f} | {p95:.0f} | {p99:.0f} | {batches} | {each:.2f} |")
+        small = small_batches(spark, make, given.batches, SMALL)
+        lines.append(
+            f"| {name} | {p50:.0f} | {p95:.0f} | {p99:.0f} | {batches} | {each:.2f} | {small:.0f} |"
+        )
         print(lines[-1], file=sys.stderr)
         panels[name] = {"p50": p50, "p95": p95, "p99": p99}
     if not given.no_report:
