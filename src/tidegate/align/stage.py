@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from enum import IntEnum
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -80,6 +81,16 @@ NOT_ALIGNED = "topic is not aligned"
 
 _UNKNOWN, _NULL, _LATE = -1, -2, -3
 """Instead of a topic's number: a topic that is not aligned, no topic, a row out of order."""
+
+
+class _Unusable(IntEnum):
+    """The columns of the state array `unusable`: rows counted per lane."""
+
+    UNKNOWN = 0
+    """Rows of topics that are not aligned."""
+    NULL = 1
+    """Rows without a topic."""
+
 
 FEWEST_GAP_PERIODS = 10
 """A lane of a grid goes on without messages for at least this many periods: fewer, and the jitter
@@ -292,8 +303,7 @@ class Align(Operator):
             "values": Column(np.int64, (n,)),
             "missing": Column(np.int64, (n,)),
             "unused": Column(np.int64, (n,)),
-            # Rows of topics that are not aligned, and rows without a topic.
-            "unusable": Column(np.int64, (2,)),
+            "unusable": Column(np.int64, (len(_Unusable),)),
             "offset_sum": Column(np.int64, (n,)),
             "offset_min": Column(np.int64, (n,), MAX_NS),
             "offset_max": Column(np.int64, (n,), UNSET),
@@ -409,7 +419,7 @@ class Align(Operator):
         unknown = number == _UNKNOWN
         aligned_lane, aligned_time = new.lane, new.time_ns
         if unknown.any():
-            np.add.at(state["unusable"][:, 0], new.lane[unknown], 1)
+            np.add.at(state["unusable"][:, _Unusable.UNKNOWN], new.lane[unknown], 1)
             number = np.where(unknown, len(self._names), number)
             aligned_lane, aligned_time = new.lane[~unknown], new.time_ns[~unknown]
         rows = _CallRows.join(self._waiting(state), new, number)
@@ -533,8 +543,8 @@ class Align(Operator):
             "missing_values": int(state["missing"].sum()),
             "unused": int(state["unused"].sum()),
             "rows_held": state.rows("held"),
-            "unknown_topic": int(state["unusable"][:, 0].sum()),
-            "null_topic": int(state["unusable"][:, 1].sum()),
+            "unknown_topic": int(state["unusable"][:, _Unusable.UNKNOWN].sum()),
+            "null_topic": int(state["unusable"][:, _Unusable.NULL].sum()),
         }
 
     # -- rows that are not aligned ----------------------------------------------------------------
@@ -583,7 +593,7 @@ class Align(Operator):
         null = np.flatnonzero(number == _NULL)
         if len(null):
             gone = rows.take(null)
-            np.add.at(state["unusable"][:, 1], gone.lane, 1)
+            np.add.at(state["unusable"][:, _Unusable.NULL], gone.lane, 1)
             out.append(self._null_topics(gone.rows, gone.lane))
         return out
 

@@ -78,6 +78,8 @@ _ACCEPTED, _LATE, _SKEWED = (
 )
 _NO_SLOT, _SUSPECT = int(ArrivalVerdict.NO_SLOT), int(ArrivalVerdict.SUSPECT)
 _SKEW_ROWS, _SKEW_CLOCK = int(Skew.ROWS), int(Skew.CLOCK)
+_ONLY = 0
+"""The slot of the source of a lane that has just one."""
 
 
 class Rules(NamedTuple):
@@ -396,13 +398,13 @@ def admit_single_source(
             all_accepted = False
             continue
         if by_rows:
-            ahead = is_ahead(time, newest[lane, 0], rules.skew)
+            ahead = is_ahead(time, newest[lane, _ONLY], rules.skew)
             if lanes.suspect_count[lane] > 0 and not (
                 ahead and agrees(lane, time, rules.skew, lanes)
             ):
                 reject_suspects(lane, row, lanes, out)
             if ahead:
-                out.against[row] = newest[lane, 0]
+                out.against[row] = newest[lane, _ONLY]
                 add_suspect(lane, row, time, lanes, out)
                 all_accepted = False
                 if lanes.suspect_count[lane] < rules.confirm:
@@ -415,8 +417,8 @@ def admit_single_source(
                     other = out.previous[other]
                 out.last_suspect[lane] = -1
                 lanes.suspect_count[lane] = 0
-        if time > newest[lane, 0]:
-            newest[lane, 0] = time
+        if time > newest[lane, _ONLY]:
+            newest[lane, _ONLY] = time
             if rules.per_tuple:
                 watermark[lane] = max(minus(time, below), watermark[lane])
     return all_accepted
