@@ -17,6 +17,9 @@ $(STAMP): pyproject.toml
 	  || { echo "tidegate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# axe-core checks the page in the tests; they skip it, with this reason, where there is no npm
+	@npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4 2>/dev/null \
+	  || echo "no axe-core: npm is missing or has no network"
 	@touch $@
 
 demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidegate.core.columns import MICRO_BATCH
+from tidegate.core.outcomes import Int64s
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap.reader import attached_rows
 from tidegate.output.commit import Commit, CommitLog, RunTotals
@@ -105,24 +107,75 @@ class StoredRun:
             kind: One of `kinds`; another raises StopIteration, as there is no file to take columns
                 from.
             columns: Those the newest file does not have are left out. A file written before a
-                column
-                was there gives nulls for it.
+                column was there gives nulls for it. `camera.speed` is a field of a struct: the
+                struct then has only the fields that are named.
 
         Raises:
             StateError: If a file that was committed cannot be read.
         """
-        wanted = [name for name in columns if name in self.schema(kind).names]
+        schema = self.schema(kind)
+        wanted = [name for name in columns if _has_column(schema, name)]
         parts = []
         for commit in self.commits:
             for file in commit.files_of(kind):
                 opened = self._opened(file)
-                own = [name for name in wanted if name in opened.schema_arrow.names]
+                own = [name for name in wanted if _has_column(opened.schema_arrow, name)]
                 part = opened.read(columns=own)
                 inside = batches_of_file(opened.schema_arrow) or [(commit.batch, part.num_rows)]
                 numbers, rows = (np.array(each, np.int64) for each in zip(*inside, strict=True))
                 micro = np.repeat(numbers, rows)
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
         return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+
+    def payloads(
+        self, kind: str, columns: Sequence[str], rows: Int64s, most_bytes: int = 256 * 2**20
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes of some rows of a kind, each with its place in `rows`.
+
+        Row groups are read whole, those of the rows that come first in `rows` first, until
+        `most_bytes` have been read: a page that shows a few images must not read all of a run.
+
+        Args:
+            kind: One of `kinds`.
+            columns: Columns of bytes, inside structs as `camera.data`. Of each row, every one that
+                is not null is given.
+            rows: Numbers of rows, as `table` counts them.
+            most_bytes: When to stop, in uncompressed bytes; one row group is always read.
+
+        Raises:
+            StateError: If a file that was committed cannot be read.
+        """
+        begins = 0
+        groups: list[tuple[int, int, str, int]] = []  # first row, end, file, row group in it
+        for file in (file for commit in self.commits for file in commit.files_of(kind)):
+            metadata = self._opened(file).metadata
+            for number in range(metadata.num_row_groups):
+                count = metadata.row_group(number).num_rows
+                groups.append((begins, begins + count, file, number))
+                begins += count
+        ends = np.array([end for _, end, _, _ in groups], np.int64)
+        of_row = np.searchsorted(ends, rows, "right")
+        left = most_bytes
+        for each in dict.fromkeys(of_row[of_row < len(groups)].tolist()):
+            first, _, file, number = groups[each]
+            opened = self._opened(file)
+            there = [name for name in columns if _has_column(opened.schema_arrow, name)]
+            group = opened.metadata.row_group(number)
+            chunks = (group.column(place) for place in range(group.num_columns))
+            size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema in there)
+            if not there or (size > left and left < most_bytes):
+                continue
+            left -= size
+            table = opened.read_row_group(number, columns=there)
+            for name in there:
+                head, *inner = name.split(".", 1)
+                values = table.column(name if name in table.column_names else head)
+                if name not in table.column_names:
+                    values = pc.struct_field(values, inner)
+                for place in np.flatnonzero(of_row == each).tolist():
+                    value = values[int(rows[place]) - first].as_py()
+                    if value is not None:
+                        yield place, bytes(value)
 
     def file_rows(self, file: str, columns: Sequence[str]) -> pa.Table:
         """Return some columns of a file that a commit names; those it does not have are left out.
@@ -189,6 +242,16 @@ class StoredRun:
                 return pq.ParquetFile(self._retired(file), filesystem=self.fs)
         except (OSError, pa.ArrowInvalid) as error:
             raise StateError(f"{self.path}: {file} is committed but unreadable: {error}") from error
+
+
+def _has_column(schema: pa.Schema, name: str) -> bool:
+    """Whether a schema has a column, or a field of a struct as `struct.field`."""
+    if name in schema.names:
+        return True
+    head, _, inner = name.partition(".")
+    if head not in schema.names or not pa.types.is_struct(schema.field(head).type):
+        return False
+    return bool(schema.field(head).type.get_field_index(inner) >= 0)
 
 
 def _count(tables: Sequence[pa.Table]) -> int:

@@ -71,6 +71,7 @@ class MessagePart:
         slot: Slot in its batch.
         reason: Why the message was dropped or is an error.
         value: A number to plot, NaN where there is none.
+        row: Number of the row in its table, for what the page reads later (images).
     """
 
     kind: int
@@ -84,6 +85,7 @@ class MessagePart:
     slot: Int64s | None = None
     reason: pa.Array | None = None
     value: Float32s | None = None
+    row: Int64s | None = None
     value_names: dict[str, str] = field(default_factory=dict)
     """The column that `value` holds, by topic."""
     most: int | None = None
@@ -122,7 +124,8 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Mess
     Returns:
         The groups, with start and end over the members that are present, and one part per topic.
     """
-    table = table.take(pa.array(evenly(table.num_rows, most)))
+    kept = evenly(table.num_rows, most)
+    table = table.take(pa.array(kept))
     topics = topics_of(table)
     key = text_of(table, roles.key)
     number = np.arange(table.num_rows)
@@ -151,6 +154,7 @@ def sets_of(table: pa.Table, roles: Roles, most: int) -> tuple[Groups, list[Mess
                 micro=micro[at],
                 group=number[at],
                 value=value[at],
+                row=kept[at],
                 value_names=value_names,
             )
         )

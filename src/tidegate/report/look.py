@@ -10,7 +10,8 @@ ones and why.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.core.outcomes import Outcome, Watermark
+from tidegate.core.outcomes import Int64s, Outcome, Watermark
+from tidegate.mcap.reader import McapFile, Selection
 from tidegate.output.commit import Commit, CommitLog
-from tidegate.output.reader import open_run
+from tidegate.output.reader import StoredRun, open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.profile.inspect import inspect_rows
 from tidegate.profile.roles import Roles
 from tidegate.profile.starter import Proof, prove
 from tidegate.report.headline import headline
-from tidegate.report.page import DEFAULT_LIMIT, page_text
-from tidegate.report.rows import gather_messages
+from tidegate.report.page import DEFAULT_LIMIT, first_view, page_text
+from tidegate.report.rows import RunMessages, gather_messages
+from tidegate.report.thumbnails import Payloads, thumbnails_of
 
 __all__ = ["LookedAt", "write_look"]
+
+MOST_READ = 256 * 2**20
+"""Bytes of messages that are read again for images; then the page is made with those it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +101,49 @@ def write_look(
         write_run(folder, proof)
         run = replace(open_run(folder), path=profile.source.path)
         messages = gather_messages(run, Roles(), limit)
-        text = page_text(run, messages)
+        images = []
+        if profile.source.format == "mcap":
+            images = thumbnails_of(messages, first_view(messages), _mcap_payloads(run, messages))
+        text = page_text(run, messages, thumbnails=images)
         sentence = headline(messages, run.counts)
     Path(to).write_text(text, encoding="utf-8")
     return LookedAt(to, len(text.encode()), sentence, len(messages), messages.total, proof)
+
+
+def _mcap_payloads(run: StoredRun, messages: RunMessages) -> Payloads:
+    """Return where the payloads of messages are that came from MCAP files.
+
+    The rows of the run say in which file, at which offset of a chunk and at which position in it a
+    message is: chunks with a wanted message are read again, each once, until `MOST_READ`.
+    """
+    names = ("file", "topic", "offset", "position")
+    rows = run.table("data", names)
+
+    def read(wanted: Int64s) -> Iterator[tuple[int, bytes]]:
+        chunks: dict[tuple[str, int], dict[int, int]] = {}  # messages by position
+        topics: dict[tuple[str, int], set[str]] = {}
+        for message in wanted.tolist():
+            row = int(messages.row[message])
+            file, topic, offset, position = (rows[name][row].as_py() for name in names)
+            chunks.setdefault((file, offset), {})[position] = message
+            topics.setdefault((file, offset), set()).add(topic)
+        opened: dict[str, McapFile] = {}
+        left = MOST_READ
+        with ExitStack() as stack:
+            for (file, offset), places in chunks.items():
+                if file not in opened:
+                    opened[file] = stack.enter_context(McapFile(file))
+                pieces = [p for p in opened[file].index.pieces if p.start <= offset < p.end]
+                left -= sum(piece.end - piece.start for piece in pieces)
+                if left < 0:
+                    return
+                chosen = Selection(tuple(topics[file, offset]))
+                for batch in opened[file].batches(chosen, pieces, faults=False):
+                    found = zip(*(batch[name].to_pylist() for name in ("position", "data")),
+                                strict=True)  # fmt: skip
+                    yield from ((places[at], data) for at, data in found if at in places and data)
+
+    return read
 
 
 def write_run(folder: str, proof: Proof) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import html
 import json
 import zlib
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -27,20 +28,21 @@ from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE
 from tidegate.report.groups import Groups
-from tidegate.report.headline import headline, opening
+from tidegate.report.headline import Opening, headline, opening
 from tidegate.report.health import health_of
 from tidegate.report.picture import css
 from tidegate.report.rows import KINDS, RunMessages, gather_messages
+from tidegate.report.thumbnails import Thumbnail, run_payloads, thumbnails_of
 
-__all__ = ["DEFAULT_LIMIT", "data_text", "page_text", "write_page"]
+__all__ = ["DEFAULT_LIMIT", "data_text", "first_view", "page_text", "write_page"]
 
 DEFAULT_LIMIT = 1_000_000
 """Messages in a page. Below, a page of a long run shows less than it could; above, browsers take
 seconds to open the file."""
 
 SCRIPTS = (
-    "dom.js", "data.js", "text.js", "lanes.js", "values.js", "groups.js", "timeline.js",
-    "details.js", "health.js", "live.js", "page.js",
+    "dom.js", "data.js", "text.js", "lanes.js", "values.js", "pictures.js", "groups.js",
+    "timeline.js", "details.js", "health.js", "live.js", "page.js",
 )  # fmt: skip
 """The scripts of the page, in the order in which they use each other."""
 
@@ -69,7 +71,8 @@ def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -
     """
     run = open_run(out)
     messages = gather_messages(run, roles, limit)
-    text = page_text(run, messages)
+    images = thumbnails_of(messages, first_view(messages), run_payloads(run, messages))
+    text = page_text(run, messages, thumbnails=images)
     with open(to, "w", encoding="utf-8") as file:
         file.write(text)
     return {
@@ -83,7 +86,13 @@ def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -
     }
 
 
-def page_text(run: StoredRun, messages: RunMessages, *, live: bool = False) -> str:
+def page_text(
+    run: StoredRun,
+    messages: RunMessages,
+    *,
+    live: bool = False,
+    thumbnails: Sequence[Thumbnail] = (),
+) -> str:
     """Return the page as HTML.
 
     Args:
@@ -91,8 +100,11 @@ def page_text(run: StoredRun, messages: RunMessages, *, live: bool = False) -> s
         messages: What the page shows, from `gather_messages`.
         live: Make a page that asks its server for new commits. Its security policy then allows
             connections to that server; a page in a file allows none.
+        thumbnails: Images of messages. A live page has none: it would read payloads at every
+            commit.
     """
     facts, columns = _facts(run, messages, live), _packed_columns(messages, _origin(messages))
+    facts["thumbnails"] = [list(each) for each in thumbnails]
     style = f":root{{{css(False)}}}:root[data-theme=dark]{{{css(True)}}}"
     style += _vendored("uPlot.min.css") + _asset("page.css")
     library = _vendored("uPlot.iife.min.js")
@@ -167,7 +179,7 @@ def _facts(run: StoredRun, messages: RunMessages, live: bool) -> dict[str, Any]:
     """
     origin = _origin(messages)
     low, high = _fit(messages, origin)
-    first = opening(messages, (low + origin, high + origin))
+    first = first_view(messages)
     return {
         "title": run.path,
         "headline": headline(messages, run.counts),
@@ -188,6 +200,13 @@ def _facts(run: StoredRun, messages: RunMessages, live: bool) -> dict[str, Any]:
         "groups": _group_facts(messages.groups),
         "health": health_of(run, messages),
     }
+
+
+def first_view(messages: RunMessages) -> Opening:
+    """Return what the page of these messages opens with."""
+    origin = _origin(messages)
+    low, high = _fit(messages, origin)
+    return opening(messages, (low + origin, high + origin))
 
 
 def _fit(messages: RunMessages, origin: int) -> list[int]:

@@ -64,6 +64,7 @@ class RunMessages:
         group: Index into `groups`; -1 if the row is in none.
         slot: Slot in its batch; `NONE` if it has none.
         value, value_names: A number of the message, and the column it is from, by topic.
+        row: Number of the row in the table `data` that the message is from; -1 for other tables.
         total: Messages there are; more than the length if they were thinned.
         groups: Sets, batches or windows; None if the run has none.
         roles: The columns that were used as key, topic and arrival.
@@ -83,6 +84,7 @@ class RunMessages:
     slot: Int64s
     reason: Int64s
     value: Float32s
+    row: Int64s
     value_names: list[str | None]
     total: int
     groups: Groups | None
@@ -170,7 +172,7 @@ def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles
     """
     schema, roles = run.schema(kind), roles_in(run, kind, asked)
     ours = OURS
-    structs = [f.name for f in schema if pa.types.is_struct(f.type)]
+    structs = [name for f in schema if pa.types.is_struct(f.type) for name in _without_bytes(f)]
     if "window_start_ns" in schema.names and "late" not in schema.names:
         ours = (*ours, *schema.names)  # aggregated: the page shows every column
     arrival = [roles.arrival] if roles.arrival else []
@@ -178,6 +180,19 @@ def _read_kind(run: StoredRun, kind: str, asked: Roles) -> tuple[pa.Table, Roles
     topic = [roles.topic] if roles.topic else []
     wanted = [*roles.key, *topic, *arrival, *ours, *structs, *values]
     return run.table(kind, list(dict.fromkeys(wanted))), roles
+
+
+def _without_bytes(struct: pa.Field) -> list[str]:
+    """Return the fields of a struct but for payloads; its own name if there are none to leave out.
+
+    >>> _without_bytes(pa.field("lidar", pa.struct({"time_ns": pa.int64(), "data": pa.binary()})))
+    ['lidar.time_ns']
+    """
+    payload = [pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type) for f in struct.type]
+    if not any(payload):
+        return [struct.name]
+    return [f"{struct.name}.{f.name}" for f, big in zip(struct.type, payload, strict=True)
+            if not big]  # fmt: skip
 
 
 def _value_columns(schema: pa.Schema, roles: Roles) -> list[str]:
@@ -213,6 +228,7 @@ def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
     if KINDS[code] == "data":
         columns = {name: flat(table[name]) for name in _value_columns(table.schema, roles)}
         part.value, part.value_names = values_by_topic(columns, part.topic)
+        part.row = np.arange(rows, dtype=np.int64)
     if "lateness_ns" in table.column_names:
         part.lateness_ns = integers(table, "lateness_ns", 0)
     if "error_reason" in table.column_names:
@@ -271,8 +287,8 @@ def _join_parts(
         keys, topics, reasons, key[order], topic_codes[order], kind[order].astype(np.uint8),
         placed[order], arrival[order], joined(lambda p: p.lateness_ns, 0)[order],
         joined(lambda p: p.micro, -1)[order], group[order], joined(lambda p: p.slot, NONE)[order],
-        reason_codes[order], value[order], [names.get(topic) for topic in topics], total, groups,
-        roles,
+        reason_codes[order], value[order], joined(lambda p: p.row, -1)[order],
+        [names.get(topic) for topic in topics], total, groups, roles,
     )  # fmt: skip
 
 
@@ -301,7 +317,7 @@ def _thin(part: MessagePart) -> None:
     if part.most is None or len(part.time_ns) <= part.most:
         return
     at = evenly(len(part.time_ns), part.most)
-    for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot", "value"):
+    for name in ("time_ns", "arrival_ns", "micro", "lateness_ns", "group", "slot", "value", "row"):
         values = getattr(part, name)
         setattr(part, name, None if values is None else values[at])
     for name in ("key", "topic", "reason"):

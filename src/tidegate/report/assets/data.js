@@ -59,6 +59,7 @@ async function load({ facts, columns }) {
   for (let i = 0; i < run.streams * kinds; i++) run.starts[i + 1] += run.starts[i];
   run.range = (stream, kind) => [run.starts[stream * kinds + kind], run.starts[stream * kinds + kind + 1]];
   run.groupsOf = run.groups ? groupsByKey(run) : null;
+  run.pictures = await picturesByStream(run);
   return run;
 }
 

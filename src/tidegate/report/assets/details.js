@@ -40,9 +40,16 @@ class Details {
     return [
       element("h2", null, element("span", { class: `went ${kindClass(kind)}` }, kind)),
       element("p", { id: "why" }, this.why(i, kind)),
+      this.picture(i, topic),
       pairs(rows),
       kind === "data" && run.groups && c.group[i] >= 0 ? element("div", null, this.group(c.group[i])) : "",
     ];
+  }
+
+  /** The image of a message, if the page has it. */
+  picture(i, topic) {
+    const found = (this.run.pictures.get(this.run.c.stream[i]) || []).find((each) => each.message === i);
+    return found ? element("img", { class: "picture", src: found.image.src, alt: `the image of this message of ${topic || "the run"}` }) : "";
   }
 
   /** A sentence, as text and emphasised pieces. */

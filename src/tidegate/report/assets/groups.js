@@ -2,7 +2,7 @@
 
 const BATCH_COLOURS = new Map([["gate", "mark"], ["timeout", "late"], ["gap", "dropped"], ["stall", "error"], ["limit", "error"]]);
 
-class LanesWithGroups extends LanesWithValues {
+class LanesWithGroups extends LanesWithPictures {
   drawStrip(g, row) {
     const { run } = this;
     const { groupStart, groupEnd } = run.c;

@@ -10,7 +10,7 @@ function drawHealth(run, root) {
   fill(root, grid);
 
   const card = (title, text, wide) => {
-    const made = element("section", { class: wide ? "card wide" : "card" }, element("h2", null, title), element("p", null, text));
+    const made = element("section", { class: wide ? "card wide" : "card", "aria-label": title, tabindex: wide ? 0 : null }, element("h2", null, title), element("p", null, text));
     grid.append(made);
     return made;
   };

@@ -1,5 +1,5 @@
 // Lanes: one per stream. The lower row is event time, the upper one arrival, and a line joins the two.
-// Where a stream has numbers, they are plotted above (values.js). Zoomed out, a lane shows how many
+// Where a stream has numbers or images, they are shown above (values.js, pictures.js). Zoomed out, a lane shows how many
 // messages are under each pixel, found by bisection.
 
 const AXIS = 26, LANE = 56, STRIP = 30; // heights in pixels: the axis, the lowest lane, a strip of groups
@@ -39,7 +39,7 @@ class Lanes {
   floor(row) { return row.y - this.top + row.h - 12; }
 
   /** The pixel of arrival in a lane. */
-  roof(row) { return this.hasValues(row) ? this.floor(row) - Math.min(MARKS_HEIGHT, row.h - 12 - PLOT) : row.y - this.top + 11; }
+  roof(row) { return this.hasPlot(row) ? this.floor(row) - Math.min(MARKS_HEIGHT, row.h - 12 - PLOT) : row.y - this.top + 11; }
 
   /** The pixel of event time by stream. */
   floors(rows) { return new Map(rows.filter((row) => !row.strip).map((row) => [row.stream, this.floor(row)])); }

@@ -3,6 +3,9 @@
 const PLOT = 54; // the least height in pixels of a plot, with the line that names its column
 
 class LanesWithValues extends Lanes {
+  /** Is there something above the marks of this lane? */
+  hasPlot(row) { return this.hasValues(row); }
+
   /** Does this lane have numbers, and the height to show them? */
   hasValues(row) {
     const { values } = this.run;

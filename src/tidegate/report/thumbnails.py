@@ -1,0 +1,249 @@
+"""Images in the payloads of a run: which to show, where their bytes are, and how they are made
+small.
+
+    which      of every topic that has images: those in the view the page opens with first, then
+               ever finer steps over the whole run, so that any number of them covers it evenly
+    where      rows of a run carry their payload in a column of bytes, or in one inside the struct
+               of a topic (sets); only the row groups that hold a chosen row are read
+    what       JPEG and PNG, alone or inside a message (`sensor_msgs/CompressedImage`,
+               `foxglove.CompressedImage`): found by their first bytes, cut at their last
+    how        scaled by PyAV if it is installed (`tidegate[video]`); without it small images are
+               shown as they are and large ones are not
+
+Payloads come from strangers: the size in the header of an image is read before anything decodes it,
+and all numbers are bounded. What reaches the page is base64 under one of two types that are named
+here; what is not an image is left out without a word, because most payloads are none.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.core.outcomes import Int64s
+from tidegate.output.reader import StoredRun
+from tidegate.report.headline import DATA, Opening
+from tidegate.report.rows import RunMessages
+
+__all__ = ["Payloads", "Thumbnail", "image_in", "run_payloads", "thumbnails_of"]
+
+MOST = 120
+"""Images in a page. Fewer leave most of a lane empty; more make the page slow to open, and do not
+fit the screen anyway."""
+
+MOST_PROBED = 60
+"""Topics whose first payload is looked at: a recording may have hundreds, of which few are images.
+"""
+
+SIZE = (240, 160)
+"""Largest width and height in pixels of what is shown, in the panel beside the timeline."""
+
+SMALL_BYTES = 12_000
+"""An image of fewer bytes is shown as it is: to scale it would save nothing."""
+
+UNSCALED_BYTES = 100_000
+"""Without PyAV, an image of more bytes is left out: 120 of them would be a page of 16 MB."""
+
+MOST_PIXELS = 40_000_000
+"""An image of more pixels is not decoded: a few bytes can claim gigabytes."""
+
+MAGIC_WITHIN = 512
+"""Bytes of a payload in which an image may begin: behind a header with a stamp, a frame name and a
+format."""
+
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+
+Payloads = Callable[[Int64s], Iterator[tuple[int, bytes]]]
+"""Takes numbers of messages, most wanted first, and yields payloads with the number of their
+message; it may leave out some, and stop early when it has read enough."""
+
+
+class Thumbnail(NamedTuple):
+    """An image of a page."""
+
+    message: int
+    """Number of the message in `RunMessages`."""
+    mime: str
+    """`image/jpeg` or `image/png`."""
+    text: str
+    """The image in base64."""
+
+
+def thumbnails_of(messages: RunMessages, view: Opening, payloads: Payloads) -> list[Thumbnail]:
+    """Return the images to show, at most `MOST`, by message.
+
+    Args:
+        messages: The messages of the page.
+        view: What the page opens with.
+        payloads: Where their bytes are.
+    """
+    probed = _first_of_topics(messages)
+    topics = sorted({int(messages.topic[i]) for i, found in payloads(probed) if image_in(found)})
+    if not topics:
+        return []
+    made: dict[int, Thumbnail] = {}
+    for message, payload in payloads(_wanted(messages, topics, view)):
+        found = image_in(payload)
+        small = _small(*found) if found is not None else None
+        if small is not None and message not in made:
+            made[message] = Thumbnail(message, small[0], base64.b64encode(small[1]).decode())
+    return [made[message] for message in sorted(made)]
+
+
+def image_in(payload: bytes) -> tuple[str, bytes] | None:
+    """Return the type and the bytes of the image in a payload; None if there is none.
+
+    >>> image_in(b"header" + PNG + b"...IEND" + bytes(4) + b"tail")
+    ('image/png', b'\\x89PNG\\r\\n\\x1a\\n...IEND\\x00\\x00\\x00\\x00')
+    >>> image_in(b"no image") is None
+    True
+    """
+    head = payload[: MAGIC_WITHIN + len(PNG)]
+    for mime, magic, tail, after in (
+        ("image/jpeg", JPEG, b"\xff\xd9", 0),
+        ("image/png", PNG, b"IEND", 4),
+    ):
+        start = head.find(magic)
+        end = payload.rfind(tail)
+        if 0 <= start < end:
+            return mime, payload[start : end + len(tail) + after]
+    return None
+
+
+def run_payloads(run: StoredRun, messages: RunMessages) -> Payloads:
+    """Return where the payloads of a run's messages are: in its table `data`.
+
+    Args:
+        run: The run the messages are from.
+        messages: From `gather_messages` of the same run.
+    """
+    schema = run.schema("data") if "data" in run.kinds else pa.schema([])
+    top = [field.name for field in schema if _is_bytes(field.type)]
+    inner = {
+        field.name: [f"{field.name}.{each.name}" for each in field.type if _is_bytes(each.type)]
+        for field in schema
+        if pa.types.is_struct(field.type)
+    }
+    is_sets = messages.groups is not None and messages.groups.what == "set"
+
+    def read(wanted: Int64s) -> Iterator[tuple[int, bytes]]:
+        by_columns: dict[tuple[str, ...], list[int]] = {}
+        for message in wanted.tolist():
+            topic = messages.topics[int(messages.topic[message])]
+            columns = tuple(inner.get(topic, ())) if is_sets else tuple(top)
+            if columns and messages.row[message] >= 0:
+                by_columns.setdefault(columns, []).append(message)
+        for columns, chosen in by_columns.items():
+            rows = messages.row[chosen]
+            for place, payload in run.payloads("data", columns, rows):
+                yield chosen[place], payload
+
+    return read
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    """Is this a column of bytes?"""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _first_of_topics(messages: RunMessages) -> Int64s:
+    """Return the first message in order of the first `MOST_PROBED` topics."""
+    own = np.flatnonzero((messages.kind == DATA) & (messages.row >= 0))
+    _, first = np.unique(messages.topic[own], return_index=True)
+    return own[first[:MOST_PROBED]]
+
+
+def _wanted(messages: RunMessages, topics: Sequence[int], view: Opening) -> Int64s:
+    """Return at most `MOST` messages of these topics, most wanted first.
+
+    Half of them are for the view that the page opens with.
+    """
+    own = (messages.kind == DATA) & (messages.row >= 0) & np.isin(messages.topic, topics)
+    seen = own & (messages.time_ns >= view.start_ns) & (messages.time_ns < view.end_ns)
+    seen &= messages.key == view.key
+    first = _finer(np.flatnonzero(seen))[: MOST // 2]
+    rest = _finer(np.flatnonzero(own))
+    order = np.concatenate([first, rest[~np.isin(rest, first)]])
+    return order[:MOST]
+
+
+def _finer(numbers: Int64s) -> Int64s:
+    """Return numbers in an order of which every beginning is spread evenly over all of them.
+
+    >>> _finer(np.arange(8)).tolist()
+    [0, 4, 2, 6, 1, 5, 3, 7]
+    """
+    count = len(numbers)
+    if count == 0:
+        return numbers
+    bits = max(int(count - 1).bit_length(), 1)
+    places = np.arange(2**bits)
+    turned = np.zeros_like(places)
+    for bit in range(bits):
+        turned |= ((places >> bit) & 1) << (bits - 1 - bit)
+    return numbers[turned[turned < count]]
+
+
+def _small(mime: str, image: bytes) -> tuple[str, bytes] | None:
+    """Return an image as it is shown, scaled if that is possible; None if it is too large."""
+    width, height = _dimensions(mime, image)
+    if not 0 < width * height <= MOST_PIXELS:
+        return None
+    if len(image) <= SMALL_BYTES:
+        return mime, image
+    with contextlib.suppress(ImportError):
+        return _scaled(mime, image, width, height)
+    return (mime, image) if len(image) <= UNSCALED_BYTES else None
+
+
+def _dimensions(mime: str, image: bytes) -> tuple[int, int]:
+    """Return width and height as the header of an image says; (0, 0) if it has none.
+
+    >>> _dimensions("image/png", PNG + bytes(8) + bytes([0, 0, 0, 3, 0, 0, 0, 2]))
+    (3, 2)
+    """
+    if mime == "image/png":
+        if len(image) < 24:
+            return 0, 0
+        width, height = struct.unpack(">II", image[16:24])
+        return int(width), int(height)
+    at = 2
+    while at + 9 <= len(image) and image[at] == 0xFF:
+        marker = image[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of a frame
+            height, width = struct.unpack(">HH", image[at + 5 : at + 9])
+            return int(width), int(height)
+        at += 2 + int(struct.unpack(">H", image[at + 2 : at + 4])[0])
+    return 0, 0
+
+
+def _scaled(mime: str, image: bytes, width: int, height: int) -> tuple[str, bytes] | None:
+    """Return an image as a JPEG that fits `SIZE`; None if it cannot be decoded.
+
+    Raises ImportError if PyAV is not installed.
+    """
+    import av  # type: ignore[import-not-found,unused-ignore]
+
+    share = min(SIZE[0] / width, SIZE[1] / height, 1.0)
+    # chroma has half the resolution: even sizes
+    to = [max(2, round(side * share) // 2 * 2) for side in (width, height)]
+    try:
+        decoder = av.CodecContext.create("png" if mime == "image/png" else "mjpeg", "r")
+        frames: list[Any] = [*decoder.decode(av.Packet(image)), *decoder.decode(None)]
+        if not frames:
+            return None
+        encoder: Any = av.CodecContext.create("mjpeg", "w")
+        encoder.width, encoder.height = to
+        encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 1)
+        frame = frames[0].reformat(width=to[0], height=to[1], format="yuvj420p")
+        packets = [*encoder.encode(frame), *encoder.encode(None)]
+    except (av.FFmpegError, ValueError):
+        return None
+    return "image/jpeg", b"".join(bytes(packet) for packet in packets)
