@@ -25,12 +25,13 @@ INSTALLED = Path(sys.prefix) / "axe" / "node_modules" / "axe-core" / "axe.min.js
 AXE = Path(os.environ.get("AXE_CORE", INSTALLED))
 
 pytestmark = pytest.mark.skipif(
-    not AXE.is_file(), reason=f"no axe-core at {AXE}: npm install --prefix {sys.prefix}/axe axe-core"
+    not AXE.is_file(),
+    reason=f"no axe-core at {AXE}: npm install --prefix {sys.prefix}/axe axe-core",
 )
 
 FOUND = """axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa',
   'best-practice'] }).then((r) => r.violations.map((v) => v.id + ': '
-  + v.nodes.map((n) => n.target.join(' ') + ' ' + (n.any[0] ? n.any[0].message : '')).join(', ')))"""
+  + v.nodes.map((n) => n.target.join(' ') + ' ' + (n.any[0] || {}).message).join(', ')))"""
 
 
 @pytest.fixture(scope="module")

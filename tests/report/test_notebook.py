@@ -13,17 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from runs import store
 
 import tidegate as tg
 from tidegate.align import Align
 from tidegate.align.in_process import align_recording
 from tidegate.core.outcomes import Outcome, Side
+from tidegate.dataset.run import DatasetSummary
 from tidegate.deltas import Add, Compactor, FullMerge
 from tidegate.errors import ConfigError
-from tidegate.profile.inspect import inspect
+from tidegate.output.audit import AuditReport
+from tidegate.output.reader import open_run
+from tidegate.output.summary import Summary
 from tidegate.report import DISPLAYED
+from tidegate.report.look import write_look
 from tidegate.report.notebook import Shown, show
 from tidegate.report.picture import PALETTE
+from tidegate.sync.results import Diagnosis
 from tidegate.testing.fleet import facts, fleet
 from tidegate.windows import Everything
 
@@ -207,7 +213,15 @@ def one_of_each() -> list[Any]:
 
 def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
     pq.write_table(fleet(1, 5, seed=1), tmp_path / "fleet.parquet")
-    results = [*one_of_each(), inspect(str(tmp_path))]
+    looked = write_look(str(tmp_path), str(tmp_path / "page.html"))
+    store(tmp_path / "run", [tg.EventtimeWatermark("200 ms", max_future_skew="1 h")], fleet(1, 5))
+    run = open_run(str(tmp_path / "run"))
+    written = {"episodes": 2, "frames": 40, "reasons": {"no <image>": 1}}
+    results = [
+        *one_of_each(), looked.proof.profile, looked, looked.proof, run,
+        Summary.of("out", run.commits), AuditReport("out", batches=3), Diagnosis("healthy"),
+        DatasetSummary("set", written, 41, {"data": 41}, ["topic imu was never seen"]),
+    ]  # fmt: skip
     shown = {type(result).__name__: show(result) for result in results}
     assert set(shown) == {name for names in DISPLAYED.values() for name in names}
     for name, one in shown.items():
@@ -215,6 +229,15 @@ def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
     assert "suggested late tolerance" in shown["Profile"].html
     assert shown["CompactionResult"].counts["deltas before"] == 5
     assert "watermark" in shown["Watermark"].html
+    counts = shown["LookedAt"].counts
+    assert counts.get("late", 0) == looked.proof.late
+    assert counts["data"] == looked.proof.in_order > 0
+    for words in (looked.headline, "page.html", "<svg", "suggested late tolerance", "camera"):
+        assert words in shown["LookedAt"].html
+    assert shown["StoredRun"].counts == run.counts
+    assert PALETTE["error"][0] in shown["Summary"].html
+    assert "left out: 1 row, no &lt;image&gt;" in shown["DatasetSummary"].html
+    assert "sets are coming" in shown["Diagnosis"].html
 
 
 def test_the_colours_are_those_of_the_page() -> None:

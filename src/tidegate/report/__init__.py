@@ -7,6 +7,8 @@
     page.py      one HTML file with all of that; assets/ holds its scripts and styles
     serve.py     the same page while the run goes on, and its metrics for Prometheus
     rerun.py     the tables of a run for Rerun's viewer
+    thumbnails.py  images in the payloads, small
+    look.py      the page of a recording that no pipeline has read yet
     picture.py   the one drawing: lanes and curves over time, as SVG
     notebook.py  results at the end of a notebook cell
 
@@ -25,11 +27,17 @@ DISPLAYED = {
         "Collection", "Dropped", "Late", "Side", "StreamError", "Watermark",
     ),
     "tidegate.align.in_process": ("Aligned",),
-    "tidegate.sync.results": ("SyncResult", "SyncSet"),
+    "tidegate.sync.results": ("Diagnosis", "SyncResult", "SyncSet"),
     "tidegate.batching.message": ("MessageBatch",),
     "tidegate.windows.results": ("WindowOutput",),
     "tidegate.deltas.compactor": ("CompactionResult",),
     "tidegate.profile.inspect": ("Profile",),
+    "tidegate.profile.starter": ("Proof",),
+    "tidegate.report.look": ("LookedAt",),
+    "tidegate.output.reader": ("StoredRun",),
+    "tidegate.output.summary": ("Summary",),
+    "tidegate.output.audit": ("AuditReport",),
+    "tidegate.dataset.run": ("DatasetSummary",),
 }  # fmt: skip
 """Classes with a display, by the module that defines them. IPython compares these strings with
 `__module__` and `__name__` of a result's class, so an entry that is out of date would silently show

@@ -26,16 +26,22 @@ from tidegate.align.in_process import Aligned
 from tidegate.batching.message import MessageBatch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, StreamError, Watermark
+from tidegate.core.text import plural
 from tidegate.core.time import MIN_NS, format_duration, format_time
 from tidegate.deltas.compactor import CompactionResult
 from tidegate.errors import ConfigError
-from tidegate.output.reader import open_run
+from tidegate.output.audit import AuditReport
+from tidegate.output.reader import StoredRun, open_run
+from tidegate.output.summary import Summary
 from tidegate.profile.inspect import Profile
 from tidegate.profile.roles import TOPIC_NAMES, Roles
+from tidegate.profile.starter import Proof
 from tidegate.report.columns import NONE
-from tidegate.report.picture import Picture
+from tidegate.report.headline import headline
+from tidegate.report.look import LookedAt
+from tidegate.report.picture import PALETTE, Picture
 from tidegate.report.rows import KINDS, gather_messages
-from tidegate.sync.results import SyncResult, SyncSet
+from tidegate.sync.results import Diagnosis, SyncResult, SyncSet
 from tidegate.windows.results import WindowOutput
 
 __all__ = ["Shown", "plan_html", "show"]
@@ -100,9 +106,24 @@ def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
     9 sets
     """
     if isinstance(value, str | Path):
-        return _show_run(str(value))
+        return _show_run(open_run(str(value)))
+    if isinstance(value, StoredRun):
+        return _show_run(value)
     if isinstance(value, Profile):
         return _show_profile(value)
+    if isinstance(value, LookedAt):
+        return _show_look(value)
+    if isinstance(value, Proof):
+        return _show_proof(value)
+    if isinstance(value, Summary):
+        return _show_summary(value)
+    if isinstance(value, AuditReport):
+        return _show_lines({"batches": value.batches, "files": value.files}, value.lines())
+    if isinstance(value, Diagnosis):
+        return _show_lines({}, [str(value)])
+    # by its name: the module imports Spark's frames, which import this one
+    if type(value).__name__ == "DatasetSummary":
+        return _show_dataset(value)
     if isinstance(value, Aligned):
         return _show_aligned(value)
     drawing = _Drawing(topics=tuple(topics))
@@ -110,15 +131,14 @@ def show(value: Any, *, topics: Sequence[str] = ()) -> Shown:
     return drawing.shown()
 
 
-def _show_run(path: str) -> Shown:
+def _show_run(run: StoredRun) -> Shown:
     """Show a stored run: the rows of every kind, and a sample of its messages.
 
     Counts are exact because the commits record them; only the picture is drawn from a sample of at
     most `MESSAGES`. Rows without any time and error rows are counted but not drawn.
     """
-    run = open_run(path)
     messages = gather_messages(run, Roles(), MESSAGES)
-    drawing = _Drawing()
+    drawing = _Drawing(sentence=headline(messages, run.counts))
     for kind in run.kinds:
         drawing.count(kind, run.rows(kind))
     columns = zip(messages.topic.tolist(), messages.time_ns.tolist(), messages.kind.tolist(),
@@ -128,6 +148,59 @@ def _show_run(path: str) -> Shown:
                      if time != NONE and KINDS[kind] != "error"]  # fmt: skip
     drawing.messages = messages.total
     return drawing.shown()
+
+
+def _show_proof(proof: Proof) -> Shown:
+    """What the pipeline that `init` would write does with a recording, over the profile of it."""
+    return _show_tried(proof, f"tried in process: {proof.sentence()}")
+
+
+def _show_look(looked: LookedAt) -> Shown:
+    """The sentence on top of the page, a link to it, the timeline in small, and the profile."""
+    link = f'<a href="{escape(looked.page)}">{escape(looked.page)}</a>'
+    return _show_tried(looked.proof, looked.headline, f"<p>the page: {link}</p>")
+
+
+def _show_tried(proof: Proof, sentence: str, more: str = "") -> Shown:
+    """A sentence, the outcomes of a trial as counts and timeline, and the profile below."""
+    topic = proof.profile.roles.topic
+    drawing = _Drawing(sentence=sentence, topic=topic)
+    drawing.add(proof.outcomes)
+    shown = drawing.shown()
+    return Shown(shown.counts, _boxed([shown.html, more, _show_profile(proof.profile).html]))
+
+
+def _show_summary(summary: Summary) -> Shown:
+    """What a run did: where every row is, then where time stands."""
+    counts = {
+        "rows in": summary.rows_in, "used in results": summary.used, "late": summary.late,
+        "errors": summary.errors, "dropped": summary.dropped, "held": summary.held,
+    }  # fmt: skip
+    facts = {"tables": summary.out, "watermark": format_time(summary.watermark_ns),
+             "micro-batches": f"{summary.batches:,}",
+             "rows per second": f"{summary.rows_per_second:,.0f}"}  # fmt: skip
+    rows = [(kind, f"{rows:,}") for kind, rows in sorted(summary.rows.items())]
+    warnings = [f"<p><b>{escape(warning)}</b></p>" for warning in summary.warnings()]
+    kept = {name: rows for name, rows in counts.items() if rows or name == "rows in"}
+    return Shown(kept, _boxed([_counted(kept), _declared(facts), *warnings,
+                               _html_table(("table", "rows"), rows)]))  # fmt: skip
+
+
+def _show_dataset(made: Any) -> Shown:
+    """A training dataset: what was written, what was left out and why."""
+    counts = {name.replace("_", " "): value for name, value in made.written.items()
+              if isinstance(value, int)}  # fmt: skip
+    facts = {"dataset": str(made.path)}
+    facts |= {f"{name} rows": f"{rows:,}" for name, rows in made.outcomes.items()}
+    said = [f"left out: {plural(n, 'row')}, {why}"
+            for why, n in made.written.get("reasons", {}).items()]  # fmt: skip
+    lines = [f"<p>{escape(line)}</p>" for line in (*made.warnings, *said)]
+    return Shown(counts, _boxed([_counted(counts), _declared(facts), *lines]))
+
+
+def _show_lines(counts: Mapping[str, int], lines: Sequence[str]) -> Shown:
+    """Sentences, one below the other."""
+    return Shown(counts, _boxed([f"<p>{escape(line)}</p>" for line in lines]))
 
 
 def _show_aligned(aligned: Aligned) -> Shown:
@@ -192,6 +265,10 @@ class _Drawing:
     spans: dict[tuple[int, int, str], None] = field(default_factory=dict)
     links: list[list[tuple[str, int]]] = field(default_factory=list)
     watermark_ns: int | None = None
+    sentence: str = ""
+    """Stands on top, if there is one."""
+    topic: str | None = None
+    """The column of the topic; found by its name if unset."""
     messages: int = 0
     """All messages, drawn or not."""
 
@@ -290,7 +367,8 @@ class _Drawing:
 
         Rows at `MIN_NS` have no time and are not drawn, but count as messages.
         """
-        topic = next((name for name in TOPIC_NAMES if name in rows.schema.names), None)
+        known = (*([self.topic] if self.topic else []), *TOPIC_NAMES)
+        topic = next((name for name in known if name in rows.schema.names), None)
         self.messages += len(times)
         real = np.flatnonzero(times > MIN_NS)
         chosen = real[_spread_out(len(real), MARKS)]
@@ -364,7 +442,8 @@ class _Drawing:
     def shown(self) -> Shown:
         """Return the display: counts, frequent reasons, the picture, and what it leaves out."""
         picture, drawn = self.picture()
-        parts = [_counted(self.counts)]
+        parts = [f"<p>{escape(self.sentence)}</p>"] if self.sentence else []
+        parts.append(_counted(self.counts))
         if self.reasons:
             most = sorted(self.reasons.items(), key=lambda reason: -reason[1])
             reasons = "; ".join(f"{escape(why)}: {n:,}" for why, n in most[:REASONS])
@@ -446,8 +525,20 @@ def _boxed(parts: Iterable[str]) -> str:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return counts as one line of HTML. Names are escaped: they may come from data."""
-    numbers = " · ".join(f"<b>{n:,}</b> {escape(name)}" for name, n in counts.items())
+    """Return counts as one line of HTML, each kind with a dot in its colour of the page.
+
+    Names are escaped: they may come from data. `light-dark` follows the scheme of the notebook; a
+    browser without it shows the dot in the colour of the text.
+    """
+
+    def dot(name: str) -> str:
+        kind = {"errors": "error", "rows in": "data"}.get(name, name)
+        if kind not in ("data", "late", "dropped", "error"):
+            return ""
+        light, dark = PALETTE[kind]
+        return f'<span style="color:{light};color:light-dark({light},{dark})">●</span> '
+
+    numbers = " · ".join(f"{dot(name)}<b>{n:,}</b> {escape(name)}" for name, n in counts.items())
     return f"<p>{numbers or 'nothing came out'}</p>"
 
 
