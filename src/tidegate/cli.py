@@ -305,10 +305,21 @@ def demo(
     seed: Annotated[
         int, typer.Option(help="Seed of the random numbers: another seed, another recording.")
     ] = 0,
+    record_only: Annotated[
+        bool,
+        typer.Option("--record-only", help="Only make the recording and its pipeline: no Spark."),
+    ] = False,
 ) -> None:
     """Generate a fleet's recording with late, lost and broken messages, and put it in order."""
-    from tidegate.demo import run_demo
+    from tidegate.demo import program, record_demo, run_demo
 
+    if record_only:
+        record_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
+        console.print(
+            f"in {out / 'recording'}; look at it with: {program()} look {out / 'recording'}",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+        return
     run_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -30,13 +31,9 @@ from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.roles import Roles
 from tidegate.report.page import write_page
-from tidegate.spark.open import open_pipeline
-from tidegate.spark.progress import print_summary
-from tidegate.spark.runner import run_frames, write_record
-from tidegate.spark.session import log_file, session
-from tidegate.testing.fleet import facts, fleet
+from tidegate.testing.fleet import Facts, facts, fleet
 
-__all__ = ["PIPELINE", "run_demo"]
+__all__ = ["PIPELINE", "record_demo", "run_demo"]
 
 FILES = 6
 """Number of files the recording is split into; each is a micro-batch of the stream."""
@@ -65,6 +62,42 @@ sink: {{format: parquet, path: {results}}}
 many micro-batches, and `arrival: log_time` keeps results independent of that."""
 
 
+def record_demo(
+    out: Path, *, vehicles: int, seconds: int, seed: int, console: Console
+) -> tuple[pa.Table, Facts]:
+    """Make up a fleet's recording and a pipeline for it, without Spark.
+
+    Args:
+        out: The folder for both; `recording` and `results` in it are removed first.
+        vehicles: How many vehicles are recorded, at least 1.
+        seconds: The length of the recording in seconds of event time, at least 1.
+        seed: Of the random numbers; the same seed gives the same recording.
+        console: Where it says what it made.
+
+    Returns:
+        The recording, and what is right about it.
+    """
+    recording, results = out / "recording", out / "results"
+    for folder in (recording, results):
+        shutil.rmtree(folder, ignore_errors=True)
+    recording.mkdir(parents=True)
+    with console.status("recording a fleet"):
+        table = fleet(vehicles, seconds, seed)
+        truth = facts(table)
+        # Rounded up: the last file may be shorter, none is left over.
+        step = -(-table.num_rows // FILES)
+        for number in range(FILES):
+            pq.write_table(table.slice(number * step, step), recording / f"{number:03d}.parquet")
+    console.print(
+        f"recorded {table.num_rows:,} messages of {plural(vehicles, 'vehicle')}: {truth.late:,} "
+        f"come too late, {truth.unreadable:,} cannot be read, one clock jumps a year ahead",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+    text = PIPELINE.format(recording=recording, results=results, topics=", ".join(TOPICS))
+    (out / "pipeline.yaml").write_text(text)
+    return table, truth
+
+
 def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Console) -> Summary:
     """Record, run as a stream, announce the end, and show what came out.
 
@@ -78,25 +111,16 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
     Returns:
         The summary of both runs together.
     """
-    recording, results = out / "recording", out / "results"
-    for folder in (recording, results):
-        shutil.rmtree(folder, ignore_errors=True)
-    recording.mkdir(parents=True)
+    # here, so that a recording can be made where there is no Spark
+    from tidegate.spark.open import open_pipeline
+    from tidegate.spark.progress import print_summary
+    from tidegate.spark.runner import run_frames, write_record
+    from tidegate.spark.session import log_file, session
+
+    results = out / "results"
     began = time.perf_counter()
-    with console.status("recording a fleet"):
-        table = fleet(vehicles, seconds, seed)
-        truth = facts(table)
-        # Rounded up: the last file may be shorter, none is left over.
-        step = -(-table.num_rows // FILES)
-        for number in range(FILES):
-            pq.write_table(table.slice(number * step, step), recording / f"{number:03d}.parquet")
-    console.print(
-        f"recorded {table.num_rows:,} messages of {plural(vehicles, 'vehicle')}: {truth.late:,} "
-        f"come too late, {truth.unreadable} have an unreadable stamp, one clock jumps a year ahead"
-    )
-    text = PIPELINE.format(recording=recording, results=results, topics=", ".join(TOPICS))
-    (out / "pipeline.yaml").write_text(text)
-    definition = PipelineDefinition.from_yaml(text)
+    table, truth = record_demo(out, vehicles=vehicles, seconds=seconds, seed=seed, console=console)
+    definition = PipelineDefinition.from_yaml((out / "pipeline.yaml").read_text())
     with console.status("starting Spark in local mode"):
         spark = session(name="tidegate-demo", log=log_file())
     summary = Summary(str(results))
@@ -133,7 +157,28 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
         f"look at it: [bold]{Path(page['page']).absolute().as_uri()}[/]",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
+    console.print(
+        f"next: {program()} look {out / 'recording'}   (what inspect and init make of it)",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
     return summary
+
+
+def program() -> str:
+    """Return how this program was called, so that a command can be typed as it is printed.
+
+    `make demo` runs it from an environment that is not on the path.
+    """
+    called = Path(sys.argv[0])
+    if called.name != "tidegate":
+        return "tidegate"
+    found = shutil.which("tidegate")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "tidegate"
+    try:
+        return str(called.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(called)
 
 
 def print_sets(results: Path, console: Console) -> None:
@@ -146,6 +191,8 @@ def print_sets(results: Path, console: Console) -> None:
         results: The folder of the tables; `data` holds the sets, `dropped` unmatched messages.
         console: Where the table is printed.
     """
+    import pandas as pd  # comes with Spark
+
     sets = ds.dataset(results / "data", partitioning="hive").to_table()
     dropped = ds.dataset(results / "dropped", partitioning="hive").to_table()
     members = {name: _member_field(sets, name, "time_ns") for name in TOPICS}
@@ -153,7 +200,7 @@ def print_sets(results: Path, console: Console) -> None:
     unmatched = pd.DataFrame(
         {name: dropped.column(name).to_numpy() for name in ("vehicle", "topic", "time_ns")}
     )
-    left: pd.DataFrame | None = None
+    left: Any = None
     for name in TOPICS:
         rest = unmatched[unmatched.topic == name]
         times = pd.DataFrame(

@@ -11,7 +11,7 @@ import pytest
 
 # pytest imports in importlib mode: neighbours of a test are not on the path by themselves
 sys.path.append(str(Path(__file__).parents[2] / "docs"))  # docs/scenarios
-for _name in ("browser", "runs"):
+for _name in ("browser", "pages", "runs"):
     _spec = importlib.util.spec_from_file_location(_name, Path(__file__).parent / f"{_name}.py")
     assert _spec is not None
     assert _spec.loader is not None
