@@ -5,7 +5,7 @@ A page is read from top to bottom, in an empty folder:
     ```yaml whose first line is `# NAME.yaml`    is written to that file
     ```python                                    is run, all of a page in one namespace
     ```text behind it                            is what it prints
-    ```console                                   lines with `$ ` are run, the others are their output
+    ```console                                   lines with `$ ` are run, the others are output
 
 A line `…` in an output stands for any lines. `python tests/report/pages.py README.md` writes the
 outputs into a page as they are now.
@@ -23,6 +23,11 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+
+from tidegate import cli
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -78,13 +83,27 @@ def _commands(content: str) -> list[str]:
 
 
 def _command(line: str) -> str:
-    """A command with its output; `tidegate` is the one under test."""
-    arguments = [sys.executable, "-m", *shlex.split(line)]
-    assert arguments[2] == "tidegate", f"not a command of ours: {line}"
-    environment = {**os.environ, "COLUMNS": "100", "LINES": "24", "NO_COLOR": "1"}
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, f"{line}: {done.stderr}"
-    lines = [each.rstrip() for each in done.stdout.splitlines()]
+    """A command with its output: in this process, or in one of its own if it starts Spark."""
+    arguments = shlex.split(line)
+    assert arguments[0] == "tidegate", f"not a command of ours: {line}"
+    if NEEDS_SPARK.match(f"$ {line}"):
+        source = str(Path(cli.__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": source, "COLUMNS": "100", "NO_COLOR": "1"}
+        done = subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True,
+                              timeout=300, env=environment)  # fmt: skip
+        code, came = done.returncode, done.stdout
+    else:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(sys, "argv", arguments)
+            patch.setattr(cli, "console", Console(width=100, no_color=True, file=out))
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        code, came = int(ended.value.code or 0), out.getvalue()
+    assert code == 0, f"{line} ended with {code}"
+    lines = [each.rstrip() for each in came.splitlines()]
     return "\n".join([f"$ {line}", *lines]) + "\n"
 
 

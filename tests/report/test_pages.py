@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,15 @@ def test_an_output_may_be_cut_short() -> None:
     assert agrees("a\n…\nd\n", "a\nb\nc\nd\n")
     assert not agrees("a\n…\nd\n", "a\nb\nc\n")
     assert not agrees("a\n", "a\nb\n")
+
+
+def test_the_badges_are_what_the_repository_says() -> None:
+    spec = importlib.util.spec_from_file_location("badges", ROOT / "tools" / "badges.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    readme = (ROOT / "README.md").read_text()
+    for name, drawn in module.badges().items():
+        assert f"docs/pictures/{name}" in readme
+        assert (module.PICTURES / name).read_text() == drawn, "run: python tools/badges.py"

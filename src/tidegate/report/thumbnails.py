@@ -199,7 +199,7 @@ def _small(mime: str, image: bytes) -> tuple[str, bytes] | None:
     if len(image) <= SMALL_BYTES:
         return mime, image
     with contextlib.suppress(ImportError):
-        return _scaled(mime, image, width, height)
+        return _scaled_jpeg(mime, image, width, height)
     return (mime, image) if len(image) <= UNSCALED_BYTES else None
 
 
@@ -224,7 +224,7 @@ def _dimensions(mime: str, image: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _scaled(mime: str, image: bytes, width: int, height: int) -> tuple[str, bytes] | None:
+def _scaled_jpeg(mime: str, image: bytes, width: int, height: int) -> tuple[str, bytes] | None:
     """Return an image as a JPEG that fits `SIZE`; None if it cannot be decoded.
 
     Raises ImportError if PyAV is not installed.
