@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import pkgutil
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pages import ROOT, agrees, run_page
+
+import tidegate
+from tidegate import dataset
+from tidegate.deltas import table as tables
 
 PAGES = [
     "README.md", "docs/index.md", "docs/start.md", "docs/tutorials/robot-logs.md",
@@ -38,13 +46,45 @@ def test_an_output_may_be_cut_short() -> None:
     assert not agrees("a\n", "a\nb\n")
 
 
-def test_the_badges_are_what_the_repository_says() -> None:
-    spec = importlib.util.spec_from_file_location("badges", ROOT / "tools" / "badges.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_badges_are_what_the_repository_says() -> None:
+    badges = tool("badges")
     readme = (ROOT / "README.md").read_text()
-    for name, drawn in module.badges().items():
+    for name, drawn in badges.badges().items():
         assert f"docs/pictures/{name}" in readme
-        assert (module.PICTURES / name).read_text() == drawn, "run: python tools/badges.py"
+        assert (badges.PICTURES / name).read_text() == drawn, "run: python tools/badges.py"
+
+
+def test_every_option_of_every_command_is_in_the_reference() -> None:
+    options = tool("command_options")
+    assert options.PAGE.read_text() == options.page(), "run: python tools/command_options.py"
+
+
+NAMESPACES = ("eventtime", "sync", "align", "batching", "windows", "triggers", "deltas", "spark",
+              "testing", "mcap", "spool", "profile", "report", "pipeline")  # fmt: skip
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = [*(ROOT / "docs" / "reference").glob("*.md"), *(ROOT / "docs").glob("tutorials/*.md")]
+    shown: set[int] = set()
+    for name in re.findall(r"^::: (\S+)", "\n".join(p.read_text() for p in pages), re.MULTILINE):
+        found = pkgutil.resolve_name(name)
+        members = getattr(found, "__all__", ()) if inspect.ismodule(found) else ()
+        shown |= {id(found), *(id(getattr(found, member)) for member in members)}
+    homes = [tidegate, *(getattr(tidegate, name) for name in NAMESPACES), dataset, tables]
+    missing = [
+        f"{home.__name__}.{name}"
+        for home in homes
+        for name in getattr(home, "__all__", ())
+        if inspect.isclass(found := getattr(home, name)) or inspect.isfunction(found)
+        if id(found) not in shown
+    ]
+    assert missing == []
