@@ -18,17 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.kernel import (
-    change_windows,
-    earliest_times,
-    group_by_lane,
-    load_rows,
-    run_call,
-    run_rows,
-    schedule_length,
-    settle_lanes,
-    waiting_rows,
-)
+from tidegate.batching import kernel
+from tidegate.batching.kernel import earliest_times, group_by_lane, schedule_length
 from tidegate.batching.layout import (
     BATCH,
     COUNTS,
@@ -50,7 +41,7 @@ from tidegate.batching.names import encode_names
 from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns
 from tidegate.core.arrow import concat, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
-from tidegate.core.numba import as_readonly
+from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
 from tidegate.core.outcomes import Int32s, Int64s
 from tidegate.core.state import Layout, State
 from tidegate.errors import StateError
@@ -72,6 +63,15 @@ call (10,000), every call renumbers; above, a batcher holds on to megabytes for 
 _NO_LANES = as_readonly(np.empty(0, np.int32))
 _NO_TIMES = as_readonly(np.empty(0, np.int64))
 _NO_GATES = as_readonly(np.empty(0, np.bool_))
+
+
+# Most of what batching compiles. Small calls on a new machine run without.
+run_rows = interpret_first(kernel.run_rows, lambda a, call, *_: len(call.time_ns))
+run_call = interpret_first(kernel.run_call, lambda a, call, *_: len(call.time_ns))
+settle_lanes = interpret_first(kernel.settle_lanes, lambda a, *_: len(a.rows))
+change_windows = interpret_first(kernel.change_windows, lambda a, *_: len(a.rows))
+load_rows = interpret_first(kernel.load_rows, lambda rows, used, *_: int(used))
+waiting_rows = interpret_first(kernel.waiting_rows, lambda rows, *_: len(rows))
 
 
 def kernel_call(
@@ -169,6 +169,12 @@ def compile_batching() -> None:
     Runs each entry point on a state of one lane. There is one signature each, whatever the
     settings, so nothing is compiled later while data flows.
     """
+    with compile_at_once():
+        _run_every_kernel()
+
+
+def _run_every_kernel() -> None:
+    """Run each entry point of batching once, on a state of one lane."""
     state = State(Layout(state_columns(1)))
     held = HeldRows(state)
     settings: dict[str, Any] = {"length_ns": 10**9, "timeout": 1.2, "max_rows": 10, "wall_ns": 0}

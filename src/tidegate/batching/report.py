@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Records
 from tidegate.batching.period import median
-from tidegate.core.numba import lean_inline, lean_inner, lean_kernel
+from tidegate.core.numba import interpret_first, lean_inline, lean_inner, lean_kernel
 from tidegate.core.outcomes import Int32s, Int64s
 
 __all__ = [
@@ -302,7 +302,7 @@ def data_columns(decision: BatchDecision) -> tuple[list[pa.Array], Int32s]:
         late=np.zeros(count // 8 + 1, np.uint8),
         on_grid=np.zeros(count // 8 + 1, np.uint8),
     )
-    missing = spread_rows(batches, decision.slot, decision.late, rows)
+    missing = _spread_rows(batches, decision.slot, decision.late, rows)
     bits = pa.py_buffer(rows.on_grid) if missing else None
     columns = [
         _number_column(rows.id),
@@ -388,6 +388,9 @@ def spread_rows(batches, slot, late, out):
             if slot[i] != NO_SLOT:
                 out.on_grid[i >> 3] |= np.uint8(1 << (i & 7))
     return missing
+
+
+_spread_rows = interpret_first(spread_rows, lambda batches, slot, *_: len(slot))
 
 
 def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:

@@ -4,11 +4,17 @@ A kernel is a plain function over arrays that makes sequential decisions, row by
 on first use and cached on disk beside its source (`Operator.compile` does so on the driver). It
 runs unchanged without the JIT (`NUMBA_DISABLE_JIT=1`), which is how it is debugged and covered.
 Compiled kernels check no bounds: their callers guarantee the indices.
+
+The largest kernels take ten to twenty seconds to compile, a row in plain Python a tenth of a
+millisecond. So on a machine that has never run them, `interpret_first` runs the first few thousand
+rows in plain Python: a first look at a small recording, a notebook or a doctest never compiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -18,7 +24,9 @@ from numpy.typing import NDArray
 __all__ = [
     "all_readonly",
     "as_readonly",
+    "compile_at_once",
     "entry_point",
+    "interpret_first",
     "kernel",
     "lean_inline",
     "lean_inner",
@@ -91,6 +99,87 @@ def lean_inline(function: F) -> F:
     """`lean_kernel` that becomes part of its caller: for a step called once per message, whose
     arguments (seven words per array) would cost more than its work. Call it from one place only."""
     return cast(F, _tolerant(_njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function)))
+
+
+INTERPRETED_ROWS = 5_000
+"""Rows that a kernel handles in plain Python before it is compiled: about half a second's worth, a
+small share of what compiling takes. Above some 100,000, plain Python would take longer than
+compiling; below a thousand, a first look at a recording compiles."""
+
+_at_once = False
+
+
+@contextmanager
+def compile_at_once() -> Iterator[None]:
+    """Within this, `interpret_first` compiles at the first call, whatever its size: for
+    `Operator.compile`, and for a program that must not pause later while it runs."""
+    global _at_once
+    before, _at_once = _at_once, True
+    try:
+        yield
+    finally:
+        _at_once = before
+
+
+def interpret_first(function: F, work: Callable[..., int]) -> F:
+    """A kernel that runs in plain Python until INTERPRETED_ROWS rows, and compiled from then on.
+
+    Where it is compiled already, or in numba's cache on disk, it runs compiled from the first call
+    on. Results are the same either way.
+
+    Args:
+        function: made by `kernel` or `lean_kernel`, called with positional arguments. Only for
+            kernels whose arithmetic stays within int64: plain Python does not wrap around.
+        work: how many rows a call handles, from the same arguments.
+    """
+    dispatcher: Any = function
+    if not hasattr(dispatcher, "overloads"):
+        return function  # without the JIT
+    plain: list[Any] = []
+    done = 0
+
+    def call(*arguments: Any) -> Any:
+        nonlocal done
+        if not dispatcher.overloads and not _at_once:
+            done += work(*arguments)
+            if done <= INTERPRETED_ROWS and not _is_cached(dispatcher, arguments):
+                if not plain:
+                    plain.append(_in_python(dispatcher, {}))
+                with np.errstate(all="ignore"):  # as compiled: numpy's warnings are not for users
+                    return plain[0](*arguments)
+        return dispatcher(*arguments)
+
+    return cast(F, call)
+
+
+def _is_cached(dispatcher: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether numba has the kernel on disk for arguments of these types."""
+    try:
+        signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
+        return dispatcher._cache.load_overload(signature, dispatcher.targetctx) is not None
+    except Exception:  # not numba's documented interface: where it differs, compile as ever
+        return True
+
+
+def _in_python(dispatcher: Any, twins: dict[int, dict[str, Any]]) -> Any:
+    """The function behind a kernel, calling the functions behind the kernels that it calls.
+
+    Args:
+        dispatcher: the kernel.
+        twins: by identity of a module's globals: a copy of them in which kernels are functions.
+            Filled in here.
+    """
+    function = dispatcher.py_func
+    names = function.__globals__
+    if id(names) not in twins:
+        twins[id(names)] = twin = dict(names)
+        for name, value in names.items():
+            if hasattr(value, "py_func"):
+                twin[name] = _in_python(value, twins)
+    twin = twins[id(names)]
+    made = FunctionType(function.__code__, twin, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 def as_readonly(array: NDArray[Any]) -> NDArray[Any]:

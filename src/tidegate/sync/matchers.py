@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tidegate.core.numba import interpret_first
 from tidegate.core.outcomes import Int64s
 from tidegate.core.state import Column, Layout, State
 from tidegate.errors import StateError
@@ -166,6 +167,16 @@ class Matcher:
             raise StateError(f"the state of lane {lane} is damaged: {self.problems[problem]}")
 
 
+def _messages_of(arrays: Any, messages: Arrivals, out: Output) -> int:
+    """How many messages a call of `run` handles."""
+    return len(messages.time_ns)
+
+
+def _room_of(arrays: Any, lanes: Any, out: Output) -> int:
+    """How many messages a call of `finish` can let go: those that wait."""
+    return len(out.drops)
+
+
 APPROXIMATE = Matcher(
     "approximate",
     (
@@ -179,11 +190,11 @@ APPROXIMATE = Matcher(
     approximate.SEARCH,
     approximate.TOPIC,
     0,
-    approximate.run_approximate,
+    interpret_first(approximate.run_approximate, _messages_of),
     approximate.push_one_approximate,
     approximate.tick_approximate,
     approximate.search_approximate,
-    approximate.finish_approximate,
+    interpret_first(approximate.finish_approximate, _room_of),
     approximate.check_approximate,
     approximate.PROBLEMS,
 )
@@ -199,11 +210,11 @@ EXACT = Matcher(
     exact.SEARCH,
     exact.TOPIC,
     2,
-    exact.run_exact,
+    interpret_first(exact.run_exact, _messages_of),
     exact.push_one_exact,
     exact.tick_exact,
     exact.search_exact,
-    exact.finish_exact,
+    interpret_first(exact.finish_exact, _room_of),
     exact.check_exact,
     exact.PROBLEMS,
 )

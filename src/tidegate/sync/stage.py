@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidegate.core.arrow import as_text
 from tidegate.core.checks import boolean, names, one_of
 from tidegate.core.columns import LANE, PLACE
-from tidegate.core.numba import all_readonly, as_readonly
+from tidegate.core.numba import all_readonly, as_readonly, compile_at_once
 from tidegate.core.operator import Adopted, Operator, check_state, left_behind
 from tidegate.core.outcomes import (
     Collection,
@@ -144,10 +144,11 @@ class Synchronize(SyncSettings, Operator):
         read = as_readonly(none)
         out = matcher.output(self, 0, 0)
         arrays = self._arrays(state)
-        matcher.run(arrays, Arrivals(none, read, read, 0, none), out)
-        matcher.search_again(arrays, none, out)
-        matcher.finish(arrays, none, out)
-        self.invariants(state)
+        with compile_at_once():
+            matcher.run(arrays, Arrivals(none, read, read, 0, none), out)
+            matcher.search_again(arrays, none, out)
+            matcher.finish(arrays, none, out)
+            self.invariants(state)
 
     @property
     def needs_time(self) -> bool:

@@ -35,7 +35,7 @@ from tidegate.core.adoption import STAGE_REMOVED, SettingChange
 from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.checks import boolean, names
 from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, output_names
-from tidegate.core.numba import as_readonly
+from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
 from tidegate.core.operator import Adopted, Operator, check_state, left_behind, plain_setting
 from tidegate.core.outcomes import (
     Collection,
@@ -180,6 +180,16 @@ NOT_PLACED = (
     (RowVerdict.OUT_OF_RANGE, "time_out_of_range", "outside_count"),
 )
 """Rows that are dropped: the reason they leave with, and the counter they count in."""
+
+# Nearly all of what windows compile. Small calls on a new machine run without.
+_assign_aligned = interpret_first(assign_aligned, lambda first, rows, *_: len(rows.time) - first)
+_assign_sessions = interpret_first(assign_sessions, lambda first, rows, *_: len(rows.time) - first)
+_assign_sequential = interpret_first(
+    assign_sequential, lambda first, rows, *_: len(rows.time) - first
+)
+_close_panes = interpret_first(close_panes, lambda call, settings, order, *_: len(order) + 1)
+_fire_panes = interpret_first(fire_panes, lambda call, settings, order, *_: len(order) + 1)
+_place_rows = interpret_first(place_rows, lambda first, rows, *_: len(rows.time) - first)
 
 _NO_INTS = as_readonly(np.zeros(0, np.int64))
 _NO_FLAGS = as_readonly(np.zeros(0, np.bool_))
@@ -872,19 +882,24 @@ class Window(Operator):
         never = [(name, lambda rows: np.zeros(rows.num_rows, np.bool_))
                  for name, _ in self.program.predicates]  # fmt: skip
         stage.program.predicates = never
+        with compile_at_once():
+            stage._run_every_kernel()
+
+    def _run_every_kernel(self) -> None:
+        """Run two rows through the stage, in both orders, with one lane and with two."""
         rows = pa.record_batch({"i": [1, 2], "f": [1.0, 2.0], "g": ["a", "b"]})
         times = np.array([2, 1], np.int64)
         for lanes in (1, 2):
             for order in (times, times[::-1]):
-                state = stage.open(lanes)
+                state = self.open(lanes)
                 lane = np.array([0, lanes - 1], np.int32)
-                stage.process(state, Collection(rows, np.ascontiguousarray(order), lane))
-                stage.advance(state, Watermark.at(1))
+                self.process(state, Collection(rows, np.ascontiguousarray(order), lane))
+                self.advance(state, Watermark.at(1))
                 late = Late(rows, times, lane, times)
-                stage.process_late(state, late)
-                stage.fire_open_windows(state, None, FiringReason.FIRE)
-                stage.wake(state, 10**18)
-                stage.flush(state)
+                self.process_late(state, late)
+                self.fire_open_windows(state, None, FiringReason.FIRE)
+                self.wake(state, 10**18)
+                self.flush(state)
 
     def metrics(self, state: State) -> dict[str, int | float]:
         """Counters since the start, and what the state holds now.
@@ -1094,7 +1109,7 @@ class Window(Operator):
             if mixed or not settings.ascending:
                 decision = open_decision(state, settings, n, 1)
                 decision.first, row_panes = first, np.empty(n, np.int32)
-                done = place_rows(first, rows, settings, lanes, decision.call, verdicts, row_panes)
+                done = _place_rows(first, rows, settings, lanes, decision.call, verdicts, row_panes)
                 decision.row_panes = row_panes[: done - first]
                 return decision.trimmed(), int(done)
         family = settings.family
@@ -1104,14 +1119,14 @@ class Window(Operator):
             if settings.ascending:
                 expected = int(rows.time[-1] - rows.time[first]) // settings.step + 2
             decision = open_decision(state, settings, n, copies, expected=expected)
-            assign = assign_aligned
+            assign = _assign_aligned
         elif family == Family.SESSION:
-            decision, assign = open_decision(state, settings, n, 1), assign_sessions
+            decision, assign = open_decision(state, settings, n, 1), _assign_sessions
         else:
             part, held = self._partition_codes(state, batch)
             rows = rows._replace(part=as_readonly(part))
             decision = open_decision(state, settings, n, 1, held)
-            assign = assign_sequential
+            assign = _assign_sequential
         done = assign(first, rows, settings, self.program.programs, lanes, decision.call, verdicts)
         decision.trimmed()
         if family == Family.STATE:
@@ -1205,7 +1220,7 @@ class Window(Operator):
             )  # fmt: skip
             decision.alive = decision.call.panes.dead == 0
             return self._apply(state, plan, decision, None, combined)
-        close_panes(decision.call, decision.settings, order, watermark)
+        _close_panes(decision.call, decision.settings, order, watermark)
         decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)
 
@@ -1335,7 +1350,7 @@ class Window(Operator):
         order = self._by_end(held, lanes)
         plan = self._plan_of(held.written)
         decision = open_decision(state, self.kernel_settings(plan, self._wall(state, 0)))
-        fire_panes(decision.call, decision.settings, order, int(reason))
+        _fire_panes(decision.call, decision.settings, order, int(reason))
         state.touch(lane[order])
         decision.partitions = held.partitions
         return self._apply(state, plan, decision.trimmed(), None)

@@ -1,0 +1,105 @@
+"""The first rows on a new machine run in plain Python: soon, and with the same result."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.batching import Batch
+from tidegate.core.chain import Chain
+from tidegate.core.numba import INTERPRETED_ROWS, compile_at_once, interpret_first, kernel
+from tidegate.core.operator import Operator
+from tidegate.core.outcomes import Collection, Watermark
+from tidegate.sync import Synchronize
+from tidegate.testing.laws import rows_of
+from tidegate.windows import CountWindow, Session, Sliding, Tumbling, Window
+
+STAGES: dict[str, Operator] = {
+    "batch": Batch("1 s", rates="any"),
+    "sync": Synchronize(topics=("a", "b"), queue_size=4),
+    "tumbling": Window(Tumbling("1 s"), aggregates={"x": ("sum", "x"), "n": "count"}),
+    "sliding": Window(Sliding("2 s", "500 ms"), aggregates={"x": ("mean", "x")}),
+    "session": Window(Session("90 ms"), aggregates={"x": ("max", "x")}),
+    "count": Window(CountWindow(7)),
+}
+LIMIT_S = 5.0
+"""Of CPU, for the first batches of a stage on a new machine (issue 17)."""
+
+
+def outcomes(stage: Operator) -> list[Any]:
+    """What comes out of 400 rows of two keys, some of them not in order, and at the end."""
+    n = 400
+    rng = np.random.default_rng(7)
+    times = np.arange(n) // 4 * 71_428_571 + rng.integers(-30_000_000, 30_000_000, n)
+    rows = pa.record_batch(
+        {"topic": [("a", "b")[k % 2] for k in range(n)], "x": (np.arange(n) % 61).astype(float)}
+    )
+    chain = Chain((stage,))
+    states = chain.open(2)
+    lane = (np.arange(n) // 2 % 2).astype(np.int32)
+    out = []
+    for part in (slice(0, 150), slice(150, n)):
+        length = part.stop - part.start
+        piece = rows.slice(part.start, length)
+        out += chain.process(states, Collection(piece, times[part], lane[part]))
+        reached = np.full(2, times[part].min() - 1)
+        out += chain.advance(states, Watermark(reached, np.arange(2, dtype=np.int32)))
+    out += chain.flush(states)
+    return sorted([list(key), str(rows)] for key, rows in rows_of(out).items())
+
+
+def test_first_batches_are_soon_and_the_same(tmp_path: Path) -> None:
+    """In a process with an empty cache."""
+    here = Path(__file__)
+    env = {
+        **os.environ,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(here.parents[2] / "src"), str(here.parent)]),
+    }
+    code = f"import {here.stem} as t; t.show()"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    for name, (used_s, made) in json.loads(found.stdout).items():
+        assert used_s < LIMIT_S, name
+        with compile_at_once():
+            assert made == json.loads(json.dumps(outcomes(STAGES[name]))), name
+
+
+def show() -> None:
+    """Print, per stage, the CPU seconds it took and what it makes."""
+    found = {}
+    for name, stage in STAGES.items():
+        begun = time.process_time()
+        made = outcomes(stage)
+        found[name] = (time.process_time() - begun, made)
+    print(json.dumps(found))
+
+
+@kernel
+def add_one(values: Any) -> Any:
+    """Count up in place; returns the first value."""
+    for i in range(len(values)):
+        values[i] += 1
+    return values[0]
+
+
+def test_many_rows_are_compiled() -> None:
+    if not hasattr(add_one, "overloads"):
+        pytest.skip("without the JIT")
+    counted = interpret_first(add_one, len)
+    values = np.zeros(INTERPRETED_ROWS - 1, np.int64)
+    add_one._cache.load_overload = lambda *_: None  # type: ignore[attr-defined]
+    assert counted(values) == 1
+    assert not add_one.overloads
+    assert counted(values) == 2
+    assert add_one.overloads
