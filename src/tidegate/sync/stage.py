@@ -212,7 +212,7 @@ class Synchronize(SyncSettings, Operator):
         lanes, arrays = all_rows.lane[count:], self._arrays(state)
         waiting = np.bincount(all_rows.lane[:count], minlength=state.lanes)
         places = np.empty(len(usable), np.int64)
-        stays = np.ones(len(all_rows), np.bool_)
+        stays = np.ones(len(all_rows.lane), np.bool_)
 
         def decide(part: slice) -> tuple[Decided, list[Outcome]]:
             mine = lanes[part].astype(np.int64)
