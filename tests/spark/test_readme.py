@@ -52,11 +52,14 @@ def test_the_pipeline_file_plans() -> None:
 
 def test_the_commands_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    used = re.findall(r"^make (\w+)", "".join(text for _, text in BLOCKS), re.MULTILINE)
+    commands = "".join(text for language, text in BLOCKS if not language)
+    used = re.findall(r"^make (\w+)", commands, re.MULTILINE)
     assert used
     assert set(used) <= targets
     help_text = subprocess.run(
         [sys.executable, "-m", "tidegate", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for command in re.findall(r"^tidegate ([\w-]+)", block("", "tidegate run"), re.MULTILINE):
+    typed = re.findall(r"^(?:\.venv/bin/)?tidegate ([\w-]+)", commands, re.MULTILINE)
+    assert {"look", "inspect", "init", "run", "view"} <= set(typed)
+    for command in typed:
         assert command in help_text

@@ -84,6 +84,10 @@ class RecordingFiles:
             reason = str(error).split("\n")[0]
             raise DataError(f"{self.path}: is not readable as {self.format}: {reason}") from error
         except DataError as error:
+            alone = len(self.files) == 1 and str(error).startswith(self.files[0].name)
+            if alone:  # the sentence begins with the name of the only file already
+                rest = str(error)[len(self.files[0].name) :]
+                raise DataError(f"{self.files[0]}{rest}") from error
             raise DataError(f"{self.path}: {error}") from error
         if loaded.table.num_rows == 0 and loaded.unreadable:
             reason, _ = max(loaded.unreadable.items(), key=lambda item: item[1])

@@ -213,11 +213,14 @@ def _print_topics(profile: Profile, console: Console) -> None:
 def _rate(hertz: float) -> str:
     """Return a rate as people say it: 10 Hz, 24 per day.
 
-    >>> _rate(100.0), _rate(1 / 3600), _rate(0.0)
-    ('100 Hz', '24 per day', '')
+    >>> _rate(100.0), _rate(1 / 3600), _rate(0.0), _rate(5e8)
+    ('100 Hz', '24 per day', '', '500 MHz')
     """
     if hertz == 0:
         return ""
+    for name, factor in (("GHz", 1e9), ("MHz", 1e6), ("kHz", 1e4)):
+        if hertz >= factor:
+            return f"{hertz / (1e3 if name == 'kHz' else factor):.4g} {name}"
     if hertz >= 0.1:
         return f"{hertz:.4g} Hz"
     for name, seconds in (("minute", 60), ("hour", 3600), ("day", 86_400), ("year", 31_557_600)):

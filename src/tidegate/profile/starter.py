@@ -113,6 +113,8 @@ def starter(profile: Profile, *, out: str = "out") -> str:
 
 def no_time(profile: Profile) -> str:
     """Return the sentence about a recording without a time column that is sure enough."""
+    if profile.rows == 0:
+        return "there are no rows in it"
     doubts = [c for c in profile.times if c.confidence == "low"]
     if doubts:
         first = doubts[0]

@@ -5,6 +5,7 @@
 const AXIS = 26, LANE = 56, STRIP = 30; // heights in pixels: the axis, the lowest lane, a strip of groups
 const FOOT = 20; // below the lanes: the labels of watermarks
 const MARKS_HEIGHT = 84; // the most that event time and arrival are apart; the rest of a lane is for values
+const MANY = 40; // lanes from which on those with most messages come first: the others need scrolling
 const SINGLE = 260; // messages of a lane that can still be told apart
 const MARKS = 3600; // exceptions drawn per lane before they are thinned
 
@@ -17,11 +18,13 @@ class Lanes {
       if (run.groups && run.groupsOf[key] && run.groupsOf[key].list.length) {
         rows.push({ strip: true, key, h: this.stripHeight() });
       }
+      const own = [];
       for (let t = 0; t < run.topics.length; t++) {
         const stream = key * run.topics.length + t;
-        const kinds = run.kinds.length;
-        if (run.starts[stream * kinds] < run.starts[(stream + 1) * kinds]) rows.push({ key, topic: t, stream, h: LANE });
+        if (this.count(stream)) own.push({ key, topic: t, stream, h: LANE });
       }
+      if (own.length > MANY) own.sort((p, q) => this.count(q.stream) - this.count(p.stream) || p.topic - q.topic);
+      rows.push(...own);
     }
     // few lanes share the height there is; many keep the lowest height and scroll
     const lanes = rows.filter((row) => !row.strip);
