@@ -7,7 +7,7 @@ are taken from the file where the dataset is written (`mcap.blocks`).
 
 Where `file` is in the key, no message of a file has anything to do with those of another
 (`is_by_file`). Then every file has a flow of its own, and its episodes end with it: a thousand
-files take no more memory than one.
+files take no more memory than one. Else MCAP files are read together, in the order of log times.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _So
         reader = BlockReader(selection, columns, referred)
 
         def batches(some: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-            return (batch for file in some for batch in reader.batches(file))
+            return reader.merged(some)
 
         return _SourceRows(batches, reader.schema, reader.attach)
 

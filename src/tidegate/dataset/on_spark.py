@@ -171,7 +171,7 @@ def _make_by_rows(
     run = open_run(out)
     if "data" in run.kinds:
         names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
-        rows = run.table("data", names)
+        rows = run.table("data", names).select(names)  # it adds one of ours
         keys = next(iter(definition.streams.values())).key
         order = [*((key, "ascending") for key in keys), (TIME_NS, "ascending")]
         writer.write(rows.sort_by(order))
