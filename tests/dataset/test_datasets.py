@@ -175,6 +175,27 @@ def test_images_in_rows_and_broken_ones(tmp_path: Path) -> None:
     assert [row["observation.images.front"]["bytes"] for row in rows] == [good, good]
 
 
+def test_a_whole_topic_is_an_image_too(tmp_path: Path) -> None:
+    """As MCAP rows have it: the bytes are `image`, raw ones with their size and `pixels`."""
+    pytest.importorskip("av", reason="pip install 'tidegate[video]'")
+    from dataset.recordings import jpeg
+
+    good = jpeg(picture(3))
+    rows = pa.table({"time_ns": [0, 1], "camera": [{"image": good, "offset_ns": 3}] * 2})
+    writer = LeRobotWriter(
+        tmp_path / "d", fps=10, features={"observation.images.front": "camera"}, images="image"
+    )
+    writer.write(rows)
+    assert writer.close()["frames"] == 2
+    found = pq.read_table(tmp_path / "d/data/chunk-000/file-000.parquet").to_pylist()
+    assert [row["observation.images.front"]["bytes"] for row in found] == [good, good]
+    raw = picture(3)[:, :, ::-1].tobytes()
+    message = {"image": raw, "height": 48, "width": 64, "step": 192, "pixels": "bgr8"}
+    writer = LeRobotWriter(tmp_path / "e", fps=10, features={"observation.images.front": "camera"})
+    writer.write(pa.table({"time_ns": [0, 1], "camera": [message] * 2}))
+    assert writer.close()["frames"] == 2
+
+
 def test_lerobot_itself_loads_it(tmp_path: Path) -> None:
     module = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason="pip install lerobot")
     pytest.importorskip("av")

@@ -77,23 +77,3 @@ def test_files_are_dealt_to_tasks(spark: SparkSession, logs: Path, tmp_path: Pat
                 continue
             rows = pq.read_table(here)
             assert pq.read_table(there).select(rows.column_names).equals(rows), file
-
-
-@pytest.mark.long
-def test_rows_of_a_run_become_a_dataset(spark: SparkSession, tmp_path: Path) -> None:
-    """A robot with a file for its camera and one for the rest: messages arrive by log times."""
-    logs, made = tmp_path / "logs", []
-    logs.mkdir()
-    sent = messages(2)
-    record(logs / "a.mcap", [one for one in sent if one.topic != "camera"])
-    record(logs / "b.mcap", [one for one in sent if one.topic == "camera"])
-    for way in ("one", "many"):
-        told = pipeline(logs, {"format": "parquet", "columns": COLUMNS})
-        told["streams"]["arm"] |= {"key": "encoding", "arrival": ["log_time_ns", "file"]}
-        definition = PipelineDefinition.of(told)
-        made.append(write_dataset(definition, to=tmp_path / way, spark=way == "many"))
-    assert made[0].outcomes == made[1].outcomes
-    tables = [pq.read_table(tmp_path / way) for way in ("one", "many")]
-    assert tables[0].num_rows > 10
-    assert tables[0].schema.names == tables[1].schema.names
-    assert tables[0].to_pylist() == tables[1].to_pylist()

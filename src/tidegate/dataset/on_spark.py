@@ -65,7 +65,10 @@ def make_dataset_on_spark(
         ConfigError: A setting is wrong, or a source cannot be opened.
     """
     check_sources(definition)
-    with tempfile.TemporaryDirectory(prefix="tidegate-dataset-") as scratch:
+    # Spark may still write to its log and checkpoint when the rows are long there.
+    with tempfile.TemporaryDirectory(
+        prefix="tidegate-dataset-", ignore_cleanup_errors=True
+    ) as scratch:
         session = session_for(definition, None, Path(scratch) / "spark.log")
         if wanted.format in ("parquet", "lerobot") and is_by_file(definition):
             return _make_by_file(session, definition, wanted, Path(path))
