@@ -287,3 +287,41 @@ def far() -> Picture:
     made = run([*messages[:at], *log(106.0), *messages[at:]], {**DET, "log": "log"}, 4.9, 8.1)
     made.note(1, made.end_ns, "100 s to the right")
     return made
+
+
+# -- settings: rates that are no whole number, clocks that run ahead, quiet ends -------------------
+
+
+@scenario("batching", "Any rate")
+def any_rate() -> Picture:
+    """With rates="any" a stream of 2.5 Hz gates too: its batches of 1 s have two or three slots in
+    turn, and no pulse is expected twice or never."""
+    batcher = RateAwareBatcher("1 s", rates="any")
+    return run(pulses("det", 2.5, 0, 14.1), {"det": "det 2.5 Hz"}, 6.9, 14.1, batcher)
+
+
+@scenario("batching", "A clock that runs ahead, corrected")
+def skewed() -> Picture:
+    """With correct_skew=True the measured offset of a clock two seconds ahead is taken off its
+    times: after the first batches both streams share their batch again. Rows keep their stamps."""
+    ahead_of = [
+        Message("mon", m.time_ns + 2 * SECOND, m.payload, True) for m in pulses("mon", 5, 0, 12.02)
+    ]
+    det = pulses("det", 14, 0, 12.02)
+    arrived = [(m.time_ns, m) for m in det] + [(m.time_ns - 2 * SECOND, m) for m in ahead_of]
+    messages = [m for _, m in sorted(arrived, key=lambda pair: pair[0])]
+    batcher = RateAwareBatcher("1 s", correct_skew=True)
+    return run(messages, {**DET, "mon": "mon 5 Hz, 2 s ahead"}, 6.9, 14.1, batcher)
+
+
+@scenario("batching", "A quiet end")
+def quiet() -> Picture:
+    """With idle_close="30 s" the rest of a stream that has stopped leaves after half a minute of
+    wall time, without another message."""
+    batcher = RateAwareBatcher("1 s", idle_close="30 s")
+    messages = pulses("det", 14, 0, 7.5)
+    batches = batcher.process(messages)
+    batches += batcher.tick(31 * SECOND)
+    made = draw(batches, [], DET, 4.9, 8.6)
+    made.line(round(7.5 * SECOND), "the stream stops")
+    return made

@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.gallery import scenario
 from tidegate.deltas import (
+    Adaptive,
     Add,
     Affine,
     Compactor,
@@ -85,6 +86,13 @@ def by_time() -> Picture:
     """TimeBoundary folds each span of time into one entry: the vector can still be composed as of
     the end of any of them."""
     return run(ADDS, TimeBoundary("5 s"), 16)
+
+
+@scenario("compaction", "Only what gains")
+def adaptive() -> Picture:
+    """Adaptive measures what each way would leave and takes the smallest: with this chain of short
+    deltas and no reads that is one entry. A chain that would not get smaller is left alone."""
+    return run(ADDS, Adaptive(keep_recent=5), 16)
 
 
 @scenario("compaction", "A dense write replaces what was before")

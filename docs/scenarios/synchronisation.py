@@ -6,7 +6,7 @@ from typing import Any
 
 from scenarios.gallery import scenario
 from tidegate.report.picture import ALTERNATING, Picture
-from tidegate.sync import ApproximateTime, EpsilonTime, ExactTime
+from tidegate.sync import ApproximateTime, EpsilonTime, ExactTime, LatestTime
 
 MS = 10**6
 
@@ -158,3 +158,11 @@ def epsilon() -> Picture:
     times = merged(camera=[10, 40, 70, 100], lidar=[12, 55, 72, 104])
     sync = EpsilonTime(["camera", "lidar"], queue_size=10, max_interval="10 ms")
     return run(sync, times, 120, flush=False)
+
+
+@scenario("synchronisation", "The newest of every topic")
+def latest() -> Picture:
+    """LatestTime makes a set at every message of its pivot, with the newest message of each other
+    topic: slow topics are repeated, and nothing waits."""
+    times = merged(imu=[10, 30, 50, 70, 90], camera=[5, 45, 85])
+    return run(LatestTime(["imu", "camera"], pivot="imu"), times, 100)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scenarios import Scenario, all_scenarios, write_scenarios
 from tidegate.errors import ConfigError
+from tidegate.pipeline.stages import STAGES, StageContext
 from tidegate.report.picture import Picture
 
 BY_SLUG = {scenario.slug: scenario for scenario in all_scenarios()}
@@ -57,6 +60,9 @@ def test_every_scenario_of_the_batching_document_is_there() -> None:
         ("phase-offset", ["gate"] * 5, [14] * 5),
         ("gap-recovery", ["gate", "gate", "gap", "gate", "gate"], [14] * 5),
         ("timeout", ["gate", "gate", "timeout"], [14, 14, 7]),
+        ("any-rate", ["gate"] * 8, [2, 3] * 4),
+        ("a-clock-that-runs-ahead-corrected", ["gate"] * 7, [19] * 7),
+        ("a-quiet-end", ["gate", "gate", "gate", "idle"], [14, 14, 14, 7]),
         ("non-gated-ride-along", ["gate"] * 4, [17] * 4),
         ("ahead-of-the-window", ["gate"] * 4, [14, 14, 15, 15]),
         ("broken-stream", ["gate"] * 4, [28] * 4),
@@ -119,6 +125,8 @@ def test_sets_and_those_left_over() -> None:
     assert [s[2] is None for s in silent] == [False] * 2 + [True] * 6 + [False] * 3
     assert facts("synchronisation-a-clock-jumps-back")["unmatched"][0][2] == "time_jump"
     assert set(facts("synchronisation-equal-stamps")["spreads"]) == {0}
+    latest = facts("synchronisation-the-newest-of-every-topic")["sets"]
+    assert latest == [(10, 5), (30, 5), (50, 45), (70, 45), (90, 85)]
 
 
 def test_windows_hold_what_the_rule_says() -> None:
@@ -159,3 +167,17 @@ def test_one_page_and_one_picture_each(tmp_path: Path) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     with pytest.raises(ConfigError, match="must be one of event-time"):
         write_scenarios(tmp_path, "nope")
+
+
+def test_every_yaml_form_beside_a_picture_can_be_built() -> None:
+    """Of the pages of families: a block of one stage is a stage of a pipeline."""
+    built = 0
+    for page in sorted((Path(__file__).parents[2] / "docs" / "explain").glob("*.md")):
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.S):
+            found = yaml.safe_load(block)
+            if isinstance(found, dict) and len(found) == 1 and next(iter(found)) in STAGES.list():
+                ((name, settings),) = found.items()
+                context = StageContext(key=("key",), topic="topic", event_time=True)
+                assert STAGES.build(name, settings, context), (page, block)
+                built += 1
+    assert built > 60

@@ -1,6 +1,7 @@
 """One message of each topic, matched by time: in process, and as a stage of a pipeline.
 
 in_process    ApproximateTime, ExactTime, EpsilonTime: push messages, get sets
+latest        LatestTime: the newest message of every topic at each message of one
 stage         Synchronize: the stage of a pipeline, many keys at once
 settings      SyncSettings: what decides a match, checked once
 results       what users get: sets, unmatched messages, clock jumps, a diagnosis
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from tidegate.sync.best_sets import Hindsight, hindsight
 from tidegate.sync.in_process import ApproximateTime, EpsilonTime, ExactTime
+from tidegate.sync.latest import LatestTime
 from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
 from tidegate.sync.settings import SyncSettings
 from tidegate.sync.stage import Synchronize
@@ -28,6 +30,7 @@ __all__ = [
     "EpsilonTime",
     "ExactTime",
     "Hindsight",
+    "LatestTime",
     "SyncResult",
     "SyncSet",
     "SyncSettings",

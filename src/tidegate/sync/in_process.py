@@ -42,7 +42,15 @@ from tidegate.sync.matchers import APPROXIMATE, EXACT, Decided, Matcher
 from tidegate.sync.results import ClockJump, Diagnosis, SyncResult, SyncSet, Unmatched
 from tidegate.sync.settings import PerTopic, SyncSettings, check_epsilon
 
-__all__ = ["ApproximateTime", "EpsilonTime", "ExactTime", "Stamp", "stamp_of"]
+__all__ = [
+    "ApproximateTime",
+    "EpsilonTime",
+    "ExactTime",
+    "Stamp",
+    "dump_payload",
+    "load_payload",
+    "stamp_of",
+]
 
 Stamp = int | datetime | Any
 """A time: int nanoseconds since the epoch, a datetime with a time zone, numpy's datetime64, or an
@@ -470,7 +478,7 @@ class _InProcessSynchronizer:
         1
         """
         with self._lock:
-            kept = [[row, *_dump_payload(value, dump)] for row, value in self._payloads.items()]
+            kept = [[row, *dump_payload(value, dump)] for row, value in self._payloads.items()]
             return snapshot.encode([(self._identity(), self._state)], {"payloads": kept})
 
     @classmethod
@@ -518,7 +526,7 @@ class _InProcessSynchronizer:
         _InProcessSynchronizer.__init__(self, settings, on_set, on_unmatched, on_clock_jump, state)
         try:
             for row, how, value in extra["payloads"]:
-                self._payloads[int(row)] = _load_payload(how, value, load)
+                self._payloads[int(row)] = load_payload(how, value, load)
         except (KeyError, TypeError, ValueError) as error:
             raise StateError("snapshot is corrupt: its payloads are unreadable") from error
         return self
@@ -766,7 +774,7 @@ def _result(settings: SyncSettings, decided: Decided) -> SyncResult:
     )
 
 
-def _dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
+def dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str, Any]:
     """Return a payload as (how it is kept, JSON value).
 
     Raises:
@@ -783,8 +791,8 @@ def _dump_payload(value: Any, dump: Callable[[Any], bytes] | None) -> tuple[str,
     )
 
 
-def _load_payload(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
-    """Return the payload that `_dump_payload` was given.
+def load_payload(how: str, value: Any, load: Callable[[bytes], Any] | None) -> Any:
+    """Return the payload that `dump_payload` was given.
 
     Raises:
         ContractError: if it was made with `dump` and there is no `load`.
