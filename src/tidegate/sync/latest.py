@@ -10,7 +10,6 @@ by arrival: a message that comes after a newer one of its topic leaves at once.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Callable, Iterable
 from threading import Lock, get_ident
 from typing import Any, NamedTuple, Self
@@ -309,7 +308,7 @@ class LatestTime:
                         how, kept_as = payload
                         value = load_payload(how, kept_as, load)
                     made._newest[number] = Newest(stamp_of(time_ns), int(row), value, bool(used))
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"snapshot is corrupt: {error}") from error
         return made
 
