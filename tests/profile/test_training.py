@@ -95,6 +95,12 @@ def test_raw_images(tmp_path: Path) -> None:
 def test_what_is_no_recording_for_training(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="MCAP"):
         training_pipeline(tmp_path / "none.mcap")
+    with McapWriter(tmp_path / "text.mcap") as log:
+        channel = log.channel(topic="said", encoding="json")
+        for n in range(3):
+            log.message(channel, n, b'{"text": "hello"}')
+    with pytest.raises(ConfigError, match="no topic with numbers"):
+        training_pipeline(tmp_path / "text.mcap")
     only = record(tmp_path / "a.mcap", [m for m in messages(1) if m.topic == "camera"])
     with pytest.raises(ConfigError, match="no topic with numbers"):
         training_pipeline(only)

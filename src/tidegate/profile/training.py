@@ -82,11 +82,11 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     with McapFile(files[0]) as file:
         topics, decode = _topics(file)
         clock, late_ns = _measure(file, topics)
+        usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
+        if not any(topic.columns for topic in usable):
+            expected = "has no topic with numbers that are known here (joint states, IMUs)"
+            raise ConfigError("path", str(path), expected)
         columns = _columns(file, clock, decode)
-    usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
-    if not any(topic.columns for topic in usable):
-        expected = "has no topic with numbers that are known here (joint states, IMUs)"
-        raise ConfigError("path", str(path), expected)
     cameras = [topic for topic in usable if topic.image]
     reference = max(cameras or usable, key=lambda topic: topic.period_ns)
     others = [topic for topic in usable if topic is not reference]
