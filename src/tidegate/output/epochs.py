@@ -433,6 +433,32 @@ first
                 return claim
             # another driver came first: now it is the newest, and it holds its lease
 
+    def joined(self, epoch: int) -> Claim:
+        """Return the claim of an epoch that another process of the same run holds and renews: of
+        the client, on the server of Spark Connect.
+
+        Args:
+            epoch: Its number.
+
+        Raises:
+            StateError: If there is no such claim. The client wrote it where it thinks the output
+                is; here that path is another place.
+
+        Example:
+            >>> import tempfile
+            >>> epochs = Epochs.at(tempfile.mkdtemp())
+            >>> epochs.joined(epochs.claim().epoch).epoch
+            1
+        """
+        if read_bytes(self.fs, self.file(epoch, "json")) is None:
+            raise StateError(
+                f"{self.shown} is not the folder that this run has claimed: the path must mean the "
+                "same place for the client, the server and its workers (a mounted folder, or an "
+                "address such as s3://)"
+            )
+        claimed = self._read(epoch)
+        return Claim(self, epoch, claimed.owner, claimed.lease_s, owes_seal=False)
+
     def _end_ours(self, newest: Claimed, owner: Owner) -> None:
         """A claim of this process that is superseded learns it at once, without a look at disks."""
         ours = _CLAIMS.get((owner.process, self.root))

@@ -16,7 +16,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.fs as pafs
 
@@ -26,13 +26,36 @@ from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.stateful_step import check_shards
 
-__all__ = ["CheckpointRecord", "check_checkpoint", "with_checkpoint"]
+__all__ = ["CheckpointRecord", "RunNote", "check_checkpoint", "note_run", "with_checkpoint"]
 
 RECORD_FILE = "tidegate.json"
 """The name of our record in a checkpoint."""
 
 Identity = Mapping[str, Any]
 """Name, version and settings of a stage; see `Operator.identity`."""
+
+
+class RunNote(NamedTuple):
+    """What a run writes into its checkpoint before its first batch. It travels to a server.
+
+    - `shards`, `partitions`, `timers`, `keys`: see `CheckpointRecord`.
+    - `stages`: the identities of its stages, as JSON gives them back.
+    """
+
+    shards: int
+    partitions: int
+    timers: bool
+    keys: tuple[str, ...]
+    stages: tuple[Identity, ...]
+
+    @classmethod
+    def of(cls, pipeline: Dataflow) -> RunNote:
+        """Return the note of a pipeline."""
+        stages = tuple(json.loads(json.dumps(Chain(pipeline.stages).identities())))
+        return cls(
+            pipeline.shard_count, pipeline.partition_count, pipeline.needs_timers(), pipeline.keys,
+            stages,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,13 +123,10 @@ class CheckpointRecord:
         }
         write_whole(fs, f"{root}/{RECORD_FILE}", json.dumps(said).encode())
 
-    def with_run(self, pipeline: Dataflow) -> CheckpointRecord:
-        """The record with the stages of a pipeline among those that have run."""
-        stages = tuple(json.loads(json.dumps(Chain(pipeline.stages).identities())))
-        others = tuple(each for each in self.made_by if each != stages)
-        return replace(
-            self, keys=pipeline.keys, timers=pipeline.needs_timers(), made_by=(*others, stages)
-        )
+    def with_run(self, note: RunNote) -> CheckpointRecord:
+        """The record with the stages of a run among those that have run."""
+        others = tuple(each for each in self.made_by if each != note.stages)
+        return replace(self, keys=note.keys, timers=note.timers, made_by=(*others, note.stages))
 
     def check(self, pipeline: Dataflow) -> list[str]:
         """Check that a pipeline can go on with the state of this checkpoint.
@@ -190,13 +210,13 @@ def finished_batches(checkpoint: str, log: str = "commits") -> list[int]:
     return sorted(int(info.base_name) for info in found if info.base_name.isdigit())
 
 
-def note_run(pipeline: Dataflow, checkpoint: str) -> None:
+def note_run(note: RunNote, checkpoint: str) -> None:
     """Write down that these stages run on a checkpoint. Called before the first of their states is
     committed; an edit that never got that far leaves no trace."""
     record = CheckpointRecord.read(checkpoint)
     if record is None:
-        record = CheckpointRecord(pipeline.shard_count, pipeline.partition_count)
-    changed = record.with_run(pipeline)
+        record = CheckpointRecord(note.shards, note.partitions)
+    changed = record.with_run(note)
     if changed != record:
         changed.write(checkpoint)
 

@@ -51,6 +51,7 @@ from tidegate.spark.columnar.gate import Payload, Reading, choose_columns, order
 from tidegate.spark.columnar.payload import MissingPayload, PayloadAttacher
 from tidegate.spark.columnar.pieces import PieceLog
 from tidegate.spark.columnar.source import GateInput, GatePlan, open_gate
+from tidegate.spark.connect import cores_of
 from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
 from tidegate.spark.processor import ShardProcessor
@@ -336,7 +337,7 @@ class Dataflow:
             return self.partitions
         spark = self.df.sparkSession
         told = spark.conf.get("spark.sql.shuffle.partitions") or ""
-        return int(told) if told.isdigit() else spark.sparkContext.defaultParallelism
+        return int(told) if told.isdigit() else cores_of(spark)
 
     @property
     def shard_count(self) -> int:
@@ -466,7 +467,7 @@ class Dataflow:
         found = self._static if find and not self.is_stream else None
         return GatePlan(
             tuple(inputs), shard_labels, order.recorded and self.is_stream, bool(order.columns),
-            self.log, self.df.sparkSession.sparkContext.defaultParallelism, self.ends,
+            self.log, cores_of(self.df.sparkSession), self.ends,
             None if found is None else (tuple(found.files), tuple(found.pieces)),
         )  # fmt: skip
 

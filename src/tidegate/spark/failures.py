@@ -14,13 +14,21 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError, TidegateError
 from tidegate.spark.session import current_log
 
-__all__ = ["cause_of", "failures_in_a_sentence"]
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+except ImportError:  # a client of Spark Connect alone (pyspark-client) has no Java to talk to
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """Never raised there."""
+
+    Py4JJavaError = Py4JError
+
+__all__ = ["Py4JJavaError", "cause_of", "failures_in_a_sentence"]
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,6 +25,7 @@ from tidegate.pipeline.user_types import known_types
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.dataflow import check_names_of
+from tidegate.spark.failures import Py4JJavaError
 from tidegate.spark.frames import Frames
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.read import Recording, open_recording

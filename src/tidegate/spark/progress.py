@@ -22,6 +22,7 @@ from rich.table import Table
 from tidegate.core.text import plural, span
 from tidegate.core.time import format_time
 from tidegate.output.summary import END, RELEASE, Summary
+from tidegate.spark.connect import is_connect
 
 __all__ = ["ProgressBar", "print_summary", "progress_bar"]
 
@@ -78,6 +79,8 @@ class ProgressBar:
         done = threading.Event()
 
         def follow() -> None:
+            if is_connect(spark):  # a client cannot see tasks
+                return
             tracker = spark.sparkContext.statusTracker()
             while not done.wait(LOOK_EVERY_S):
                 stages = [s for i in tracker.getActiveStageIds() if (s := tracker.getStageInfo(i))]

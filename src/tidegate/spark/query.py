@@ -22,22 +22,27 @@ from dataclasses import replace
 from typing import Literal
 
 import pyarrow.fs as pafs
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
-from tidegate.spark.checkpoint import check_checkpoint, note_run, with_checkpoint
+from tidegate.spark.batch_writer import BatchWriter
+from tidegate.spark.checkpoint import RunNote, check_checkpoint, with_checkpoint
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
+from tidegate.spark.connect import CommitFollower, is_connect
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.pack import holds_lists
-from tidegate.spark.session import CHECKPOINT_FILES, limit_list_batches, settings_for_now
+from tidegate.spark.session import (
+    CHECKPOINT_FILES,
+    limit_list_batches,
+    settings_for_now,
+    state_store_setting,
+)
 from tidegate.spark.sinks import SinkSettings, claim_output, open_sink
-from tidegate.spark.stateful_step import STEP_DDL
 
 __all__ = [
     "Mode",
@@ -45,6 +50,7 @@ __all__ = [
     "run_batch_job",
     "settings_of",
     "start",
+    "start_followed",
     "stop_between_batches",
     "stop_when_quiet",
 ]
@@ -57,6 +63,10 @@ Mode = Literal["batch", "available-now", "continuous"]
 BATCH_QUERY = "batch"
 """The name under which a backfill, which has no checkpoint, commits its one batch."""
 
+
+LOOK_EVERY_S = 0.2
+"""Seconds between two looks at the records of a run on Spark Connect: soon for a person, and one
+listing of a folder each."""
 
 FINISHED = "finished"
 """A file in the checkpoint of a backfill that is over: running it again is refused."""
@@ -130,7 +140,9 @@ def _run_backfill(
             on_commit(commit)
 
     stream = replace(pipeline, ends=True)
-    query = start(stream, path, checkpoint=checkpoint, on_commit=committed, settings=settings)
+    query, finish = start_followed(
+        stream, path, checkpoint=checkpoint, on_commit=committed, settings=settings
+    )
     try:
         while query.isActive:  # see `tidegate.spark.runner`: Ctrl-C inside Java leaves a mess
             time.sleep(0.05)
@@ -138,6 +150,7 @@ def _run_backfill(
             query.awaitTermination()
     finally:
         query.stop()
+    finish()
     fs, root = filesystem(checkpoint, "checkpoint")
     write_whole(fs, f"{root}/{FINISHED}", b"")
     return Commit.total(commits)
@@ -243,6 +256,31 @@ def start(
         StateError: For a checkpoint that is damaged, was made with other shards, or with settings
             that cannot be adopted.
     """
+    query, _ = start_followed(
+        pipeline, path, checkpoint=checkpoint, mode=mode, interval=interval, on_commit=on_commit,
+        name=name, settings=settings,
+    )  # fmt: skip
+    return query
+
+
+def start_followed(
+    pipeline: Dataflow,
+    path: str,
+    *,
+    checkpoint: str | None = None,
+    mode: Mode = "available-now",
+    interval: str | None = None,
+    on_commit: Callable[[Commit], None] | None = None,
+    name: str | None = None,
+    settings: SinkSettings | None = None,
+) -> tuple[StreamingQuery, Callable[[], None]]:
+    """Start a stream as `start` does; for callers who count on `on_commit`.
+
+    Returns:
+        The query, and a function to call once it has ended: when that returns, `on_commit` was
+        called for every batch. On Spark Connect batches are written on the server, and a thread
+        here reads their records.
+    """
     if not pipeline.is_stream:
         raise ConfigError("mode", mode, "needs a streaming DataFrame (spark.readStream)")
     checkpoint = checkpoint or f"{path}/_checkpoint"
@@ -250,7 +288,8 @@ def start(
     unread = NewColumns(checkpoint, (name for df, _ in pipeline.inputs() for name in df.columns))
     pipeline = replace(pipeline, log=f"{checkpoint}/{PIECES}")
     _check_gate(pipeline, checkpoint)
-    changed: dict[str, str | None] = {**settings_of(pipeline)}
+    spark = pipeline.df.sparkSession
+    changed: dict[str, str | None] = {**settings_of(pipeline), **state_store_setting(spark)}
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
         changed[CHECKPOINT_FILES] = None
@@ -261,37 +300,33 @@ def start(
     if mode == "available-now":
         pipeline = replace(pipeline, wall_ns=time.time_ns(), recorded=True)
     _log_arrival(pipeline)
-    payload = pipeline.attacher
-    sink = open_sink(settings or SinkSettings(), path, pipeline.schemas, payload)
-    attaches = payload is None or getattr(sink, "attaches_payload", False)
 
-    noted: list[str] = []
-
-    def write(outcomes: DataFrame, batch: int) -> None:
-        if not noted:  # the state of these stages is written by this very batch
-            note_run(pipeline, checkpoint)
-            noted.append(checkpoint)
-        if not attaches:
-            assert payload is not None
-            outcomes = outcomes.mapInArrow(payload.blobs, STEP_DDL)
-        query = outcomes.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        commit = sink.write(outcomes, batch, query or "")
+    def committed(commit: Commit) -> None:
         for sentence in unread.look():
             log.warning(sentence)
         if on_commit is not None:
             on_commit(commit)
 
-    writer = pipeline.observed.writeStream.foreachBatch(write)
-    writer = writer.option("checkpointLocation", checkpoint)
-    if name:
-        writer = writer.queryName(name)
-    if mode == "available-now":
-        writer = writer.trigger(availableNow=True)
-    elif interval is not None:
-        writer = writer.trigger(processingTime=interval)
+    settings, payload = settings or SinkSettings(), pipeline.attacher
+    sink = open_sink(settings, path, pipeline.schemas, payload)
+    observed = pipeline.observed
     claim = claim_output(sink)
+    follower = CommitFollower(getattr(sink, "commits", None), committed)
+    write = BatchWriter(
+        settings.factory(), settings.request(path, pipeline.schemas, payload), checkpoint,
+        RunNote.of(pipeline), payload, epoch=getattr(claim, "epoch", None), sink=sink,
+        on_commit=committed,
+    )  # fmt: skip
     try:
-        with settings_for_now(pipeline.df.sparkSession, changed):
+        writer = observed.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", checkpoint)
+        if name:
+            writer = writer.queryName(name)
+        if mode == "available-now":
+            writer = writer.trigger(availableNow=True)
+        elif interval is not None:
+            writer = writer.trigger(processingTime=interval)
+        with settings_for_now(spark, changed):
             query = writer.start()
     except BaseException:
         claim.release()
@@ -299,7 +334,23 @@ def start(
     claim.keep(lambda: query.isActive)
     if mode == "available-now" and pipeline.needs_timers():
         threading.Thread(target=stop_when_quiet, args=(query,), daemon=True).start()
-    return query
+    if not is_connect(spark):
+        return query, lambda: None
+    following = threading.Thread(target=_follow, args=(query, follower), daemon=True)
+    following.start()
+    return query, following.join
+
+
+def _follow(query: StreamingQuery, follower: CommitFollower) -> None:
+    """Report the commits of a query that writes in another process, until it has ended."""
+    active = True
+    while active:
+        time.sleep(LOOK_EVERY_S)
+        try:
+            active = query.isActive
+        except Exception:  # the session is gone, and the query with it
+            active = False
+        follower.look()
 
 
 def stop_between_batches(query: StreamingQuery) -> None:

@@ -28,7 +28,12 @@ from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.frames import Frames
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.progress import progress_bar
-from tidegate.spark.query import check_output, run_batch_job, start, stop_between_batches
+from tidegate.spark.query import (
+    check_output,
+    run_batch_job,
+    start_followed,
+    stop_between_batches,
+)
 from tidegate.spark.session import log_file
 from tidegate.spark.sinks import SinkSettings, check_output_is_free, open_sink
 
@@ -201,7 +206,7 @@ def run_frames(
             bar.show(summary, now)
 
         if pipeline.df.isStreaming:
-            query = start(
+            query, finish = start_followed(
                 pipeline,
                 path,
                 checkpoint=checkpoint,
@@ -221,6 +226,7 @@ def run_frames(
                     query.awaitTermination()  # raises what stopped it
             finally:
                 query.stop()
+            finish()
         else:
             with bar.following(pipeline.df.sparkSession):
                 run_batch_job(pipeline, path, settings, show, checkpoint)

@@ -8,14 +8,19 @@ machine's Java or the one in a wheel, and workers in the Python that Tidegate is
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tidegate.errors import ConfigError
+from tidegate.spark.connect import CONNECT_ADDRESS
 from tidegate.spark.environment.java import use_java
 from tidegate.spark.environment.python import use_python
 
@@ -27,6 +32,7 @@ __all__ = [
     "log_file",
     "session",
     "settings_for_now",
+    "state_store_setting",
 ]
 
 LOCAL = "local[*,4]"
@@ -42,11 +48,21 @@ LIST_ROWS = 1_024
 """Rows per hop to Python where columns hold lists: see `limit_list_batches`. At 65,536 the JVM took
 twenty times the CPU (figures in `tidegate.spark.pack.holds_lists`)."""
 
+STATE_STORE = "spark.sql.streaming.stateStore.providerClass"
+"""The setting that says where Spark keeps state."""
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The only state store that transformWithState runs on."""
+
+CONNECT_PORT = 15002
+"""Where a Spark Connect server listens unless its address says otherwise."""
+
+ANSWER_WITHIN_S = 10.0
+"""Seconds a Spark Connect server has to accept a connection. Below, one behind a slow tunnel would
+be given up; pyspark alone tries for ten minutes."""
+
 SETTINGS: dict[str, str] = {
-    # transformWithState runs on nothing else
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
+    STATE_STORE: ROCKSDB,
     # writes what changed instead of whole files at every micro-batch
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # event time is int64 ns; a session in another zone would shift timestamp columns when shown
@@ -98,18 +114,21 @@ def session(
     listens on the loopback interface only.
 
     Args:
-        master: A Spark master; None: local mode on all cores.
+        master: A Spark master, or the address of a Spark Connect server (`sc://host:15002`); None:
+            the server in `SPARK_REMOTE`, if that is set, else local mode on all cores.
         name: The name of the application, for Spark's user interface.
         settings: Spark settings; they override ours.
         log: A file for what Java and the workers write to standard error, their stacks and
             warnings; it is appended to. None: standard error of this process.
 
     Raises:
-        ConfigError: If there is no Java that runs Spark.
+        ConfigError: If there is no Java that runs Spark, or a server does not answer.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    if (master or os.environ.get("SPARK_REMOTE", "")).startswith(CONNECT_ADDRESS):
+        return _connect(master or os.environ["SPARK_REMOTE"], {**SETTINGS, **(settings or {})})
     use_java()
     local = master is None or master.startswith("local")
     use_python(local=local)
@@ -133,6 +152,43 @@ def session(
     return spark
 
 
+def _connect(address: str, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session of a Spark Connect server. Of the settings it gets those that can be changed
+    while Spark runs; the others are the server's affair.
+
+    Raises ConfigError if the packages for Spark Connect are missing or the server does not answer.
+    """
+    _check_server(address)
+    try:
+        spark = SparkSession.builder.remote(address).getOrCreate()
+        for key, value in settings.items():
+            if key.startswith("spark.sql.") and spark.conf.isModifiable(key):
+                spark.conf.set(key, value)
+    except ImportError as error:  # pyspark's own error names them one by one
+        raise ConfigError(
+            "master", address, "needs packages for Spark Connect: pip install 'tidegate[connect]'"
+        ) from error
+    except PySparkException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError("master", address, f"the server does not answer: {reason}") from error
+    return spark
+
+
+def _check_server(address: str) -> None:
+    """Raise ConfigError if nobody listens at the address of a server: pyspark would try for ten
+    minutes."""
+    found = re.fullmatch(r"sc://(\[[^]]+\]|[^:/;\[]+)(?::(\d+))?(?:/.*)?", address)
+    if found is None:
+        raise ConfigError("master", address, "must be sc://host:port, as sc://localhost:15002")
+    place = found[1].strip("[]"), int(found[2] or CONNECT_PORT)
+    try:
+        with socket.create_connection(place, ANSWER_WITHIN_S):
+            return
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError("master", address, f"no server answers there ({why})") from error
+
+
 def current_log() -> Path | None:
     """Return the file in which the session made here writes its log, if it has one."""
     return _LOGS[-1] if _LOGS else None
@@ -140,6 +196,12 @@ def current_log() -> Path | None:
 
 _LOGS: list[Path] = []
 """The logs of sessions made in this process; the last one is in use."""
+
+
+def state_store_setting(spark: SparkSession) -> dict[str, str]:
+    """Return the setting of the state store that a stream must be started with; empty if the
+    session has it, or one of the platform's own that is made of RocksDB."""
+    return {} if "RocksDB" in (spark.conf.get(STATE_STORE, "") or "") else {STATE_STORE: ROCKSDB}
 
 
 def limit_list_batches(spark: SparkSession) -> dict[str, str]:

@@ -8,6 +8,7 @@ from tidegate.spark.sinks.registry import (
     check_output_is_free,
     claim_output,
     commit_state_only,
+    join_output,
     open_sink,
     register_sink,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "check_output_is_free",
     "claim_output",
     "commit_state_only",
+    "join_output",
     "open_sink",
     "register_sink",
 ]

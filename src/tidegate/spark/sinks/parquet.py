@@ -120,6 +120,13 @@ class ParquetSink:
         """Claim the output for a run. Raises ConfigError if another driver is writing there."""
         return self._claim_now(lease_s=LEASE_S)
 
+    def join(self, epoch: int) -> None:
+        """Write under an epoch that another process has claimed for this run, and renews.
+
+        Raises StateError if it is not there: this is not the folder that was claimed.
+        """
+        self._claim = self.epochs.joined(epoch)
+
     def check_free(self) -> None:
         """Raise ConfigError if another driver is writing there; claims nothing."""
         self.epochs.check_free(take_over=self._take_over)

@@ -31,6 +31,7 @@ __all__ = [
     "check_output_is_free",
     "claim_output",
     "commit_state_only",
+    "join_output",
     "open_sink",
     "register_sink",
 ]
@@ -114,6 +115,21 @@ def claim_output(sink: Sink) -> Claim | _Nothing:
     """
     claim: Callable[[], Claim] | None = getattr(sink, "claim", None)
     return _Nothing() if claim is None else claim()
+
+
+def join_output(sink: Sink, epoch: int | None) -> None:
+    """Let a sink write under an epoch that another process has claimed for the same run.
+
+    Args:
+        sink: A sink that was opened on the server of Spark Connect.
+        epoch: What the client claimed; None: nothing, because the sink knows no epochs.
+
+    Raises:
+        StateError: If that epoch is not there: the path means another place here.
+    """
+    join: Callable[[int], None] | None = getattr(sink, "join", None)
+    if join is not None and epoch is not None:
+        join(epoch)
 
 
 def check_output_is_free(sink: Sink) -> None:
@@ -223,6 +239,18 @@ class SinkSettings:
                 options = {**defaults(streams), **options}
         return cls(definition.format, options)
 
+    def factory(self) -> SinkFactory:
+        """Return what makes the sink. Raises ConfigError if a package that it needs is missing."""
+        make = _factory(self.format)
+        assert make is not None  # the format was checked when these settings were made
+        return make
+
+    def request(
+        self, path: str, schemas: dict[str, pa.Schema], payload: Attaches | None = None
+    ) -> SinkRequest:
+        """Return what the sink is made from; see `SinkRequest`."""
+        return SinkRequest(path, schemas, self.options, payload, take_over=self.take_over)
+
 
 def open_sink(
     settings: SinkSettings,
@@ -234,9 +262,7 @@ def open_sink(
 
     Raises ConfigError for a wrong option or a missing package, before anything has run.
     """
-    make = _factory(settings.format)
-    assert make is not None
-    return make(SinkRequest(path, schemas, settings.options, payload, take_over=settings.take_over))
+    return settings.factory()(settings.request(path, schemas, payload))
 
 
 def commit_state_only(outcomes: DataFrame) -> None:
