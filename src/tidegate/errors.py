@@ -2,6 +2,7 @@
 
     TidegateError
     ├── ConfigError     a definition or an option is wrong; says field, value and what is allowed
+    │   └── MissingPackageError   a package is not installed, or too old; says how to get it
     ├── ContractError   a caller broke the protocol (a bug in code, never in data)
     ├── DataError       a file is damaged, or is not what its name says
     ├── StateError      a snapshot or a checkpoint cannot be used; nothing was overwritten
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "ContractError",
     "DataError",
+    "MissingPackageError",
     "RunError",
     "StateError",
     "TidegateError",
@@ -44,6 +46,18 @@ class ConfigError(TidegateError, ValueError):
         self.field = field
         self.value = value
         self.expected = expected
+
+
+class MissingPackageError(ConfigError, ImportError):
+    """What was asked for needs a package that is not installed, or another version of it.
+
+    An ImportError too, because that is what `import tidegate.spark` is expected to raise.
+
+    >>> raise MissingPackageError("pyspark", None, "pip install 'tidegate[spark]'")
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.MissingPackageError: pyspark: got None, pip install 'tidegate[spark]'
+    """
 
 
 class ContractError(TidegateError):

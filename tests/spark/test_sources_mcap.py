@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
 from mcap_files import by_stock_reader, recording, unindexed
 from tidegate.errors import ConfigError
@@ -18,6 +17,7 @@ from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import run_batch_job, start
+from tidegate.spark.read_limits import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 from tidegate.spark.sources import register_sources
 from tidegate.spark.sources.mcap import McapReader, McapStreamReader
 from tidegate.spark.sources.recording import RecordingSettings

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
+
+from tidegate.spark.read_limits import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
 pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
 

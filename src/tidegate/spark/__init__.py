@@ -11,6 +11,9 @@ query.py          a pipeline into a sink        checkpoint.py what is kept besid
 open.py           from a definition to frames   runner.py     run a definition
 reload.py         follow a file while it runs   progress.py   the bar and the summary
 failures.py       why a run failed, in one sentence
+requirement.py    whether there is a Spark that will do
+connect.py        what is different on Spark Connect
+batch_writer.py   what Spark calls per micro-batch
 session.py        the session and its settings  environment/  Java, Python, jars, Kafka
 columnar/         files as columns: gate 1      slices.py     rows that wait for other files
 read.py           open files for frames
@@ -18,6 +21,10 @@ sources/          one module per source         sinks/        one module per sin
 recordings/       MCAP files and bags on disk: what sources and sinks share
 """
 
+# First of all: importing it says in a sentence if there is no Spark, or one that is too old.
+from tidegate.spark.requirement import OLDEST_SPARK
+
+# isort: split
 from tidegate.spark.frames import Frames, frames
 from tidegate.spark.read import Recording, read
 from tidegate.spark.session import session
@@ -25,6 +32,7 @@ from tidegate.spark.sinks import Sink, SinkRequest, register_sink
 from tidegate.spark.sources import PythonSource, Source, SourceRequest, register_source
 
 __all__ = [
+    "OLDEST_SPARK",
     "Frames",
     "PythonSource",
     "Recording",

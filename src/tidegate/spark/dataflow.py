@@ -55,6 +55,7 @@ from tidegate.spark.connect import cores_of
 from tidegate.spark.control_rows import pack_control
 from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
 from tidegate.spark.processor import ShardProcessor
+from tidegate.spark.read_limits import no_steps
 from tidegate.spark.shards import labels, shard_of
 from tidegate.spark.stateful_step import (
     METRIC,
@@ -373,7 +374,8 @@ class Dataflow:
 
     def notes(self) -> list[str]:
         """Return what is worth saying before a run: the order of arrival, the gate, warnings."""
-        return [self.arrival_rule(), self.gate(), *self.warnings]
+        steps = no_steps() if self.readings and self.is_stream else []
+        return [self.arrival_rule(), self.gate(), *self.warnings, *steps]
 
     # -- inside ---------------------------------------------------------------------------------
 

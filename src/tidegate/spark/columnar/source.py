@@ -30,11 +30,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    SupportsTriggerAvailableNow,
-)
 
 from tidegate.core.columns import (
     ADDRESS,
@@ -49,6 +44,11 @@ from tidegate.spark.arrival import Origin
 from tidegate.spark.columnar.format import ColumnarFormat, Limits, Low
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
 from tidegate.spark.pack import PACKED, PACKED_DDL, Packer, to_blobs
+from tidegate.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
 from tidegate.spark.slices import BOUND, END, Bound, arrival_values
 
 __all__ = ["GateInput", "GatePlan", "address_of", "open_gate"]
@@ -356,9 +356,16 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.plan.look(log)
         self.target = len(log.pieces)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return how far the next micro-batch reads; `start` itself if there is nothing new."""
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return how far the next micro-batch reads; `start` itself if there is nothing new. For a
+        call without both see `tidegate.spark.read_limits`: all there is, in one micro-batch.
+        """
         log = self._log()
+        if start is None:
+            self.plan.look(log)
+            return {"piece": len(log.pieces), "bound": MAX_NS, "end": self.plan.ends}
         _checked_offset(start)
         if self.target is None:
             self.plan.look(log)

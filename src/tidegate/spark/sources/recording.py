@@ -18,13 +18,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
@@ -32,6 +25,14 @@ from tidegate.mcap import Selection
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.spark import options as o
+from tidegate.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    asked,
+)
 from tidegate.spark.recordings.definitions import SUFFIXES
 from tidegate.spark.recordings.listing import PathColumns, files_of
 
@@ -223,10 +224,14 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         self.target = self._extents(self.files())
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: Offset | None = None, limit: ReadLimit | None = None
+    ) -> Offset:
         """Return how far the next micro-batch reads, within `limit`; `start` itself if there is
-        nothing.
+        nothing. For a call without both see `tidegate.spark.read_limits`; recordings are then in
+        the order of their names.
         """
+        start, limit = asked(start, limit, self.initialOffset())
         # Files that are finished with are not opened again: there may be thousands.
         finished = {file for file, done in start.items() if done["end"]}
         there = set(self.files())

@@ -18,17 +18,18 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from tidegate import spool
 from tidegate.errors import ConfigError
 from tidegate.spark import options as o
+from tidegate.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    asked,
+)
 
 __all__ = ["SpoolSource"]
 
@@ -128,10 +129,13 @@ class SpoolStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of an available-now run: what is durable at its start."""
         self.target = spool.durable_end(self.folder)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
         """Return where the next micro-batch ends, within `limit`; `start` itself if nothing is
-        new.
+        new. For a call without both see `tidegate.spark.read_limits`.
         """
+        start, limit = asked(start, limit, self.initialOffset())
         end = spool.durable_end(self.folder) if self.target is None else self.target
         if end <= start["at"]:
             return start
