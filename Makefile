@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all lint docs bench bench-more bench-quick faults golden release-check clean
+.PHONY: help demo test test-long test-all lint docs bench bench-more bench-quick faults golden matrix release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,11 +80,14 @@ faults: $(STAMP) ## kill runs, break sources and disks, soak, fuzz, and compare 
 golden: $(STAMP) ## record the snapshots that every later version must read (tests/golden)
 	PYTHONPATH=tests $(BIN)/python -m golden
 
+matrix: $(STAMP) ## the tests on Spark 4.1 to 4.3 and Python 3.11 to 3.13, each in its own environment (ARGS=spark-4.1)
+	$(BIN)/python tools/matrix.py $(ARGS)
+
 release-check: $(STAMP) ## build wheel and sdist, install the wheel into an empty environment, run the demo there
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	rm -rf build/release && $(BIN)/python -m build --outdir build/release .
 	$(PYTHON) -m venv build/release/venv
-	build/release/venv/bin/python -m pip install --quiet --disable-pip-version-check build/release/*.whl
+	build/release/venv/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls build/release/*.whl)[spark]"
 	build/release/venv/bin/python tools/bill_of_materials.py build/release
 	cd build/release && venv/bin/tidegate demo
 
