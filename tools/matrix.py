@@ -33,7 +33,7 @@ TESTS_NEED = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypoth
 
 SPARK_TESTS = (
     "tests/spark/test_parity.py",
-    "tests/spark/test_restart.py",
+    "tests/spark/test_sink.py",
     "tests/spark/test_sources_mcap.py",
     "tests/spark/test_connect.py",
     "tests/spark/columnar/test_gates.py",
@@ -92,6 +92,15 @@ class Environment:
         return subprocess.run(command, cwd=HERE, env=own).returncode == 0
 
 
+def runs(name: str) -> str | None:
+    """Return the path of an interpreter, if there is one and it starts: a shim of pyenv may not."""
+    installed = [str(one) for one in Path.home().glob(f".pyenv/versions/*/bin/{name}")]
+    for found in [shutil.which(name), *installed]:
+        if found and subprocess.run([found, "-V"], capture_output=True).returncode == 0:
+            return found
+    return None
+
+
 def environments() -> list[Environment]:
     """Return all of them, those that cannot be made here included."""
     made = [
@@ -104,7 +113,7 @@ def environments() -> list[Environment]:
         for version in SPARKS
     ]  # fmt: skip
     for version in PYTHONS:
-        found = shutil.which(f"python{version}")
+        found = runs(f"python{version}")
         core = ("-e", ".", "scipy>=1.11", "mcap>=1.2", "lz4", *TESTS_NEED)
         made.append(Environment(f"python-{version}", found, core, CORE_TESTS))
     return made

@@ -298,6 +298,41 @@ def warm() -> None:
 
 
 @app.command()
+def doctor(
+    master: Master = None,
+    path: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--path",
+            help="A folder that must be the same everywhere: of the output, the checkpoint, the "
+            "recording. Repeat the option for several.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every executor of a cluster before a run: Python, packages, Java, paths, compiled
+    kernels. Names the executor that is not fit and how to mend it; exit code 2 if there is one."""
+    from tidegate.spark.doctor import examine, findings_table
+    from tidegate.spark.session import log_file, session
+
+    # Spark's own daemon: ours does not start where the package is missing, which is a finding.
+    settings = {"spark.python.daemon.module": "pyspark.daemon"}
+    found = examine(session(master, "tidegate-doctor", settings, log=log_file()), path or ())
+    if as_json:
+        told = {"executors": found.executors, "findings": [vars(one) for one in found.findings]}
+        print(json.dumps(told, indent=2))
+    else:
+        console.print(findings_table(found))
+        for one in found.findings:
+            console.print(f"[red]{escape(one.executor)}[/]: {escape(one.wrong)}", highlight=False)
+            console.print(f"  {escape(one.fix)}", highlight=False, soft_wrap=True)
+        if not found.findings:
+            console.print(f"{plural(len(found.executors), 'executor')}: all of them can run it")
+    if found.findings:
+        raise typer.Exit(2)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for recording and results.")] = Path("demo-out"),
     vehicles: Annotated[int, typer.Option(help="Number of vehicles.", min=1)] = 20,

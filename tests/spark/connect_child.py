@@ -1,4 +1,4 @@
-"""Runs pipelines on a local Spark Connect server; started by `test_connect.py`.
+"""Runs pipelines on a Spark Connect server, as its client; started by `test_connect.py`.
 
 A process of its own: pyspark decides once per process whether it is a client. Prints one JSON
 object: what was equal to the same pipeline in process, and what a second run was told.
@@ -8,39 +8,24 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from spark.outcomes import in_process, written
 from spark.recordings import ordered, stream_of
 from tidegate.errors import ConfigError
-from tidegate.spark import read
+from tidegate.spark import read, session
 from tidegate.spark.query import start
 from tidegate.spark.runner import run_frames
 
 
-def main(folder: Path, out: Path) -> dict[str, Any]:
-    os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    settings = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.python.daemon.module": "tidegate.spark.environment.daemon",
-    }
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+def main(address: str, folder: Path, out: Path) -> dict[str, Any]:
+    spark = session(address)
     parts = [pq.read_table(file) for file in sorted(folder.glob("*.parquet"))]
     equal: dict[str, bool] = {}
 
@@ -70,4 +55,4 @@ def main(folder: Path, out: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]))))
+    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))

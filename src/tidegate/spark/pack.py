@@ -19,12 +19,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.version import __version__
 
 from tidegate.core.arrow import coalesce, conform
 from tidegate.core.columns import TIME
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
 from tidegate.spark.arrival import PARTS, Origin, by_origin
+from tidegate.spark.requirement import version_of
 from tidegate.spark.shards import shard_of
 
 __all__ = [
@@ -84,8 +86,34 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     Raises pyspark's error for a type that Arrow does not have.
     """
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
-    schema = to_arrow_schema(df.schema, timezone=zone)
+    if version_of(__version__) < (4, 2):  # its function knows UTC only, its rows the session's zone
+        schema = in_zone(to_arrow_schema(df.schema), zone or "UTC")
+    else:
+        schema = to_arrow_schema(df.schema, timezone=zone)
     return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def in_zone(schema: pa.Schema, zone: str) -> pa.Schema:
+    """Return a schema with another zone for timestamps that have one, at any depth.
+
+    >>> in_zone(pa.schema([("t", pa.list_(pa.timestamp("us", "UTC")))]), "Asia/Tokyo").types
+    [ListType(list<item: timestamp[us, tz=Asia/Tokyo]>)]
+    """
+    return pa.schema([field.with_type(_type_in_zone(field.type, zone)) for field in schema])
+
+
+def _type_in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    """Return a type with another zone for its timestamps; see `in_zone`."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, zone)
+    if pa.types.is_list(kind):
+        item = kind.value_field
+        return pa.list_(item.with_type(_type_in_zone(item.type, zone)))
+    if pa.types.is_map(kind):
+        return pa.map_(_type_in_zone(kind.key_type, zone), _type_in_zone(kind.item_type, zone))
+    if pa.types.is_struct(kind):
+        return pa.struct(list(in_zone(pa.schema(list(kind)), zone)))
+    return kind
 
 
 def holds_lists(df: DataFrame) -> bool:
