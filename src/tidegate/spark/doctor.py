@@ -121,7 +121,7 @@ def _ask(spark: SparkSession, check: ExecutorCheck, found: Examined) -> None:
             return
         for row in rows:
             said = {**json.loads(row.said), "java_version": row.java, "of_java": 0}
-            found.executors[_name(said)] = said
+            found.executors[_executor_name(said)] = said
         found.silent = _known(spark) - len(found.executors)
         if found.silent <= 0:
             found.silent = 0
@@ -141,13 +141,13 @@ def _known(spark: SparkSession) -> int:
     return max(1, len(infos) - 1)  # the driver is among them, alone in local mode
 
 
-def _name(said: dict[str, Any]) -> str:
+def _executor_name(said: dict[str, Any]) -> str:
     """Return what to call an executor: host, and its number where its folder tells (standalone,
     YARN), else its process.
 
-    >>> _name({"host": "node-7", "folder": "/opt/spark/work/app-20261118-0001/3", "java": 71})
+    >>> _executor_name({"host": "node-7", "folder": "/work/app-20261118-0001/3", "java": 71})
     'executor 3 on node-7'
-    >>> _name({"host": "node-7", "folder": "/home/me", "java": 71})
+    >>> _executor_name({"host": "node-7", "folder": "/home/me", "java": 71})
     'process 71 on node-7'
     """
     folder = Path(said["folder"])
