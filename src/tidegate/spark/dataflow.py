@@ -53,14 +53,15 @@ from tidegate.spark.columnar.pieces import PieceLog
 from tidegate.spark.columnar.source import GateInput, GatePlan, open_gate
 from tidegate.spark.connect import cores_of
 from tidegate.spark.control_rows import pack_control
-from tidegate.spark.pack import PACKED_DDL, Packer, Renamed, Unpacker, arrow_schema, plain
+from tidegate.spark.pack import PACKED_TYPE, Packer, Renamed, Unpacker, arrow_schema, plain
 from tidegate.spark.processor import ShardProcessor
 from tidegate.spark.read_limits import no_steps
 from tidegate.spark.shards import labels, shard_of
 from tidegate.spark.stateful_step import (
     METRIC,
-    STEP_DDL,
+    STEP_TYPE,
     TOKEN_PAGE,
+    EachShard,
     FlowRecipe,
     StepSettings,
     run_batch,
@@ -192,16 +193,30 @@ class Dataflow:
         compile_hashing()
         packed = self._packed(recipe)
         if not self.is_stream:
-            return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_DDL)
+            return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_TYPE)
         timers = self.needs_timers()
         settings = StepSettings(recipe, self.flow_name, timers, self.shard_count, self.wall_ns)
         return packed.groupBy("shard").transformWithState(
             ShardProcessor(settings),
-            STEP_DDL,
+            STEP_TYPE,
             "Append",
             "ProcessingTime" if timers else "None",
             None if self.initial is None else self._initial_rows(self.initial, timers),
         )
+
+    @cached_property
+    def ungrouped_outcomes(self) -> DataFrame:
+        """`outcomes` of a batch without a group: shards are sorted, and each is run when its rows
+        are all there. For Declarative Pipelines, where Spark analyses the input of a group at once,
+        though it may be a table that does not exist yet.
+        """
+        recipe = self._recipe()
+        recipe.make().compile()
+        compile_arrival()
+        compile_hashing()
+        packed = self._packed(recipe).repartition(self.partition_count, "shard")
+        each = EachShard(run_batch(recipe, time_ns()))
+        return packed.sortWithinPartitions("shard").mapInArrow(each, STEP_TYPE)
 
     def _initial_rows(self, saved: Savepoint, timers: bool) -> GroupedData:
         """Return the pages of a savepoint by shard, each shard with a token, as
@@ -445,7 +460,8 @@ class Dataflow:
                 decoder, shard_labels, self._key_fields(), number, recipe.taken["error"]
             )
             inside = (*names, FILE)[: len(columns)]
-            parts.append(numbered.select(*columns).mapInArrow(Renamed(inside, packer), PACKED_DDL))
+            told = numbered if file is None else numbered.select(*columns)
+            parts.append(told.mapInArrow(Renamed(inside, packer), PACKED_TYPE))
         if self.control is not None:
             parts.append(self._packed_control(shard_labels))
         return reduce(DataFrame.union, parts)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from pyspark.version import __version__
 
@@ -32,6 +32,7 @@ from tidegate.spark.shards import shard_of
 __all__ = [
     "PACKED",
     "PACKED_DDL",
+    "PACKED_TYPE",
     "Attaches",
     "Packer",
     "Renamed",
@@ -76,6 +77,9 @@ PACKED_DDL = (
     "blob binary"
 )
 """`PACKED` as Spark writes it. The two must name the same columns in the same order."""
+
+PACKED_TYPE = from_arrow_schema(PACKED)
+"""`PACKED` as Spark has types: on Spark Connect text would be sent to the server to be read."""
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:

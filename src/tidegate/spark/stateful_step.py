@@ -18,11 +18,12 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from tidegate.core.arrow import concat, cut_by_bytes
@@ -44,7 +45,9 @@ __all__ = [
     "METRIC",
     "SLICES_PAGE",
     "STEP_DDL",
+    "STEP_TYPE",
     "TOKEN_PAGE",
+    "EachShard",
     "FlowRecipe",
     "RunningStep",
     "StepSettings",
@@ -431,6 +434,32 @@ def run_batch(recipe: FlowRecipe, wall_ns: int) -> Callable[[pa.Table], pa.Table
     return run
 
 
+@dataclass(frozen=True)
+class EachShard:
+    """mapInArrow: packed rows sorted by shard in, the outcomes of one shard after the other out.
+
+    Args:
+        run: What `run_batch` returned.
+    """
+
+    run: Callable[[pa.Table], pa.Table]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        last = None
+        for batch in batches:
+            shards = batch.column(batch.schema.get_field_index("shard")).to_numpy()
+            edges = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), batch.num_rows]
+            for start, stop in pairwise(edges if batch.num_rows else []):
+                if waiting and shards[start] != last:
+                    yield from self.run(pa.Table.from_batches(waiting)).to_batches()
+                    waiting = []
+                waiting.append(batch.slice(start, stop - start))
+                last = shards[start]
+        if waiting:
+            yield from self.run(pa.Table.from_batches(waiting)).to_batches()
+
+
 STEP_SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
@@ -442,6 +471,9 @@ STEP_SCHEMA = pa.schema(
     ]
 )
 """`STEP_DDL` as an Arrow schema."""
+
+STEP_TYPE = from_arrow_schema(STEP_SCHEMA)
+"""`STEP_DDL` as Spark has types: on Spark Connect text would be sent to the server to be read."""
 
 
 def _packed_blobs(table: pa.Table) -> Iterator[Packed]:
