@@ -14,6 +14,9 @@ failures.py       why a run failed, in one sentence
 requirement.py    whether there is a Spark that will do
 connect.py        what is different on Spark Connect
 batch_writer.py   what Spark calls per micro-batch
+read_limits.py    how much of a source a micro-batch reads
+pipelines.py      tables of a declarative pipeline
+doctor.py         whether executors can run it    executor_check.py  what is asked there
 session.py        the session and its settings  environment/  Java, Python, jars, Kafka
 columnar/         files as columns: gate 1      slices.py     rows that wait for other files
 read.py           open files for frames
