@@ -1,20 +1,15 @@
-"""Declarative Pipelines: the example project, run by spark-pipelines on a server of its own."""
+"""Declarative Pipelines: what is refused, and shards one after the other.
+
+The example project is run by `test_connect.py`, on the server that it has.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pyspark
 import pytest
 
-from spark.connect_server import connect_server, environment
-from spark.outcomes import arranged, in_process
-from spark.recordings import ordered
 from tidegate.errors import ConfigError
 from tidegate.spark import frames
 from tidegate.spark.pipelines import declared, publish
@@ -22,50 +17,6 @@ from tidegate.spark.stateful_step import EachShard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from spark.recordings import Recording
-
-PROJECT = Path(__file__).parents[2] / "examples" / "declarative_pipeline"
-
-
-@pytest.mark.long
-def test_the_example_project_makes_the_tables_of_one_state(
-    spark: SparkSession, recording: Recording, tmp_path: Path
-) -> None:
-    pytest.importorskip("grpc")
-    spec = (PROJECT / "spark-pipeline.yml").read_text()
-    storage = "file:///tmp/tidegate-declarative-pipeline"
-    assert storage in spec
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "transformations").symlink_to(PROJECT / "transformations")
-    (tmp_path / "project" / "spark-pipeline.yml").write_text(
-        spec.replace(storage, f"file://{tmp_path}/storage")
-    )
-    cli = Path(pyspark.__file__).parent / "pipelines" / "cli.py"
-    with connect_server(tmp_path, spark_sql_warehouse_dir=str(tmp_path / "tables")) as address:
-        done = subprocess.run(
-            [sys.executable, str(cli), "run", "--spec", "spark-pipeline.yml"],
-            capture_output=True, text=True, timeout=280, cwd=tmp_path / "project",
-            env={**environment(), "SPARK_REMOTE": address,
-                 "FLEET_RECORDING": str(recording.folder)},
-        )  # fmt: skip
-    assert "Run is COMPLETED" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
-    rows = recording.table.drop_columns(["payload"])
-    made = ordered(spark.read.parquet(str(recording.folder)).drop("payload"), topic="topic")
-    made = made.synchronize(["camera", "lidar"])
-    expected = in_process(made, [rows])
-    for kind in ("data", "late", "error", "dropped"):
-        name = "sets" if kind == "data" else f"sets_{kind}"
-        table = pq.read_table(tmp_path / "tables" / name).sort_by(
-            "time_ns" if kind != "error" else "seq"
-        )
-        found = arranged([(kind, table)], made.keys)[kind]
-        assert {key: len(of_key) for key, of_key in found.items()} == {
-            key: len(of_key) for key, of_key in expected[kind].items()
-        }
-        if kind == "data":
-            assert found == expected[kind]
-    assert pq.read_table(tmp_path / "tables" / "seconds").num_rows > 10
 
 
 def test_what_cannot_work_in_a_pipeline_is_told(spark: SparkSession) -> None:
