@@ -272,6 +272,12 @@ def run_pipeline(
         print(json.dumps(summary.to_json(), indent=2))
     else:
         print_summary(summary, console)
+        if summary.rows and definition.sink is not None and definition.sink.format != "kafka":
+            console.print(
+                f"look at it with: tidegate view {escape(summary.out)}",
+                soft_wrap=True,
+                highlight=False,
+            )
 
 
 @app.command()
@@ -569,7 +575,7 @@ def init(
     made = inspect_rows(
         path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit
     )
-    proof = prove(*made, out=out)
+    proof = prove(*made, out=out, file=str(to))
     try:
         to.write_text(proof.text, encoding="utf-8")
     except OSError as error:

@@ -19,7 +19,7 @@ import tidegate as tg
 from tidegate.align import Align
 from tidegate.align.in_process import align_recording
 from tidegate.core.outcomes import Outcome, Side
-from tidegate.dataset.run import DatasetSummary
+from tidegate.dataset.in_process import DatasetSummary
 from tidegate.deltas import Add, Compactor, FullMerge
 from tidegate.errors import ConfigError
 from tidegate.output.audit import AuditReport

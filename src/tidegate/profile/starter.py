@@ -45,12 +45,13 @@ ROUNDS = 4
 where a limit and a tolerance depend on each other."""
 
 
-def starter(profile: Profile, *, out: str = "out") -> str:
+def starter(profile: Profile, *, out: str = "out", file: str = "pipeline.yaml") -> str:
     """Return the text of a pipeline.yaml that `tidegate dry-run` accepts and `tidegate run` runs.
 
     Args:
         profile: From `tidegate.profile.inspect.inspect`.
         out: The folder for the tables, as it will stand in `sink.path`.
+        file: The file it will be written to, for the commands in its first lines.
 
     Raises:
         ConfigError: If no column of the data can be read as a time, or only in two ways.
@@ -64,7 +65,7 @@ def starter(profile: Profile, *, out: str = "out") -> str:
     lines = [
         f"# Written by `tidegate init` from {plural(profile.rows_read, 'row')} of "
         f"{_yaml_quoted(path)}.",
-        "# Check it: tidegate dry-run pipeline.yaml   Run it: tidegate run pipeline.yaml",
+        f"# Check it: tidegate dry-run {file}   Run it: tidegate run {file}",
         "",
         f"name: {_yaml_quoted(_name(profile))}",
         "streams:",
@@ -319,7 +320,9 @@ class Proof:
         return f"of {plural(self.rows, 'row')}, {listed}"
 
 
-def prove(profile: Profile, loaded: LoadedRows, *, out: str = "out") -> Proof:
+def prove(
+    profile: Profile, loaded: LoadedRows, *, out: str = "out", file: str = "pipeline.yaml"
+) -> Proof:
     """Write a pipeline file, run it in process on the rows of the profile, and raise settings that
     lose good rows.
 
@@ -327,11 +330,12 @@ def prove(profile: Profile, loaded: LoadedRows, *, out: str = "out") -> Proof:
         profile: From `inspect_rows`, with a time column.
         loaded: The rows it was made from.
         out: The folder for the tables, as it will stand in `sink.path`.
+        file: The file it will be written to, for the commands in its first lines.
 
     Raises:
         ConfigError: If the profile has no time column.
     """
-    text = starter(profile, out=out)  # raises without a time
+    text = starter(profile, out=out, file=file)  # raises without a time
     assert profile.time is not None
     time_ns, good = read_times(profile.time, loaded.table)
     order, _, key = arrival_order(loaded, profile.roles, time_ns, good)
@@ -344,7 +348,7 @@ def prove(profile: Profile, loaded: LoadedRows, *, out: str = "out") -> Proof:
             break
         profile, sentence = changed
         changes.append(sentence)
-        text = starter(profile, out=out)
+        text = starter(profile, out=out, file=file)
     return replace(made, changes=tuple(changes))
 
 

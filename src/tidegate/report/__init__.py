@@ -37,7 +37,7 @@ DISPLAYED = {
     "tidegate.output.reader": ("StoredRun",),
     "tidegate.output.summary": ("Summary",),
     "tidegate.output.audit": ("AuditReport",),
-    "tidegate.dataset.run": ("DatasetSummary",),
+    "tidegate.dataset.in_process": ("DatasetSummary",),
 }  # fmt: skip
 """Classes with a display, by the module that defines them. IPython compares these strings with
 `__module__` and `__name__` of a result's class, so an entry that is out of date would silently show
