@@ -49,7 +49,7 @@ from tidegate.align.methods import Method, parse_method
 from tidegate.align.values import aggregate, aggregate_type, blend, blend_type
 from tidegate.core.arrow import as_text, concat, ranges, take
 from tidegate.core.checks import boolean, duration, names, one_of
-from tidegate.core.columns import LANE, PREFIX, TIME, output_names
+from tidegate.core.columns import ADDRESS, LANE, PREFIX, TIME, output_names
 from tidegate.core.numba import as_readonly
 from tidegate.core.operator import Adopted, Operator
 from tidegate.core.outcomes import (
@@ -343,18 +343,28 @@ class Align(Operator):
             if rows.get_field_index(column) < 0:
                 have = ", ".join(rows.names)
                 raise ConfigError(name, column, f"must be a column of the rows: {have}")
+        addressed = rows.get_field_index(ADDRESS) >= 0
         for name, method in self.topics.items():
-            for column in method.columns or ():
+            for column in () if addressed and not _computes(method) else method.columns or ():
                 if rows.get_field_index(column) < 0:
                     have = ", ".join(rows.names)
                     raise ConfigError(f"topics[{name!r}].columns", column, f"must be one of {have}")
 
     def _payload(self, rows: pa.Schema, method: Method | None) -> list[pa.Field]:
-        """The columns of a topic: those chosen, else all but topic, keys and internal ones."""
+        """The columns of a topic: those chosen, else all but topic, keys and internal ones.
+
+        Where rows have an address, a value that is one message has it too, and gets the columns
+        that are not here when it leaves.
+        """
         if method is not None and method.columns is not None:
-            return [rows.field(name) for name in method.columns]
-        hidden = {self.topic, *self.keys}
-        return [f for f in rows if f.name not in hidden and not f.name.startswith(PREFIX)]
+            there = [name for name in method.columns if rows.get_field_index(name) >= 0]
+            chosen = [rows.field(name) for name in there]
+        else:
+            hidden = {self.topic, *self.keys}
+            chosen = [f for f in rows if f.name not in hidden and not f.name.startswith(PREFIX)]
+        if rows.get_field_index(ADDRESS) >= 0 and not _computes(method):
+            chosen.append(rows.field(ADDRESS))
+        return chosen
 
     def _struct(self, rows: pa.Schema, method: Method | None) -> list[pa.Field]:
         """The fields of a topic's struct. Ours step aside where the user has a column so named."""
@@ -374,9 +384,11 @@ class Align(Operator):
         return [*fields, *(pa.field(called[name], kind) for name, kind in ours.items())]
 
     def input_columns(self) -> frozenset[str] | None:
-        if any(m is None or m.columns is None for m in self._methods):
+        # Of a topic whose value is one message, columns are payload: nothing is computed of them.
+        computed = [m for m in self._methods if m is not None and _computes(m)]
+        if any(method.columns is None for method in computed):
             return None
-        columns = {c for m in self._methods if m is not None for c in m.columns or ()}
+        columns = {column for method in computed for column in method.columns or ()}
         return frozenset({self.topic, *self.keys, *columns})
 
     # -- transitions ------------------------------------------------------------------------------
@@ -1254,6 +1266,11 @@ def _keep_points(state: State, lane: Int32s, time_ns: Int64s) -> None:
     state.tables["points"] = pa.record_batch(
         {LANE: pa.array(lane, pa.int32()), TIME: pa.array(time_ns, pa.int64())}
     )
+
+
+def _computes(method: Method | None) -> bool:
+    """Whether values are made of several messages, so that no address leads to them."""
+    return method is not None and (method.blends or method.aggregates)
 
 
 def _family(method: Method) -> int:

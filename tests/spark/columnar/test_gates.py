@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tidegate.align import latest, linear
 from tidegate.errors import ConfigError, RunError, StateError
 from tidegate.mcap import McapWriter
 from tidegate.spark import Frames, Recording, frames, read
@@ -162,6 +163,30 @@ def changed_after_planning(made: Frames, file: Path) -> Frames:
     other = rows.set_column(2, "t", pc.add(rows["t"], 1))
     pq.write_table(other, file, row_group_size=60)
     return made
+
+
+def test_aligned_rows_get_their_payload(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """A value that is one message has its address; what is interpolated is carried."""
+    made = frames(read(str(folder), spark=spark), key="key", time="t", topic="topic",
+                  payload="addressed")  # fmt: skip
+    methods = {"b": latest("10 s", columns=["payload"]), "c": linear("20 s", columns=["t"])}
+    made = made.event_time("unixtimestamp_ns", "50 ms").align(methods, reference="a")
+    assert "payload addressed" in made.gate()
+    made.write(str(tmp_path / "out"))
+    rows = pq.read_table(tmp_path / "out" / "data", partitioning=None).to_pylist()
+    assert len(rows) > 300
+    for row in rows:
+        assert row["a"]["payload"] == payload_of(row["key"], "a", row["a"]["t"])
+        one, other = row["b"], row["c"]
+        assert (one["payload"] is None) == (one["missing"] is not None)
+        if one["payload"] is not None:
+            assert one["payload"] == payload_of(row["key"], "b", one["time_ns"])
+        if other["t"] is not None:
+            assert other["t"] == pytest.approx(row["time_ns"], abs=1000)
+        assert not any(name.startswith("__") for name in (*row["a"], *one, *other))
+    gone = pq.read_table(tmp_path / "out" / "dropped", partitioning=None).to_pylist()
+    for row in gone:
+        assert row["payload"] == payload_of(row["key"], row["topic"], row["t"])
 
 
 @pytest.mark.parametrize("what", ["changed", "gone", "half"])
