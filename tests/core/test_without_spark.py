@@ -14,9 +14,9 @@ WITHOUT = "import sys; sys.modules.update(pyspark=None, py4j=None); "
 """A Python in which `import pyspark` fails, as where it is not installed."""
 
 
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WITHOUT + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
 COMMAND = "sys.argv[0] = 'tidegate'; from tidegate.cli import main; main()"
@@ -39,8 +39,8 @@ def recording(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("command", ["inspect", "look"])
-def test_commands_that_read_need_no_spark(command: str, recording: str) -> None:
-    done = run(COMMAND, command, recording)
+def test_commands_that_read_need_no_spark(command: str, recording: str, tmp_path: Path) -> None:
+    done = run(COMMAND, command, recording, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
