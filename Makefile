@@ -72,10 +72,10 @@ bench-more: $(STAMP) ## growth, latency, state and profile of the Spark path, an
 bench-quick: $(STAMP) ## has our share of a limit fallen by a fifth? (under three minutes)
 	PYTHONPATH=benchmarks $(BIN)/python -m suite --quick
 
-faults: $(STAMP) ## kill runs, break sources and disks, soak, fuzz, and compare (two hours or more; ARGS="--kills 5")
+faults: $(STAMP) ## kill runs, break sources and disks, soak, fuzz (two hours or more; ARGS="--kills 5" FUZZ="--seconds 9")
 	PYTHONPATH=tests $(BIN)/python -m faults $(ARGS)
 	TIDEGATE_FUZZ=20 $(BIN)/python -m pytest tests/hostile
-	PYTHONPATH=tests $(BIN)/python -m fuzz
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ)
 
 golden: $(STAMP) ## record the snapshots that every later version must read (tests/golden)
 	PYTHONPATH=tests $(BIN)/python -m golden

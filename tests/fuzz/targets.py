@@ -6,6 +6,7 @@ StateError, the output of a run either.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import struct
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from mcap.writer import CompressionType
 
 from fuzz.engine import Target
@@ -29,7 +31,9 @@ from golden.record import second_half
 from mcap_files import recording, unindexed
 from tidegate import mcap
 from tidegate.core.chain import Chain
+from tidegate.core.columns import TIME
 from tidegate.errors import ConfigError, StateError, TidegateError
+from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.records import Channel, Schema
@@ -38,6 +42,25 @@ from tidegate.pipeline import PipelineDefinition, explain, plan
 from tidegate.pipeline.run_record import RunRecord, record_text
 from tidegate.pipeline.secrets import show_text
 from tidegate.pipeline.security import expand, resolve_path
+from tidegate.pipeline.text_files import check_lines, read_header
+from tidegate.profile.inspect import inspect
+from tidegate.spark.arrival import ArrivalOrder
+from tidegate.spark.columnar.format import ColumnarFormat
+from tidegate.spark.columnar.mcap import McapColumns
+from tidegate.spark.columnar.parquet import ParquetColumns
+from tidegate.spark.columnar.payload import PayloadAttacher
+from tidegate.spark.columnar.pieces import PieceLog
+from tidegate.spark.columnar.source import (
+    GateInput,
+    GatePlan,
+    GateStreamReader,
+    GateTask,
+    read_task,
+)
+from tidegate.spark.dataflow import ERROR_FIELDS
+from tidegate.spark.pack import Packer, from_blob
+from tidegate.spark.slices import Bound, Slices
+from tidegate.spark.sources.recording import RecordingSettings
 from tidegate.spool import Landed, Spool
 from tidegate.spool import read as read_spool
 from tidegate.testing.snapshots import crafted
@@ -149,11 +172,134 @@ def mcap_seeds() -> list[bytes]:
 
 
 def use_mcap(data: bytes) -> None:
-    """Read a file with both clocks and its payloads."""
+    """Read a file with both clocks and its payloads; by its index, as gate 1 does."""
     file = folder() / "log.mcap"
     file.write_bytes(data)
     validate(mcap.read(file, crc=bool(len(data) % 2)))
     validate(mcap.read(file, clock="header", decode="n long, *"))
+    settings = RecordingSettings.of({"path": str(file)})
+    through_gate(McapColumns(settings, settings.schema), ("topic", "log_time_ns"), "log_time_ns")
+
+
+def through_gate(of: ColumnarFormat, columns: tuple[str, ...], time: str) -> None:
+    """Find the pieces of a file, read the columns of a decision, fetch everything else."""
+    decoder = Decoder((TimeColumn(time, "unixtimestamp_ns"),))
+    given = GateInput(of, columns, True, Packer(decoder, (0, 1)), (time,))
+    plan_ = GatePlan((given,), (0, 1), recorded=True, arrival=False)
+    log = PieceLog(None)
+    plan_.look(log)
+    schema = of.schema
+    error = pa.schema([*schema, *((name, pa.string()) for name in ERROR_FIELDS)])
+    exit_ = PayloadAttacher(
+        (of,), {"data": schema, "error": error}, None, tuple(log.files), "error"
+    )
+    tasks = tuple((piece, log.files[piece.file]) for piece in log.pieces)
+    for packed in read_task(plan_, GateTask(tasks)):
+        for row in packed.to_pylist():
+            if row["kind"] == "data":
+                made = exit_.attach("data", from_blob(row["blob"]))
+                validate(rows for _, rows in made)
+
+
+def parquet_seeds() -> list[bytes]:
+    """Files of a few row groups: plain, compressed, with dictionaries, structs and lists."""
+    rows = pa.table({
+        "key": ["a", "b"] * 40, "t": range(80), "f": [n / 3 for n in range(80)],
+        "payload": [f"row {n}" for n in range(80)],
+        "s": [{"x": n, "l": [n, None]} for n in range(80)],
+        "when": pa.array(range(80), pa.timestamp("us")),
+    })  # fmt: skip
+    made = []
+    for options in ({"compression": "none", "use_dictionary": False}, {"compression": "zstd"},
+                    {"compression": "snappy", "data_page_version": "2.0"}):  # fmt: skip
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, row_group_size=30, **options)
+        made.append(sink.getvalue().to_pybytes())
+    return made
+
+
+def use_parquet(data: bytes) -> None:
+    """Read a Parquet file through gate 1. A file that Arrow only finds damaged when its pages are
+    read ends the run: StateError."""
+    file = folder() / "a.parquet"
+    file.write_bytes(data)
+    schema = pa.schema([
+        ("key", pa.string()), ("t", pa.int64()), ("f", pa.float64()), ("payload", pa.string()),
+        ("s", pa.struct([("x", pa.int64()), ("l", pa.list_(pa.int64()))])),
+        ("when", pa.timestamp("us")),
+    ])  # fmt: skip
+    of = ParquetColumns(str(file), schema)
+    of.bytes_per_row(["payload"])
+    through_gate(of, ("key", "t"), "t")
+
+
+# -- what gate 1 keeps in a checkpoint -------------------------------------------------------------
+
+
+def gate_seeds() -> list[bytes]:
+    """The log of pieces with an offset, and the page of rows that wait."""
+    files = [[0, "/in/a.parquet", 5], [0, "/in/b.parquet", 6]]
+    pieces = [[0, 0, 1, 100, 1000, 5, ""], [1, 0, 2, 100, 1000, 9, ""], [0, 1, 2, 9, 90, 20, "x"]]
+    content = json.dumps({"files": files, "pieces": pieces}).encode()
+    offset = json.dumps({"piece": 2, "bound": 20, "end": False}).encode()
+    slices = Slices(ArrivalOrder(recorded=True, keys=("k",)))
+    rows = pa.record_batch({"k": ["a", "b"], "x": [1.5, 2], TIME: [3, 4]})
+    list(slices.admit([rows], ["0 a"], Bound(4, frozenset({"0 a"}))))
+    return [b"log\0" + content + b"\0" + offset, b"page\0" + slices.page()]
+
+
+def use_gate(data: bytes) -> None:
+    """Go on from a log and an offset, or from a page."""
+    what, _, rest = data.partition(b"\0")
+    if what == b"page":
+        slices = Slices(ArrivalOrder(recorded=True, keys=("k",)))
+        slices.load(rest)
+        rows = pa.record_batch({"k": ["a"], "x": [1.5], TIME: [7]})
+        validate(slices.admit([rows], ["0 a"], Bound(9, frozenset())))
+        return
+    content, _, offset = rest.partition(b"\0")
+    place = folder() / "pieces"
+    place.mkdir(exist_ok=True)
+    (place / "00000000.json").write_bytes(content)
+    try:
+        end = json.loads(offset)  # Spark hands over what is JSON
+    except (ValueError, RecursionError):
+        end = None
+    if not isinstance(end, dict):
+        return
+    given = GateInput(ParquetColumns(str(folder() / "none"), pa.schema([])), (), False,
+                      Packer(Decoder(), (0,)), ())  # fmt: skip
+    plan_ = GatePlan((given,), (0,), recorded=True, arrival=False, log=str(place))
+    reader = GateStreamReader(plan_)
+    reader.partitions(reader.initialOffset(), end)
+
+
+# -- text that is inspected ------------------------------------------------------------------------
+
+
+def text_seeds() -> list[bytes]:
+    """CSV, JSON lines and gzip, each behind the ending of its name."""
+    lines = "".join(f"{n},car-{n % 2},2026-01-01T00:00:{n:02d}Z,{n / 3}\n" for n in range(30))
+    csv = f"n,vehicle,stamp,speed\n{lines}".encode()
+    records = "".join(
+        json.dumps({"n": n, "stamp": n * 10**9, "o": {"x": [n]}}) + "\n" for n in range(30)
+    )
+    document = json.dumps({"rows": [{"a": 1, "t": n} for n in range(9)]})
+    return [b"csv\0" + csv, b"json\0" + records.encode(), b"csv.gz\0" + gzip.compress(csv),
+            b"json\0" + document.encode()]  # fmt: skip
+
+
+def use_text(data: bytes) -> None:
+    """Read headers and lines as the Spark source does, and inspect the file."""
+    ending, _, content = data.partition(b"\0")
+    if ending not in (b"csv", b"json", b"csv.gz"):
+        return
+    file = folder() / f"a.{ending.decode()}"
+    file.write_bytes(content)
+    check_lines([str(file)])
+    with suppress(OSError, pa.ArrowException):  # Spark is asked to open such a file, and says so
+        read_header(str(file), {})
+    inspect(str(file))
 
 
 def bag_seeds() -> list[bytes]:
@@ -398,6 +544,11 @@ def _targets() -> list[Target]:
             b"..", b"%2e%2e/", b"file:", b"//", b"{,..}", b"\0", b"@", b"?sig=", b"\\", b"[.]")}),
         ("mcap", mcap_seeds, use_mcap, {"words": (
             b"\x89MCAP0\r\n", b"zstd", b"lz4", b"\x06", b"\x05")}),
+        ("parquet", parquet_seeds, use_parquet, {"promised": (StateError,), "words": (b"PAR1",)}),
+        ("gate", gate_seeds, use_gate, {"promised": (StateError,), "words": (
+            b"[" * 400, b"null", b"-1", b"1e999", b"true", b'"', b"99999999999999999999", b"{}")}),
+        ("text", text_seeds, use_text, {"promised": (TidegateError,), "words": (
+            b",", b'"', b"\n", b"\r", b"[" * 400, b'{"a":', b"\0", b"9" * 400, b"\xff\xfe", b";")}),
         ("spool", spool_seeds, use_spool, {"repair": repair_spool}),
         ("json", json_seeds, use_json, {"promised": (ConfigError,), "words": (
             b"[" * 400, b'{"a":' * 400, b"1e999", b"NaN", b'"items":', b"9" * 5000, b'"\\ud800"')}),

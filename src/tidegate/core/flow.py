@@ -32,6 +32,7 @@ from tidegate.core.arrow import (
     first_rows,
     present,
 )
+from tidegate.core.broken_text import set_broken_text_apart
 from tidegate.core.chain import STAGE_COUNTERS, Chain, StageCounts, check_time
 from tidegate.core.checks import duration, one_of
 from tidegate.core.checks import names as check_names
@@ -215,10 +216,14 @@ class Flow:
         refused = self._check_columns(rows)
         if refused is not None:
             return [refused]
+        out: list[Outcome] = []
+        rows, broken = set_broken_text_apart(rows)
+        if broken is not None:
+            self.counters["parse_error_count"] += len(broken)
+            out.append(broken)
         if self.decoder is None:
             stamps = np.full(rows.num_rows, wall_ns, np.int64)
-            return self.accept(Collection.of(rows, stamps, wall_ns))
-        out: list[Outcome] = []
+            return out + self.accept(Collection.of(rows, stamps, wall_ns))
         collection, errors = self.decoder.decode(rows, wall_ns=wall_ns)
         if errors is not None:
             self.counters["parse_error_count"] += len(errors)

@@ -45,6 +45,7 @@ def read_batch(body: bytes | memoryview, what: str = "a table") -> pa.RecordBatc
         with pa.ipc.open_stream(stream) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)
+        _ = batch.schema.names  # raises where a name is no text
     except (pa.ArrowException, OSError, StopIteration, ValueError, MemoryError) as error:
         raise StateError(f"{what} is unreadable: {error}") from error
     return batch

@@ -456,9 +456,7 @@ class Dataflow:
             columns = [F.col(name) for name in numbered.columns]
             if file is not None:
                 columns.append(file.alias(FILE))
-            packer = Packer(
-                decoder, shard_labels, self._key_fields(), number, recipe.taken["error"]
-            )
+            packer = self._packer(number, decoder, recipe)
             inside = (*names, FILE)[: len(columns)]
             told = numbered if file is None else numbered.select(*columns)
             parts.append(told.mapInArrow(Renamed(inside, packer), PACKED_TYPE))
@@ -473,8 +471,7 @@ class Dataflow:
         inputs = []
         for number, (one, reading) in enumerate(zip(self.columnar, self.readings, strict=True)):
             decoder = list(self.inputs())[number][1]
-            taken = recipe.taken["error"]
-            packer = Packer(decoder, shard_labels, self._key_fields(), number, taken)
+            packer = self._packer(number, decoder, recipe)
             ordering = ordering_columns(order, decoder, one.format.schema)
             inputs.append(
                 GateInput(
@@ -488,6 +485,11 @@ class Dataflow:
             self.log, cores_of(self.df.sparkSession), self.ends,
             None if found is None else (tuple(found.files), tuple(found.pieces)),
         )  # fmt: skip
+
+    def _packer(self, number: int, decoder: Decoder, recipe: FlowRecipe) -> Packer:
+        """Return what packs the rows of one input."""
+        shard_labels = labels(self.shard_count, self.partition_count)
+        return Packer(decoder, shard_labels, self._key_fields(), number, recipe.taken["error"])
 
     def _packed_control(self, shard_labels: tuple[int, ...]) -> DataFrame:
         """Return the control rows as blobs. Raises ConfigError if one of their columns is

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from pyspark.version import __version__
 
 from tidegate.core.arrow import coalesce, conform
+from tidegate.core.broken_text import set_broken_text_apart
 from tidegate.core.columns import TIME
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
@@ -283,6 +284,11 @@ class Packer:
 
     def _split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
         """Yield (kind, shard, rows) for rows of one origin, errors first."""
+        rows, broken = set_broken_text_apart(rows)
+        if broken is not None:
+            yield from self._by_shard("error", broken.table(self.taken))
+            if rows.num_rows == 0:
+                return
         if not self.decoder.times:  # the step stamps them, by its clock
             yield from self._by_shard("data", rows)
             return

@@ -827,6 +827,20 @@ class Window(Operator):
                 self._check_schema(table)
             elif not np.isin(table_keys(table), known).all():
                 raise StateError(f"state table {name} has rows of a window that is not open")
+        slots = state.tables["slots"]
+        if slots is not None and slots.num_rows and held is not None and self.row_windows is None:
+            self._check_slots(slots, held)
+
+    def _check_slots(self, slots: pa.RecordBatch, held: pa.RecordBatch) -> None:
+        """The accumulators must have every column that the aggregates of their rows go on with."""
+        written = pa.ipc.read_schema(pa.py_buffer(_schema_of(held)))
+        plan = self._plan_of(_schema_of(held))
+        none = pa.nulls(0, pa.int64())
+        for wanted in Accumulators(plan.slots, 0).blank(none, none, written).schema:
+            index = slots.schema.get_field_index(wanted.name)
+            kind = None if index < 0 else slots.column(index).type
+            if kind is None or not (wanted.name in (LANE, SERIAL) or kind == wanted.type):
+                raise StateError(f"state table slots has no usable column {wanted.name!r}")
 
     def _check_schema(self, held: pa.RecordBatch) -> None:
         """The schema that travels with the state must be one that this stage can take."""

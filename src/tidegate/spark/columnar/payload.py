@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.arrow import concat, conform
+from tidegate.core.broken_text import rows_with_broken_text
 from tidegate.core.columns import (
     ADDRESS,
     ERROR_COLUMN,
@@ -191,6 +192,11 @@ class PayloadAttacher:
                 for batch, which in self._fetch(file, position[mine], rows, mine, target):
                     fetched.append(batch)
                     of_row.append(mine[which])
+                    broken = rows_with_broken_text(batch)
+                    if broken is not None:
+                        bad = mine[which][broken]
+                        lost.which[bad] = True
+                        lost.told.append((bad, self._file(file).path, "text that is not UTF-8"))
             except _MissingError as gone:
                 if self.missing == "stop":
                     raise StateError(
@@ -289,7 +295,7 @@ class _Lost(NamedTuple):
             told = {
                 ERROR_COLUMN: pa.nulls(len(rows), pa.string()),
                 ERROR_VALUE: pa.repeat(path, len(rows)),
-                ERROR_REASON: pa.repeat(f"the payload is gone: {why}", len(rows)),
+                ERROR_REASON: pa.repeat(f"the payload cannot be had: {why}", len(rows)),
             }
             taken = [name for name in schema.names if name not in told]
             yield "error", conform(add_output_columns(kept, told, taken), schema)
