@@ -217,10 +217,13 @@ class Flow:
         if refused is not None:
             return [refused]
         out: list[Outcome] = []
-        rows, broken = set_broken_text_apart(rows)
-        if broken is not None:
-            self.counters["parse_error_count"] += len(broken)
-            out.append(broken)
+        try:
+            rows.validate(full=True)
+        except pa.ArrowInvalid:
+            rows, broken = set_broken_text_apart(rows)
+            if broken is not None:
+                self.counters["parse_error_count"] += len(broken)
+                out.append(broken)
         if self.decoder is None:
             stamps = np.full(rows.num_rows, wall_ns, np.int64)
             return out + self.accept(Collection.of(rows, stamps, wall_ns))

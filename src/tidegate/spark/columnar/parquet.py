@@ -165,7 +165,7 @@ class ParquetColumns(ColumnarFormat):
                 )
                 heads = _HEAD_BYTES * len(groups) * len(leaves)
                 return float(max(0, size - heads) / max(1, meta.num_rows))
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError, pa.ArrowException):
             return 0.0
 
     def _some(self, columns: Sequence[str]) -> pa.Schema:
