@@ -226,7 +226,7 @@ class BatchDecision(NamedTuple):
     stamp: Int64s
     """Per row that leaves: the time it came with, in ns, before any correction."""
     batches: Records
-    """One BATCH record per batch, in the order they closed."""
+    """One BATCH record per batch: lane by lane, within a lane in the order they closed."""
     parts: Records
     """The PART records of all batches; a batch says which are its own."""
     named: Int64s
@@ -317,11 +317,14 @@ def data_columns(decision: BatchDecision) -> tuple[list[pa.Array], Int32s]:
 
 def _reason_text(batches: Records) -> pa.Buffer:
     """Return the reasons of all rows as one text, run by run: neighbours mostly have the same."""
-    edges = np.flatnonzero(np.diff(batches["reason"], prepend=-1))
-    counts = np.add.reduceat(batches["rows"], edges)
-    runs = zip(batches["reason"][edges].tolist(), counts.tolist(), strict=True)
-    parts = [_TEXT[reason] * count for reason, count in runs]
-    return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+    reasons, rows = batches["reason"], batches["rows"]
+    edges = np.flatnonzero(reasons[1:] != reasons[:-1]) + 1
+    if not len(edges):
+        return pa.py_buffer(_TEXT[reasons[0]] * int(rows.sum()))
+    edges = np.concatenate([[0], edges])
+    counts = np.add.reduceat(rows, edges)
+    runs = zip(reasons[edges].tolist(), counts.tolist(), strict=True)
+    return pa.py_buffer(b"".join([_TEXT[reason] * count for reason, count in runs]))
 
 
 class RowColumns(NamedTuple):
