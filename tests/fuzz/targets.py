@@ -322,7 +322,7 @@ def bag_seeds() -> list[bytes]:
 
 def use_bag(data: bytes) -> None:
     """Read a ROS 1 bag, its definitions first."""
-    from tidegate.spark.recordings.bags import bag_definitions, is_whole, read_bag
+    from tidegate.recordings.bags import bag_definitions, is_whole, read_bag
 
     file = folder() / "a.bag"
     file.write_bytes(data)
@@ -354,7 +354,7 @@ def bag2_seeds() -> list[bytes]:
 
 def use_bag2(data: bytes) -> None:
     """Read a ROS 2 bag, its definitions first."""
-    from tidegate.spark.recordings.bags import bag_definitions, is_whole, read_bag
+    from tidegate.recordings.bags import bag_definitions, is_whole, read_bag
 
     meta, _, rest = data.partition(b"\0")
     name, _, content = rest.partition(b"\0")

@@ -25,7 +25,7 @@ from tidegate.mcap.records import Channel, Schema
 
 pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
 
-from tidegate.spark.recordings.bags import read_bag
+from tidegate.recordings.bags import read_bag
 
 
 def kept(name: str) -> bytes:

@@ -20,9 +20,9 @@ from tidegate.errors import ConfigError
 from tidegate.mcap import Selection
 from tidegate.mcap.payload import parse_fields
 from tidegate.pipeline import PipelineDefinition
+from tidegate.recordings.bags import is_whole, read_bag
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import start
-from tidegate.spark.recordings.bags import is_whole, read_bag
 from tidegate.spark.sources.recording import RecordingSettings
 from tidegate.spark.sources.rosbag import RosbagStreamReader, _rosbag_settings
 

@@ -244,7 +244,7 @@ def _load_mcap(files: tuple[Path, ...], limit: int) -> LoadedRows:
 def _load_bags(files: tuple[Path, ...], limit: int) -> LoadedRows:
     """Read ROS bags without their payloads; needs the package rosbags."""
     from tidegate.mcap import Selection
-    from tidegate.spark.recordings.bags import read_bag
+    from tidegate.recordings.bags import read_bag
 
     def batches() -> Iterator[pa.RecordBatch]:
         for file in files:

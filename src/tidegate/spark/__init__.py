@@ -21,7 +21,6 @@ session.py        the session and its settings  environment/  Java, Python, jars
 columnar/         files as columns: gate 1      slices.py     rows that wait for other files
 read.py           open files for frames
 sources/          one module per source         sinks/        one module per sink
-recordings/       MCAP files and bags on disk: what sources and sinks share
 """
 
 # First of all: importing it says in a sentence if there is no Spark, or one that is too old.

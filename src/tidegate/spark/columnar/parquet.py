@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tidegate.core.arrow import conform
 from tidegate.core.time import MAX_NS
 from tidegate.pipeline.security import check_files_read
+from tidegate.recordings.listing import paths_named
 from tidegate.spark.columnar.format import (
     ColumnarFormat,
     FileIdentity,
@@ -28,7 +29,6 @@ from tidegate.spark.columnar.format import (
     Low,
     identity_of,
 )
-from tidegate.spark.recordings.listing import paths_named
 
 __all__ = ["ParquetColumns", "parquet_files"]
 

@@ -29,8 +29,8 @@ from tidegate.mcap.writer import COMPRESSIONS, Compression, McapWriter
 from tidegate.pipeline.definition import StreamDefinition
 from tidegate.pipeline.secrets import resolve
 from tidegate.pipeline.security import resolve_path
+from tidegate.recordings.definitions import definitions_of, recordings_of
 from tidegate.spark import options as o
-from tidegate.spark.recordings.definitions import definitions_of, recordings_of
 from tidegate.spark.sinks.parquet import BlobWriter, ParquetSink
 from tidegate.spark.sinks.registry import SinkRequest
 

@@ -36,11 +36,11 @@ from pyspark.sql.pandas.functions import arrow_udf
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import check_files_read, current_roots, expand, is_local
 from tidegate.pipeline.text_files import check_lines, read_header
+from tidegate.recordings.listing import below, paths_named
 from tidegate.spark.columnar.format import ColumnarInput, Limits
 from tidegate.spark.columnar.parquet import ParquetColumns
 from tidegate.spark.options import number, text
 from tidegate.spark.pack import arrow_schema
-from tidegate.spark.recordings.listing import below, paths_named
 from tidegate.spark.sources.registry import Source, SourceRequest
 
 __all__ = ["FileSource", "LineSource", "ParquetSource"]

@@ -24,6 +24,8 @@ from tidegate.errors import ConfigError
 from tidegate.mcap import Selection
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import parse_fields, resolve_fields
+from tidegate.recordings.definitions import SUFFIXES
+from tidegate.recordings.listing import PathColumns, files_of
 from tidegate.spark import options as o
 from tidegate.spark.read_limits import (
     ReadAllAvailable,
@@ -33,8 +35,6 @@ from tidegate.spark.read_limits import (
     SupportsTriggerAvailableNow,
     asked,
 )
-from tidegate.spark.recordings.definitions import SUFFIXES
-from tidegate.spark.recordings.listing import PathColumns, files_of
 
 __all__ = [
     "Extent",

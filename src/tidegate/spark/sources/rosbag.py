@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.mcap.index import Channels
-from tidegate.spark.recordings.bags import bag_definitions, bag_size, bags_of, is_whole, read_bag
+from tidegate.recordings.bags import bag_definitions, bag_size, bags_of, is_whole, read_bag
 from tidegate.spark.sources.recording import (
     Extent,
     RecordingSettings,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Channels
-from tidegate.spark.recordings.bags import bag_definitions, bags_of
-from tidegate.spark.recordings.listing import files_of
+from tidegate.recordings.bags import bag_definitions, bags_of
+from tidegate.recordings.listing import files_of
 
 __all__ = ["SUFFIXES", "definitions_of", "recordings_of"]
 

@@ -23,8 +23,8 @@ from tidegate.mcap.payload import PayloadDecoder
 from tidegate.mcap.reader import take_times
 from tidegate.mcap.records import Channel, Schema
 from tidegate.mcap.stamps import header_stamps
-from tidegate.spark.recordings.bag_limits import limited_reader
-from tidegate.spark.recordings.listing import below, paths_named
+from tidegate.recordings.bag_limits import limited_reader
+from tidegate.recordings.listing import below, paths_named
 
 __all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
 
