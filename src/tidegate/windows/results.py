@@ -22,7 +22,7 @@ from tidegate.core.columns import BYTES, IS_LATE, LANE, SERIAL, TIME, output_nam
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Collection, Int64s, Outcome
 from tidegate.core.state import State
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StateError
 from tidegate.windows.aggregates import Accumulators, Aggregate, SlotPlan, column_type, plan_slots
 from tidegate.windows.held import LANE_STRIDE, table_keys
 from tidegate.windows.kernels.aggregate_runs import split_groups
@@ -528,6 +528,8 @@ def window_columns(
         numbers.insert(2, emits.serial)
     keys = []
     if plan.keys:
+        if n and not len(emit):  # only in a state that somebody changed
+            raise StateError("an open window has rows, and none of them is in the state")
         first = np.searchsorted(emit, np.arange(n))  # the first row of each emission has its keys
         first = pa.array(np.minimum(first, max(0, len(emit) - 1)))
         keys = [carried[k].take(first).cast(pa.string()).fill_null("null") for k in plan.keys]
