@@ -14,6 +14,7 @@ import json
 import platform
 import re
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,13 +30,17 @@ from tidegate.errors import ConfigError
 from tidegate.spark.connect import cores_of, is_connect
 from tidegate.spark.environment.java import OLDEST as OLDEST_JAVA
 from tidegate.spark.executor_check import PACKAGES, ExecutorCheck, _version
-from tidegate.spark.failures import cause_of
+from tidegate.spark.failures import Py4JJavaError, cause_of
 
 __all__ = ["Examined", "Finding", "examine", "findings_table"]
 
 ROUNDS = 8
 """How often tasks are sent out before executors that have not answered are given up: executors of a
 cluster that has just been asked for them take seconds to appear."""
+
+EXECUTORS_WITHIN_S = 60.0
+"""Seconds for the first executor to appear. Below, a cluster that starts machines on demand would
+be called empty; without a limit, one that has no room for an executor would be waited for."""
 
 TASKS_PER_CORE = 2
 """Tasks per core and round. With one, an executor that is slow to start would get none."""
@@ -111,12 +116,18 @@ def _ask(spark: SparkSession, check: ExecutorCheck, found: Examined) -> None:
     """Send out tasks until all executors have answered, or one has failed."""
     asking = F.udf(check, "string", useArrow=False)
     java = F.expr("java_method('java.lang.System', 'getProperty', 'java.version')")
+    if not _has_executors(spark):
+        found.findings.append(
+            Finding("no executor", "executor", f"none came within {EXECUTORS_WITHIN_S:g} s",
+                    "start workers, or ask for less: spark.executor.memory, spark.executor.cores")
+        )  # fmt: skip
+        return
     for _ in range(ROUNDS):
         count = max(2, cores_of(spark) * TASKS_PER_CORE)
         tasks = spark.range(0, count, 1, count)
         try:
             rows = tasks.select(asking("id").alias("said"), java.alias("java")).collect()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             found.findings.append(_of_failure(str(error), error))
             return
         for row in rows:
@@ -138,7 +149,19 @@ def _known(spark: SparkSession) -> int:
     if is_connect(spark):
         return 0
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    return max(1, len(infos) - 1)  # the driver is among them, alone in local mode
+    return max(
+        int(spark.sparkContext.master.startswith("local")), len(infos) - 1
+    )  # less the driver
+
+
+def _has_executors(spark: SparkSession) -> bool:
+    """Return whether there is an executor, after a while: a task would wait for one for ever."""
+    until = time.monotonic() + EXECUTORS_WITHIN_S
+    while not is_connect(spark) and _known(spark) == 0:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _executor_name(said: dict[str, Any]) -> str:
