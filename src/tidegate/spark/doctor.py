@@ -149,9 +149,8 @@ def _known(spark: SparkSession) -> int:
     if is_connect(spark):
         return 0
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    return max(
-        int(spark.sparkContext.master.startswith("local")), len(infos) - 1
-    )  # less the driver
+    local = str(spark.sparkContext.master).startswith("local")
+    return max(int(local), len(infos) - 1)  # the driver is among them
 
 
 def _has_executors(spark: SparkSession) -> bool:
