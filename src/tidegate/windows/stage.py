@@ -36,7 +36,7 @@ from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.checks import boolean, names
 from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, output_names
 from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
-from tidegate.core.operator import Adopted, Operator, check_state, left_behind, plain_setting
+from tidegate.core.operator import Adopted, Operator, left_behind, plain_setting
 from tidegate.core.outcomes import (
     Collection,
     ControlSignal,
@@ -697,7 +697,7 @@ class Window(Operator):
         held, slots = state.tables["open"], state.tables["slots"]
         if held is None or not held.num_rows or self.row_windows is not None:
             return
-        check_state(self, state)
+        self._check_tables(state)  # all but the columns that are given to accumulators below
         plan = self._plan_of(_schema_of(held))
         if plan.buffered:
             if slots is not None and slots.num_rows:
@@ -793,6 +793,13 @@ class Window(Operator):
 
     def invariants(self, state: State) -> None:
         """The kernels index by lane and by serial number, and the tables must belong together."""
+        self._check_tables(state)
+        held, slots = state.tables["open"], state.tables["slots"]
+        if slots is not None and slots.num_rows and held is not None and self.row_windows is None:
+            self._check_slots(slots, held)
+
+    def _check_tables(self, state: State) -> None:
+        """Everything but the columns of accumulators, which a state of other aggregates lacks."""
         require_int64(state, "open", *KEPT[1:])
         require_int64(state, "slots", SERIAL)
         require_int64(state, "rows", SERIAL, TIME)
@@ -827,9 +834,6 @@ class Window(Operator):
                 self._check_schema(table)
             elif not np.isin(table_keys(table), known).all():
                 raise StateError(f"state table {name} has rows of a window that is not open")
-        slots = state.tables["slots"]
-        if slots is not None and slots.num_rows and held is not None and self.row_windows is None:
-            self._check_slots(slots, held)
 
     def _check_slots(self, slots: pa.RecordBatch, held: pa.RecordBatch) -> None:
         """The accumulators must have every column that the aggregates of their rows go on with."""
