@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all lint docs bench bench-more bench-quick faults golden matrix release-check clean
+.PHONY: help demo test test-long test-all laws lint docs bench bench-more bench-quick faults golden matrix release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,13 +25,16 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out
 	$(BIN)/tidegate demo
 
-test: $(STAMP) ## the tests to run before every commit (under eight minutes on two cores)
+test: $(STAMP) ## the tests to run before every commit (about ten minutes on two cores)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long' $(ARGS)
 
-test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, more random examples
-	TIDEGATE_EXAMPLES=2 $(BIN)/python -m pytest -n 4 --dist loadfile -m 'long or laws' $(ARGS)
+test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, a cluster, Spark Connect
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(ARGS)
 
 test-all: test test-long ## both
+
+laws: $(STAMP) ## the property tests with five times as many examples as in make test
+	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile -m laws $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them
 	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios tools
