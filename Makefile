@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all laws lint docs bench bench-more bench-quick faults golden matrix release-check clean
+.PHONY: help demo test test-long test-all test-apart laws lint docs bench bench-more bench-quick faults golden matrix release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,12 +26,15 @@ demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a 
 	$(BIN)/tidegate demo
 
 test: $(STAMP) ## the tests to run before every commit (about ten minutes on two cores)
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long' $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long and not apart' $(ARGS)
 
-test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka, a cluster, Spark Connect
+test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(ARGS)
 
 test-all: test test-long ## both
+
+test-apart: $(STAMP) ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m apart $(ARGS)
 
 laws: $(STAMP) ## the property tests with five times as many examples as in make test
 	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile -m laws $(ARGS)

@@ -71,7 +71,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return made
 
 
-@pytest.mark.long
+@pytest.mark.apart
 @pytest.mark.timeout(600)
 def test_the_wheel_alone_does_everything_but_run(installed: Installed) -> None:
     def said(*command: str) -> str:

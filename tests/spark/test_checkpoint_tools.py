@@ -119,7 +119,7 @@ def test_a_checkpoint_that_is_none_and_a_savepoint_that_is_damaged(tmp_path: Pat
         Savepoint.read(str(tmp_path / "saved"))
 
 
-@pytest.mark.long
+@pytest.mark.apart
 @pytest.mark.timeout(900)
 def test_a_hundred_thousand_keys(spark: SparkSession, tmp_path: Path) -> None:
     """2, 8, 3 partitions, other settings, and other shards: each in under a minute."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent.parent
 
 
-@pytest.mark.long
+@pytest.mark.apart
 def test_a_cluster_that_loses_a_worker_gives_the_same_results(
     recording: Recording, tmp_path: Path
 ) -> None:

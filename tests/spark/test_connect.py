@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(address, tables)
 
 
-@pytest.mark.long
+@pytest.mark.apart
 def test_results_are_the_same_on_spark_connect(
     server: Server, recording: Recording, tmp_path: Path
 ) -> None:
@@ -61,7 +61,7 @@ def test_results_are_the_same_on_spark_connect(
     assert "is written to by this process" in said["told"]
 
 
-@pytest.mark.long
+@pytest.mark.apart
 def test_the_example_project_makes_the_tables_of_one_state(
     server: Server, spark: SparkSession, recording: Recording, tmp_path: Path
 ) -> None:

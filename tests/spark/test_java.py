@@ -48,7 +48,7 @@ def says(version: str) -> str:
     return f"echo 'openjdk version \"{version}\" 2026-01-20' >&2"
 
 
-@pytest.mark.long
+@pytest.mark.apart
 @pytest.mark.timeout(500)
 def test_the_wheel_runs_a_stateful_stream(tmp_path: Path) -> None:
     """Arrow, RocksDB and Parquet with no other Java to be found: JAVA_HOME is broken, the PATH has

@@ -19,7 +19,7 @@ from tidegate.sync import ApproximateTime, ClockJump, ExactTime, SyncSet, Unmatc
 MS = 1_000_000
 
 
-@pytest.mark.long
+@pytest.mark.apart
 def test_many_threads_push_for_a_minute() -> None:
     """The short test again and again, with more threads than topics, flushes and looks between."""
     until = time.monotonic() + 60
