@@ -33,7 +33,7 @@ def test_a_page_prints_what_it_says(name: str, tmp_path: Path) -> None:
         assert agrees(each.said, each.came), f"{name} says\n{each.said}but it is\n{each.came}"
 
 
-@pytest.mark.long
+@pytest.mark.apart
 @pytest.mark.spark
 def test_the_start_page_on_spark(tmp_path: Path) -> None:
     for each in run_page(ROOT / "docs/start.md", tmp_path, spark=True):
