@@ -157,7 +157,7 @@ def _is_file(file: FoundFile) -> bool:
 
 
 def _is_piece(piece: LoggedPiece, files: int) -> bool:
-    """Whether a piece of a log that was read can be one, where there are so many files."""
+    """Whether a piece read from a log is valid, given how many files the log names."""
     return (
         _is_between(piece.file, 0, files - 1)
         and _is_between(piece.start, 0, MAX_NS)
