@@ -35,7 +35,7 @@ from suite.results import write_note, write_picture
 from suite.streams import TOPICS, when
 
 from tidegate.spark import frames, read, session
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 
 KEYS = 100
 EVERY_S = 0.1

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from suite.data import record
 from suite.usage import cpu_seconds
 from tidegate.spark import frames
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 
 TOPICS = ["lidar", "camera", "imu", "gps"]
 

@@ -194,12 +194,12 @@ def dry_run(
     """Check a pipeline against its sources and show the tables it would write. Runs nothing."""
     _allow(allow_format, types)
     from tidegate.pipeline import PipelineDefinition, explain_json
-    from tidegate.pipeline.explain import dry_run_text
+    from tidegate.pipeline.explanation import dry_run_text
 
     definition = PipelineDefinition.load(pipeline)
     from tidegate.spark.open import check_sources, open_pipeline, session_for
-    from tidegate.spark.session import log_file
     from tidegate.spark.sinks import SinkSettings
+    from tidegate.spark.spark_session import log_file
 
     streaming = definition.options.mode == "streaming"
     with definition.located():
@@ -319,7 +319,7 @@ def doctor(
     """Check every executor of a cluster before a run: Python, packages, Java, paths, compiled
     kernels. Names the executor that is not fit and how to mend it; exit code 2 if there is one."""
     from tidegate.spark.doctor import examine, findings_table
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     # Spark's own daemon: ours does not start where the package is missing, which is a finding.
     settings = {"spark.python.daemon.module": "pyspark.daemon"}
@@ -679,7 +679,7 @@ def show_checkpoint(
     """Show what the state of a stopped stream holds: keys, rows, the oldest row, per stage."""
     from tidegate.core.time import format_time
     from tidegate.spark.checkpoint_tools import checkpoint_of, describe, flow_of, read_savepoint
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     found = checkpoint_of(out, checkpoint)
     make = flow_of(out, pipeline)
@@ -718,7 +718,7 @@ def verify_checkpoint(
     from tidegate.errors import ConfigError, StateError
     from tidegate.spark.checkpoint import CheckpointRecord
     from tidegate.spark.checkpoint_tools import checkpoint_of, flow_of, read_savepoint, verify
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     found = checkpoint_of(out, checkpoint)
     make, record = flow_of(out, pipeline), CheckpointRecord.read(found)
@@ -740,7 +740,7 @@ def export_checkpoint(
 ) -> None:
     """Save the state of a stopped stream as Arrow files, from which a new stream can start."""
     from tidegate.spark.checkpoint_tools import checkpoint_of, flow_of, read_savepoint
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     found = checkpoint_of(out, checkpoint)
     saved = read_savepoint(session(master, log=log_file()), found, flow_of(out))
@@ -774,7 +774,7 @@ def rescale_checkpoint(
     """Spread the state of a stopped stream over more or fewer partitions (Spark 4.2 or later)."""
     from tidegate.spark.checkpoint import CheckpointRecord
     from tidegate.spark.checkpoint_tools import checkpoint_of, rescale, spread
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     found = checkpoint_of(out, checkpoint)
     before = rescale(session(master, log=log_file()), out, found, partitions)

@@ -115,7 +115,7 @@ def run_demo(out: Path, *, vehicles: int, seconds: int, seed: int, console: Cons
     from tidegate.spark.open import open_pipeline
     from tidegate.spark.progress import print_summary
     from tidegate.spark.runner import run_frames, write_record
-    from tidegate.spark.session import log_file, session
+    from tidegate.spark.spark_session import log_file, session
 
     results = out / "results"
     began = time.perf_counter()

@@ -34,9 +34,8 @@ def descendants(pid: int) -> list[tuple[int, str]]:
 
 def workers(pid: int) -> list[int]:
     """The Python workers of a run. Spark's daemon forks them: they bear its name, below it."""
-    daemons = [
-        child for child, words in descendants(pid) if "tidegate.spark.environment.daemon" in words
-    ]
+    named = "tidegate.spark.environment.daemon pyspark.worker"
+    daemons = [child for child, words in descendants(pid) if named in words]
     return sorted({worker for daemon in daemons for worker, _ in descendants(daemon)})
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tidegate.pipeline import PipelineDefinition, plan
-from tidegate.pipeline.explain import dry_run_text
+from tidegate.pipeline.explanation import dry_run_text
 from tidegate.pipeline.planner import Plan
 
 WIDE = {

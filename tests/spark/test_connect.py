@@ -19,7 +19,7 @@ from spark.recordings import ordered
 from tidegate.errors import ConfigError
 from tidegate.output.epochs import Epochs
 from tidegate.spark.batch_writer import query_of
-from tidegate.spark.session import _connect
+from tidegate.spark.spark_session import _connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import frames
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import settings_of
-from tidegate.spark.session import LIST_ROWS
+from tidegate.spark.spark_session import LIST_ROWS
 
 DIMS = 4
 

@@ -64,7 +64,7 @@ def test_a_bad_function_of_the_users(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from tidegate.spark import frames
-    from tidegate.spark.session import current_log
+    from tidegate.spark.spark_session import current_log
 
     @F.udf("long")
     def stamp(n: int) -> int:

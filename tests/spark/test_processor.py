@@ -60,6 +60,32 @@ def test_workers_import_the_pyspark_that_is_installed(tmp_path: Path) -> None:
     assert told.stdout.splitlines() == [pyspark.__file__, "['a b', '*']"], told.stderr
 
 
+def test_pythons_that_plan_a_data_source_fork_from_our_daemon(tmp_path: Path) -> None:
+    """The installed Python is replaced by one that prints its arguments."""
+    own = python.worker_python(tmp_path)
+    text = Path(own).read_text().replace(f'exec "{sys.executable}"', "exec echo")
+    Path(own).write_text(text)
+
+    def told(*arguments: str) -> str:
+        return subprocess.run([own, *arguments], capture_output=True, text=True).stdout.strip()
+
+    planner = "pyspark.sql.worker.create_data_source"
+    assert told("-m", "pyspark.daemon", planner) == f"-m {python.DAEMON} {planner}"
+    assert told("-m", "pyspark.daemon", "pyspark.worker") == "-m pyspark.daemon pyspark.worker"
+    assert told("-m", planner) == f"-m {planner}"
+
+
+def test_the_source_of_a_stream_loads_no_operators() -> None:
+    """Spark starts a Python for it, which imports what the source names."""
+    asked = (
+        "import sys, tidegate.spark.columnar.source, tidegate.spark.columnar.parquet; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('pandas', 'pydantic', 'typer') or "
+        "m in ('tidegate.sync', 'tidegate.windows', 'tidegate.align', 'tidegate.pipeline.stages')])"
+    )
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    assert told.stdout.strip() == "[]", told.stdout + told.stderr
+
+
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert python.worker_python(tmp_path / "file") == sys.executable

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.pipeline.definition import SINK_FORMATS, PipelineDefinition, SinkDefinition
-from tidegate.spark.frames import frames
+from tidegate.spark.frames_api import frames
 from tidegate.spark.query import run_batch_job, start
 from tidegate.spark.sinks import SinkSettings, open_sink
 from tidegate.spark.sinks.registry import SINKS, SinkRequest

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.outcomes import Collection, Outcome, Side, Watermark
 from tidegate.errors import ConfigError
-from tidegate.pipeline.json_schema import json_schema
+from tidegate.pipeline.editor_schema import json_schema
 from tidegate.windows import (
     AfterCount,
     Aggregate,

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 import tidegate
 from tidegate.spark import frames, session
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 from tidegate.spark.query import stop_when_quiet
 from tidegate.windows import Session, Tumbling
 

@@ -20,7 +20,7 @@ from tidegate.deltas.compactor import Compactor
 from tidegate.deltas.table.job import BucketResult, JobReport, compact_bucket
 from tidegate.deltas.table.job import compact_table as compact_here
 from tidegate.deltas.table.versions import DataFile, Step, Version, no_step
-from tidegate.spark.session import session
+from tidegate.spark.spark_session import session
 
 __all__ = ["compact_table"]
 

@@ -4,8 +4,8 @@
                                                  │
                       `table(kind)` unpacks one kind; a sink (`tidegate.spark.query`) writes all
 
-`Dataflow` is what `frames()` and a definition are turned into; `tidegate.spark.frames.Frames` adds
-the methods by which users build one.
+`Dataflow` is what `frames()` and a definition are turned into; `tidegate.spark.frames_api.Frames`
+adds the methods by which users build one.
 """
 
 from __future__ import annotations

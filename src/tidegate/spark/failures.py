@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 
 from tidegate.errors import RunError, TidegateError
-from tidegate.spark.session import current_log
+from tidegate.spark.spark_session import current_log
 
 try:
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]

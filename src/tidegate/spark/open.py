@@ -26,11 +26,11 @@ from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.dataflow import check_names_of
 from tidegate.spark.failures import Py4JJavaError
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 from tidegate.spark.pack import arrow_schema
-from tidegate.spark.read import Recording, open_recording
-from tidegate.spark.session import session
+from tidegate.spark.recording import Recording, open_recording
 from tidegate.spark.sources import SourceRequest, source_of
+from tidegate.spark.spark_session import session
 
 __all__ = [
     "check_sources",

@@ -126,7 +126,8 @@ def holds_lists(df: DataFrame) -> bool:
 
     Before every row Java measures what it has gathered so far, and for that walks over all null
     lists at the end of a column: 200,000 rows with three such columns took 45 s of CPU in batches
-    of 65,536 rows and 2.2 s in batches of 1,024. See `tidegate.spark.session.limit_list_batches`.
+    of 65,536 rows and 2.2 s in batches of 1,024. See `limit_list_batches` in
+    `tidegate.spark.spark_session`.
     """
     kinds = {kind for field in df.schema for kind in _kinds(field.dataType)}
     return bool(kinds & {ArrayType, MapType})

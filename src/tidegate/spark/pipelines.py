@@ -40,9 +40,9 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.spark.connect import is_connect
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 from tidegate.spark.pack import Unpacker
-from tidegate.spark.session import ROCKSDB, STATE_STORE
+from tidegate.spark.spark_session import ROCKSDB, STATE_STORE
 from tidegate.spark.stateful_step import STEP_TYPE
 
 __all__ = ["declared", "publish"]

@@ -36,13 +36,13 @@ from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.pack import holds_lists
-from tidegate.spark.session import (
+from tidegate.spark.sinks import SinkSettings, claim_output, open_sink
+from tidegate.spark.spark_session import (
     CHECKPOINT_FILES,
     limit_list_batches,
     settings_for_now,
     state_store_setting,
 )
-from tidegate.spark.sinks import SinkSettings, claim_output, open_sink
 
 __all__ = [
     "Mode",

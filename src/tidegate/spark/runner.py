@@ -25,7 +25,7 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.formats import sink_path
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.spark.failures import failures_in_a_sentence
-from tidegate.spark.frames import Frames
+from tidegate.spark.frames_api import Frames
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.progress import progress_bar
 from tidegate.spark.query import (
@@ -34,8 +34,8 @@ from tidegate.spark.query import (
     start_followed,
     stop_between_batches,
 )
-from tidegate.spark.session import log_file
 from tidegate.spark.sinks import SinkSettings, check_output_is_free, open_sink
+from tidegate.spark.spark_session import log_file
 
 __all__ = [
     "OpenRun",

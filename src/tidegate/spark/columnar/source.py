@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -272,7 +273,31 @@ class GateSource(DataSource):
 
     def streamReader(self, schema: Any) -> GateStreamReader:  # noqa: N802  (Spark's name)
         """Return the reader of a stream."""
+        _leave_pandas_out()
         return GateStreamReader(self.plan)
+
+
+_SOURCE_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""What the Python runs that Spark starts on the driver for one stream source."""
+
+
+class _NoPandas:
+    """An importer that finds no pandas."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ModuleNotFoundError for pandas; leave all else to other importers."""
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is left out", name=name)
+
+
+def _leave_pandas_out() -> None:
+    """In the Python of a stream source, have Arrow believe that there is no pandas: it would load
+    it with the first Python value it sees, which is half of what that Python costs, and nothing
+    here is of pandas. Elsewhere this does nothing: other code runs there too.
+    """
+    runs = getattr(sys.modules["__main__"], "__spec__", None)
+    if runs is not None and runs.name == _SOURCE_RUNNER:
+        sys.meta_path.insert(0, _NoPandas())
 
 
 def open_gate(spark: SparkSession, plan: GatePlan, *, streaming: bool) -> DataFrame:

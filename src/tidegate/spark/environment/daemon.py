@@ -1,15 +1,24 @@
 """Spark's Python daemon with everything a worker needs loaded before it forks.
 
-Importing numba, pyarrow and the kernels takes about a second; done here it is paid once per machine
-instead of once per worker.
+Importing Arrow, numba, pandas and the kernels takes a second and a half of CPU; done here it is
+paid once per machine instead of once per worker. Pythons that plan a data source (see
+`tidegate.spark.environment.python`) run no kernels on lists and need no pandas.
 """
 
 from __future__ import annotations
 
-import numba  # noqa: F401  (loaded for the workers forked from here)
-import pyarrow.compute  # noqa: F401
+import sys
 
-import tidegate.core.flow  # noqa: F401
+import pyarrow.compute
+import pyarrow.parquet  # noqa: F401  (loaded for the workers forked from here)
+
+import tidegate.spark.columnar.parquet
+import tidegate.spark.columnar.source
+
+if "pyspark.worker" in sys.argv:
+    import pandas  # noqa: F401  (Arrow loads it when it sees the first list)
+
+    import tidegate.spark.stateful_step  # noqa: F401
 
 if __name__ == "__main__":
     from pyspark.daemon import manager

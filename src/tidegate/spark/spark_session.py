@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tidegate.errors import ConfigError
 from tidegate.spark.connect import CONNECT_ADDRESS
 from tidegate.spark.environment.java import use_java
-from tidegate.spark.environment.python import use_python
+from tidegate.spark.environment.python import DAEMON, use_python
 
 __all__ = [
     "CHECKPOINT_FILES",
@@ -80,7 +80,7 @@ SETTINGS: dict[str, str] = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
     "spark.executorEnv.MALLOC_TOP_PAD_": str(64 * 2**20),
     # workers load numba, pyarrow and the kernels once, before they are forked
-    "spark.python.daemon.module": "tidegate.spark.environment.daemon",
+    "spark.python.daemon.module": DAEMON,
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

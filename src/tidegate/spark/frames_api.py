@@ -45,7 +45,7 @@ from tidegate.spark.columnar.payload import MissingPayload
 from tidegate.spark.dataflow import Dataflow, check_names_of
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.query import run_batch_job, settings_of, start
-from tidegate.spark.read import Recording
+from tidegate.spark.recording import Recording
 from tidegate.spark.sinks import SinkSettings
 from tidegate.sync import Synchronize
 from tidegate.windows import Adaptive, Window, WindowKind

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.spark.columnar.format import ColumnarInput
-from tidegate.spark.session import session
 from tidegate.spark.sources import SourceRequest, source_of
+from tidegate.spark.spark_session import session
 
 __all__ = ["Recording", "open_recording", "read"]
 
