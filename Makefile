@@ -22,21 +22,26 @@ $(STAMP): pyproject.toml
 	  || echo "no axe-core: npm is missing or has no network"
 	@touch $@
 
+# Once for all workers of a test run: each would compile the same kernels at the same time.
+$(VENV)/.compiled: $(STAMP) $(shell find src -name '*.py')
+	$(BIN)/tidegate warm
+	@touch $@
+
 demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out
 	$(BIN)/tidegate demo
 
-test: $(STAMP) ## the tests to run before every commit (about ten minutes on two cores)
+test: $(VENV)/.compiled ## the tests to run before every commit (eight minutes on two cores)
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long and not apart' $(ARGS)
 
-test-long: $(STAMP) ## the longer ones: whole commands, killed drivers, a real Kafka
+test-long: $(VENV)/.compiled ## the longer ones: whole commands, killed drivers, a real Kafka
 	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(ARGS)
 
 test-all: test test-long ## both
 
-test-apart: $(STAMP) ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
+test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m apart $(ARGS)
 
-laws: $(STAMP) ## the property tests with five times as many examples as in make test
+laws: $(VENV)/.compiled ## the property tests with five times as many examples as in make test
 	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile -m laws $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them

@@ -285,22 +285,10 @@ def warm() -> None:
     """Compile every kernel now, so that no first batch waits for it: in the build of an image, or
     once on each node of a cluster. Numba keeps the result beside the package, or in the folder that
     NUMBA_CACHE_DIR names."""
-    import time
+    from tidegate.warm import compile_all
 
-    from tidegate.batching import Batch
-    from tidegate.core import arrow
-    from tidegate.deltas import Compact
-    from tidegate.eventtime import EventtimeWatermark
-    from tidegate.sync import Synchronize
-    from tidegate.windows import Adaptive, Window
-
-    # One stage of each kind that has kernels; its settings only have to be valid.
-    sync = Synchronize(("a", "b"), queue_size=10)
-    for stage in (EventtimeWatermark("1 s"), sync, Batch(), Window(Adaptive()), Compact(2)):
-        begun = time.process_time()
-        arrow.compile_kernels()
-        stage.compile()
-        console.print(f"{stage.name:14} {time.process_time() - begun:6.1f} s of CPU")
+    for part, seconds in compile_all():
+        console.print(f"{part:20} {seconds:6.1f} s of CPU")
 
 
 @app.command()

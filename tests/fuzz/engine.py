@@ -30,7 +30,10 @@ MEMORY = 2 << 30
 in a few forms; a trap claims ten times as much."""
 
 SECONDS = 30.0
-"""The longest that one input may take."""
+"""The longest that one input may compute: CPU, as the machine may be busy with other things."""
+
+STUCK_SECONDS = 300.0
+"""The longest that one input may take by the clock: one that waits for ever computes nothing."""
 
 LONGEST_SEED = 50_000
 """Bytes of an input that is still changed: larger ones take most of the time for one change."""
@@ -141,17 +144,20 @@ def try_all(
         _child(target, inputs, write, end)
     os.close(write)
     done, failure, rest = 0, None, b""
-    limit = time.monotonic() + SECONDS
+    begun, computed = time.monotonic(), _cpu_seconds(child)
     while True:
-        ready, _, _ = select.select([read], [], [], max(0.0, limit - time.monotonic()))
+        ready, _, _ = select.select([read], [], [], 1.0)
         if not ready:
+            stuck = time.monotonic() - begun > STUCK_SECONDS
+            if not stuck and _cpu_seconds(child) - computed <= SECONDS:
+                continue
             os.kill(child, signal.SIGKILL)
             failure = f"did not end within {SECONDS:g} s"
             break
         part = os.read(read, 65536)
         if not part:
             break
-        limit = time.monotonic() + SECONDS
+        begun, computed = time.monotonic(), _cpu_seconds(child)
         *lines, rest = (rest + part).split(b"\n")
         for line in lines:
             if line.startswith(b"!"):
@@ -163,6 +169,12 @@ def try_all(
     if failure is None and os.WIFSIGNALED(status):
         failure = f"the process died with {signal.Signals(os.WTERMSIG(status)).name}"
     return done, failure
+
+
+def _cpu_seconds(process: int) -> float:
+    """What a process has computed so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _child(target: Target, inputs: Sequence[bytes], write: int, end: float) -> None:

@@ -1,0 +1,162 @@
+"""Every kernel of the package, compiled before anyone waits for it.
+
+Numba compiles a kernel when it is first called and keeps the result beside the package, or in the
+folder that `NUMBA_CACHE_DIR` names. `tidegate warm` does that for all of them at once: in the build
+of an image, once on each node of a cluster, before a test run. Compiling holds the interpreter's
+lock, so parts are compiled in processes side by side.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PARTS", "compile_all"]
+
+
+def compile_all(processes: int | None = None) -> Iterator[tuple[str, float]]:
+    """Compile every kernel; what numba has on disk already is only loaded.
+
+    Args:
+        processes: How many compile at once; one per core if None.
+
+    Yields:
+        The name of a part of `PARTS` and the seconds of CPU it took, as each is done.
+
+    Example:
+        >>> from tidegate.warm import PARTS
+        >>> sorted(PARTS)
+        ['align', 'batch', 'compact', 'eventtime_watermark', 'recordings', 'synchronize', 'window']
+    """
+    # Kernels that the others share: compiled first, or every process would compile them again.
+    from tidegate.core.flow import Flow
+
+    Flow([]).compile()
+    # Not forked: the caller may have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes or os.cpu_count(), context) as pool:
+        for done in as_completed([pool.submit(_compile_part, part) for part in PARTS]):
+            yield done.result()
+
+
+def _compile_part(part: str) -> tuple[str, float]:
+    """Compile one part, in a process of its own."""
+    begun = time.process_time()
+    PARTS[part]()
+    return part, time.process_time() - begun
+
+
+# Each imports what it compiles: a process loads one part of the package only. Settings only have
+# to be valid.
+
+
+def _eventtime() -> None:
+    from tidegate.eventtime import EventtimeWatermark
+
+    EventtimeWatermark("1 s").compile()
+    EventtimeWatermark("1 s", max_future_skew="1 s", idle_timeout="1 s").compile()
+
+
+def _synchronize() -> None:
+    from tidegate.sync import ApproximateTime, ExactTime, Synchronize, hindsight
+
+    Synchronize(("a", "b"), queue_size=10).compile()
+    Synchronize(("a", "b"), queue_size=10, policy="exact").compile()
+    for live in (ApproximateTime(("a", "b"), queue_size=10), ExactTime(("a", "b"), queue_size=10)):
+        live.push("a", 1, None)
+        live.tick(2)
+    hindsight(2, [0, 1], [1, 2], max_interval=1)
+
+
+def _batch() -> None:
+    from tidegate.batching import Batch
+
+    Batch().compile()
+
+
+def _window() -> None:
+    from tidegate.windows import Adaptive, Session, StateWindow, Tumbling, Window
+
+    mergeable: dict[str, Any] = {"n": "count", "top": ("max", "x")}
+    needs_rows: dict[str, Any] = {**mergeable, "middle": ("quantile", "x", 0.5)}
+    for kind in (Adaptive(), Session("1 s"), StateWindow(True, True), Tumbling("1 s")):
+        Window(kind).compile()
+        Window(kind, aggregates=mergeable).compile()
+        Window(kind, aggregates=mergeable, group_by=("g",)).compile()
+        Window(kind, aggregates=needs_rows, group_by=("g",)).compile()
+
+
+def _compact() -> None:
+    from tidegate.deltas import Compact
+
+    Compact(2).compile()
+
+
+def _align() -> None:
+    from tidegate.align import Align, Episodes, linear, mean, slerp
+
+    methods = {"a": linear("1 s"), "b": slerp("1 s"), "c": mean("1 s")}
+    Align(methods, "d").compile()
+    Align(methods, grid="10 Hz").compile()
+    Episodes(gap="1 s").compile()
+
+
+def _recordings() -> None:
+    """What reads MCAP files: a small one is written, and read by each clock and decoded."""
+    from tidegate.mcap import CLOCKS, McapWriter, read
+
+    fields = b"std_msgs/Header header\nfloat64[] values\n" + b"=" * 80 + b"\n"
+    header = b"MSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id\n"
+    # CDR: its header, a stamp (s, ns), an empty string (its length counts the end), one float64
+    ros = b"\0\1\0\0" + struct.pack("<iIIBxxxIxxxxd", 1, 0, 1, 0, 1, 1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "warm.mcap")
+        with McapWriter(path) as writer:
+            channel = writer.channel(
+                "ros", schema="warm/msg/Warm", schema_encoding="ros2msg",
+                schema_data=fields + header, encoding="cdr",
+            )  # fmt: skip
+            writer.message(channel, 1, ros)
+            descriptor = _described_stamp()
+            if descriptor is not None:
+                channel = writer.channel(
+                    "protobuf", schema="Warm", schema_encoding="protobuf",
+                    schema_data=descriptor, encoding="protobuf",
+                )  # fmt: skip
+                writer.message(channel, 2, b"\n\2\10\1")
+        for clock in CLOCKS:
+            list(read(path, clock=clock))
+        list(read(path, ["ros"], decode="values, header.frame_id"))
+
+
+def _described_stamp() -> bytes | None:
+    """The schema of a protobuf message with a stamp; None where the package is missing."""
+    try:
+        from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
+    except ImportError:  # comes with tidegate[spark]; without it, such a stamp is not read
+        return None
+    described = FileDescriptorSet()
+    message = described.file.add(name="warm.proto").message_type.add(name="Warm")
+    kind = FieldDescriptorProto.TYPE_MESSAGE
+    message.field.add(name="stamp", number=1, type=kind, type_name=".google.protobuf.Timestamp")
+    return bytes(described.SerializeToString())
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    # the longest first, so that two processes end at about the same time
+    "batch": _batch,
+    "window": _window,
+    "compact": _compact,
+    "synchronize": _synchronize,
+    "eventtime_watermark": _eventtime,
+    "align": _align,
+    "recordings": _recordings,
+}
+"""What compiles each part of the package, by name."""
