@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,15 @@ from tidegate.windows import outputs
 HERE = Path(__file__).parent
 TRANSCRIPTS = yaml.safe_load((HERE / "transcripts" / "beam.yaml").read_text())
 DOCS = (HERE.parents[1] / "docs" / "explain" / "windows.md").read_text()
+
+
+BEAM_PYTHON = os.environ.get("TIDEGATE_BEAM_PYTHON") or (
+    sys.executable if find_spec("apache_beam") else ""
+)
+needs_beam = pytest.mark.skipif(
+    not BEAM_PYTHON,
+    reason="apache-beam is not installed; TIDEGATE_BEAM_PYTHON names a Python that has it",
+)
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda t: t["name"])
@@ -48,3 +61,26 @@ def test_every_deviation_is_in_the_documentation() -> None:
     table = DOCS.partition("## Where we differ from Beam")[2]
     rows = {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")}
     assert named <= rows
+
+
+def ask_beam(*arguments: str) -> str:
+    """The last line of `against_beam.py`."""
+    program = [BEAM_PYTHON, str(HERE / "against_beam.py"), *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]
+
+
+@needs_beam
+def test_beam_says_what_the_transcripts_say() -> None:
+    said = ask_beam()
+    assert said == f"{len(TRANSCRIPTS)} of {len(TRANSCRIPTS)} transcripts are as Beam has it"
+
+
+@needs_beam
+def test_beam_agrees_with_random_transcripts(tmp_path: Path) -> None:
+    path = tmp_path / "random.yaml"
+    with path.open("w") as file:
+        program = [sys.executable, str(HERE / "random_transcripts.py"), "200"]
+        subprocess.run(program, stdout=file, check=True)
+    assert ask_beam(str(path)) == "200 of 200 transcripts are as Beam has it"

@@ -259,7 +259,9 @@ def _change_table(buffer: bytes, rng: Random) -> tuple[bytes, str]:
     try:
         with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
             rows = reader.read_next_batch()
-    except (pa.ArrowException, OSError, StopIteration):
+        rows.validate(full=True)  # an earlier change may have left text that is not UTF-8,
+        _ = rows.schema.names  # also in names
+    except (pa.ArrowException, OSError, StopIteration, UnicodeDecodeError):
         return buffer, "unreadable"
     if rows.num_columns == 0:
         return buffer, "empty"

@@ -28,6 +28,9 @@ ROWS_SCHEMA = b"tidegate.rows"
 LANE_STRIDE = np.int64(1) << 32
 """(lane, serial) as one number is lane * this + serial: a lane never opens 2^32 windows."""
 
+NEWER = "emitted"
+"""A column of `open` that states written before 2026-11-18 lack, in all or some of their pages."""
+
 _INT64 = pa.int64()
 _PANE_BYTES = 8 * len(KEPT) - 4
 _AT = {name: number for number, name in enumerate(KEPT)}
@@ -50,7 +53,8 @@ class HeldPanes:
         block = np.empty((len(KEPT), table.num_rows), np.int64)
         block[0] = table.column(LANE).to_numpy()
         for name in KEPT[1:]:
-            block[_AT[name]] = table.column(name).to_numpy()
+            at = table.schema.get_field_index(name)
+            block[_AT[name]] = 0 if at < 0 else table.column(at).fill_null(0).to_numpy()
         parts = [name for name in table.schema.names if name.startswith("part:")]
         columns = {name: table.column(name) for name in parts}
         return cls(block, table.schema.metadata[ROWS_SCHEMA], columns)
@@ -62,6 +66,11 @@ class HeldPanes:
         """A column of `KEPT`."""
         column: Int64s = self.block[_AT[name]]
         return column
+
+    @property
+    def keys(self) -> Int64s:
+        """(lane, serial) of every window as one number."""
+        return self["lane"] * LANE_STRIDE + self["serial"]
 
     @property
     def nbytes(self) -> int:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from tidegate.core.adoption import STAGE_REMOVED, SettingChange
 from tidegate.core.arrow import concat, factorize, ranges, take
 from tidegate.core.checks import boolean, names
-from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, output_names
+from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, WAITS, output_names
 from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
 from tidegate.core.operator import Adopted, Operator, left_behind, plain_setting
 from tidegate.core.outcomes import (
@@ -62,6 +62,7 @@ from tidegate.windows.aggregates import (
 )
 from tidegate.windows.held import (
     LANE_STRIDE,
+    NEWER,
     ROWS_SCHEMA,
     HeldPanes,
     HeldSlots,
@@ -70,6 +71,13 @@ from tidegate.windows.held import (
     hold_panes,
     hold_slots,
     table_keys,
+)
+from tidegate.windows.invariants import (
+    check_flags,
+    check_numbers,
+    check_slots,
+    check_spans,
+    require_columns,
 )
 from tidegate.windows.kernels.aggregate_runs import split_groups
 from tidegate.windows.kernels.aligned import ascending, assign_aligned
@@ -628,6 +636,10 @@ class Window(Operator):
                 each = each._replace(refusal="open windows kept what the old one needs")
             elif setting == "memory" and None in (old_settings.get("memory"), self.memory):
                 each = each._replace(refusal="the sizes of open windows are known only with one")
+            elif setting == "aggregates" and not isinstance(
+                old_settings.get("aggregates"), Mapping
+            ):
+                raise StateError("the state was written with aggregates that are none")
             elif setting == "aggregates" and self._kept_rows(old_settings) != self._kept_rows(None):
                 each = each._replace(refusal="open windows kept either their rows or their sums")
             out.append(each)
@@ -660,6 +672,8 @@ class Window(Operator):
         if old is not None:
             now, unique, every = self.settings()["aggregates"], old.get("deduplicate_by"), []
             for name, was in old.get("aggregates", {}).items():
+                if not isinstance(was, Mapping) or not isinstance(was.get("name"), str):
+                    raise StateError(f"the state was written with an unknown aggregate {name!r}")
                 known = AGGREGATE_FUNCTIONS.get(was["name"]) or ArrowFunction(was["name"])
                 every.append(own[name] if was == now.get(name) else known)
         return not every or unique is not None or any(each.need is Need.ROWS for each in every)
@@ -796,65 +810,116 @@ class Window(Operator):
         self._check_tables(state)
         held, slots = state.tables["open"], state.tables["slots"]
         if slots is not None and slots.num_rows and held is not None and self.row_windows is None:
-            self._check_slots(slots, held)
+            check_slots(slots, self._plan_of(_schema_of(held)))
 
     def _check_tables(self, state: State) -> None:
         """Everything but the columns of accumulators, which a state of other aggregates lacks."""
-        require_int64(state, "open", *KEPT[1:])
+        require_int64(state, "open", *(name for name in KEPT[1:] if name != NEWER))
+        if (table := state.tables["open"]) is not None and NEWER in table.schema.names:
+            require_columns(table, "open", pa.schema([(NEWER, pa.int64())]))
         require_int64(state, "slots", SERIAL)
         require_int64(state, "rows", SERIAL, TIME)
         require_int64(state, "sent", SERIAL, TIME)
         require_int64(state, "unknown", SERIAL, "end")
-        unknown = state.tables["unknown"]
-        if unknown is not None and unknown.schema.field("name").type != pa.string():
-            raise StateError("state table unknown: names are not text")
+        if (unknown := state.tables["unknown"]) is not None:
+            require_columns(unknown, "unknown", pa.schema([("name", pa.string())]))
         serial = state.arrays["serial"]
-        if (serial < 0).any():
-            raise StateError("a window stage has opened fewer than no windows")
-        held = state.tables["open"]
-        known = np.zeros(0, np.int64)
-        if held is not None and held.num_rows:
-            lane, mine = held.column(LANE).to_numpy(), held.column("serial").to_numpy()
-            known = lane.astype(np.int64) * LANE_STRIDE + mine
-            counts = [
-                held.column(name).to_numpy() for name in ("rows", "bytes", "pane", "revision")
-            ]
-            if any((column < 0).any() for column in counts):
-                raise StateError("an open window has fewer than no rows, bytes or panes")
-            if (mine < 0).any() or (mine >= serial[lane]).any():
-                raise StateError("an open window has a number that was never given out")
-            if len(np.unique(known)) < len(known):
-                raise StateError("two open windows have the same number")
-            self._check_schema(held)
+        if (serial < 0).any() or (serial >= LANE_STRIDE).any():
+            raise StateError("a window stage has opened fewer than no windows, or too many")
+        known = _NO_INTS
+        if table is not None and table.num_rows:
+            plan = self._check_schema(table)
+            panes = HeldPanes.of_table(table)
+            settings = self.kernel_settings(plan, 0)
+            check_numbers(panes, serial, len(plan.names), settings.once)
+            check_spans(panes, settings, self.window)
+            known = panes.keys
+            if isinstance(self.window, StateWindow):
+                parts = [plan.rows.field(name) for name in self.window.partition_by]
+                fields = [pa.field(f"part:{each.name}", each.type) for each in parts]
+                require_columns(table, "open", pa.schema(fields))
+            if self.complete and self.keys:
+                self._check_keys(state, plan, panes["lane"])
+            if (sent := state.tables["sent"]) is not None:
+                require_columns(sent, "sent", plan.output)
+        self._check_rows(state, known)
+
+    def _check_rows(self, state: State, known: Int64s) -> None:
+        """Accumulators and buffered rows must belong to windows that are open, and rows must have
+        the columns that the stage goes on with.
+
+        Args:
+            state: of this stage.
+            known: (lane, serial) of every open window as one number.
+        """
         for name in ("slots", "rows"):
             table = state.tables[name]
             if table is None or table.num_rows == 0:
                 continue
             if self.row_windows is not None:
-                self._check_schema(table)
+                plan = self._check_schema(table)
+                serial = table.column(SERIAL).to_numpy()
+                given = state.arrays["serial"][table.column(LANE).to_numpy()]
+                if (serial < 0).any() or (serial >= given).any():
+                    raise StateError("a stored row has a number that was never given out")
+                time, reach = table.column(TIME).to_numpy(), self.window.reach_ns
+                if (time < MIN_NS + reach).any() or (time > MAX_NS - reach).any():
+                    raise StateError("a stored row has a time that no row can have")
             elif not np.isin(table_keys(table), known).all():
                 raise StateError(f"state table {name} has rows of a window that is not open")
+            else:
+                plan = self._check_schema(state.tables["open"])
+            if name == "rows":
+                flags = (IS_LATE,) if self.row_windows is None else (IS_LATE, WAITS)
+                check_flags(table, name, flags)
+                self._check_columns(table, plan)
 
-    def _check_slots(self, slots: pa.RecordBatch, held: pa.RecordBatch) -> None:
-        """The accumulators must have every column that the aggregates of their rows go on with."""
-        written = pa.ipc.read_schema(pa.py_buffer(_schema_of(held)))
-        plan = self._plan_of(_schema_of(held))
-        none = pa.nulls(0, pa.int64())
-        for wanted in Accumulators(plan.slots, 0).blank(none, none, written).schema:
-            index = slots.schema.get_field_index(wanted.name)
-            kind = None if index < 0 else slots.column(index).type
-            if kind is None or not (wanted.name in (LANE, SERIAL) or kind == wanted.type):
-                raise StateError(f"state table slots has no usable column {wanted.name!r}")
-
-    def _check_schema(self, held: pa.RecordBatch) -> None:
-        """The schema that travels with the state must be one that this stage can take."""
-        try:
-            plan = self._plan_of(_schema_of(held))
-        except (KeyError, TypeError, pa.ArrowException, ConfigError, OSError) as error:
-            raise StateError(f"the schema stored with open windows is unusable: {error}") from error
-        missing = [n for n in plan.rows.names if self.row_windows and n not in held.schema.names]
+    def _check_columns(self, table: pa.RecordBatch, plan: OutputPlan) -> None:
+        """Buffered rows must have all columns of the rows that came last, of types the settings
+        can take: not always the same ones, as columns may be promoted while a window is open."""
+        missing = [name for name in plan.widened.names if name not in table.schema.names]
         if missing:
             raise StateError(f"stored rows have no column {missing[0]}")
+        for wanted in plan.rows:
+            stored = table.schema.field(wanted.name)
+            if stored.type in (wanted.type, pa.string()):
+                continue
+            try:
+                pa.unify_schemas(
+                    [pa.schema([stored]), pa.schema([wanted])], promote_options="permissive"
+                )
+            except pa.ArrowException as error:
+                raise StateError(f"stored rows cannot be used: {error}") from error
+        try:
+            self.plan(pa.schema([table.schema.field(name) for name in plan.rows.names]))
+        except ConfigError as error:
+            raise StateError(f"stored rows cannot be used: {error}") from error
+        if plan.stats:
+            size = table.column(plan.widened.names[-1])
+            if size.type != pa.int64() or size.null_count:
+                raise StateError("stored rows have no sizes")
+
+    def _check_keys(self, state: State, plan: OutputPlan, lanes: Int64s) -> None:
+        """With `complete`: the keys of the lanes, which certificates repeat."""
+        keys = state.tables["keys"]
+        if keys is None:
+            raise StateError("the state has no keys of its open windows")
+        require_columns(keys, "keys", pa.schema([plan.rows.field(name) for name in plan.keys]))
+        of = keys.column(LANE).to_numpy()
+        if len(np.unique(of)) < len(of) or not np.isin(lanes, of).all():
+            raise StateError("the state has not one key per lane")
+        keyed = np.zeros(state.lanes, np.bool_)
+        keyed[of] = True
+        if (keyed != state.arrays["keyed"]).any():
+            raise StateError("the state does not know which keys it has")
+
+    def _check_schema(self, held: pa.RecordBatch | None) -> OutputPlan:
+        """The schema that travels with the state must be one that this stage can take."""
+        assert held is not None
+        try:
+            return self._plan_of(_schema_of(held))
+        except (KeyError, TypeError, pa.ArrowException, ConfigError, OSError) as error:
+            raise StateError(f"the schema stored with open windows is unusable: {error}") from error
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return self.plan(rows).output

@@ -241,7 +241,7 @@ class AfterTime(Trigger):
 @trigger("count")
 @dataclass(frozen=True)
 class AfterCount(Trigger):
-    """`rows` rows in the pane.
+    """`rows` rows since the last pane.
 
     >>> AfterCount(100)
     AfterCount(rows=100)
@@ -260,7 +260,8 @@ class AfterCount(Trigger):
 @trigger("size")
 @dataclass(frozen=True)
 class AfterSize(Trigger):
-    """At least `bytes` bytes in the pane: of the column `size_column`, or of the rows themselves.
+    """At least `bytes` bytes since the last pane: of the column `size_column`, or of the rows
+    themselves.
 
     >>> AfterSize(1_000_000)
     AfterSize(bytes=1000000)

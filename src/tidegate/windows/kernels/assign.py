@@ -158,6 +158,7 @@ def open_pane(
     panes.fired[e] = 0
     panes.on_time[e] = 0
     panes.spent[e] = 0
+    panes.emitted[e] = 0
     panes.timing[e] = 0
     panes.part[e] = part
     panes.dead[e] = 0
@@ -202,6 +203,7 @@ def next_pane(call: Call, settings: Settings, e: Int, t: Int) -> Int:
     panes.fired[p] = 0
     panes.on_time[p] = panes.on_time[e]
     panes.spent[p] = panes.spent[e]
+    panes.emitted[p] = panes.bytes[e]
     panes.timing[p] = 0
     panes.part[p] = panes.part[e]
     panes.next[p] = panes.next[e]
@@ -211,6 +213,7 @@ def next_pane(call: Call, settings: Settings, e: Int, t: Int) -> Int:
         add_step(call, Step.COPY, p, e, 0)
     else:
         panes.bytes[p] = 0
+        panes.emitted[p] = 0
         panes.first[p] = t
         panes.last[p] = t
     return p

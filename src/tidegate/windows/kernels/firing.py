@@ -417,7 +417,7 @@ def evaluate(
             elif op == Op.TIME:
                 met = settings.wall - panes.wall[e] >= argument
             elif op == Op.SIZE:
-                met = panes.bytes[e] >= argument
+                met = panes.bytes[e] - panes.emitted[e] >= argument
             elif op == Op.RATE:
                 met = changed
             elif op == Op.MEMORY:

@@ -143,7 +143,7 @@ class Op(IntEnum):
     COUNT = 1
     """Rows of the pane reach the argument."""
     SIZE = 2
-    """Bytes of the pane reach the argument."""
+    """Bytes of the rows since the last pane reach the argument."""
     RATE = 3
     """The rate has changed."""
     MEMORY = 4
@@ -282,7 +282,7 @@ class LaneState(NamedTuple):
 
 
 class Panes(NamedTuple):
-    """One entry per pane, in columns. Those up to `spent` are kept in the state."""
+    """One entry per pane, in columns. Those up to `emitted` are kept in the state."""
 
     lane: Int64s
     start: Int64s
@@ -307,6 +307,8 @@ class Panes(NamedTuple):
     """1: the watermark has passed the end."""
     spent: Int64s
     """Once-only triggers of this window that have fired."""
+    emitted: Int64s
+    """Bytes of its rows that an earlier pane had already, where panes accumulate."""
     timing: Int64s
     """`Timing` of the emission."""
     part: Int64s

@@ -250,6 +250,7 @@ def merge_sessions(call: Call, settings: Settings, e: Int, f: Int) -> None:
             panes.rows[e] += panes.rows[f]
             panes.late[e] += panes.late[f]
         panes.bytes[e] += panes.bytes[f]
+        panes.emitted[e] += panes.bytes[f] if panes.fired[f] != 0 else panes.emitted[f]
         panes.wall[e] = min(panes.wall[e], panes.wall[f])
         add_step(call, Step.MERGE, e, f, 0)
     panes.dead[f] = 1
