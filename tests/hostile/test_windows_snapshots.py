@@ -45,12 +45,14 @@ class Longest(Fold):
     def init(self) -> int:
         return 0
 
-    # A state of the right type may be null: which ones a fold of a user's takes is its own affair.
-    def add(self, state: int | None, values: pa.Array) -> int:
-        return max([state or 0, *(len(v or "") for v in values.to_pylist())])
+    def is_state(self, state: int | None) -> bool:
+        return state is not None
 
-    def merge(self, left: int | None, right: int | None) -> int:
-        return max(left or 0, right or 0)
+    def add(self, state: int, values: pa.Array) -> int:
+        return max([state, *(len(v or "") for v in values.to_pylist())])
+
+    def merge(self, left: int, right: int) -> int:
+        return max(left, right)
 
 
 SUMS: dict[str, Any] = {

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -114,6 +115,16 @@ class Fold:
             state: of a whole pane and group.
         """
         return state
+
+    def is_state(self, state: Any) -> bool:
+        """Whether the other methods can go on with a state out of a snapshot. Called once for each
+        when one is restored; False refuses the snapshot with a StateError. By default every value
+        of the type is taken, null included.
+
+        Args:
+            state: a value of `state_type`, or None.
+        """
+        return True
 
 
 @dataclass(frozen=True)
@@ -633,6 +644,24 @@ class QuantileSketch(Fold):
             both[bucket] = both.get(bucket, 0) + count
         order = sorted(both)
         return {"bucket": order, "count": [both[bucket] for bucket in order]}
+
+    def is_state(self, state: Any) -> bool:
+        """Whether these are buckets in order, each with a count.
+
+        Args:
+            state: a struct, with nulls anywhere.
+        """
+        if state is None or None in (state["bucket"], state["count"]):
+            return False
+        buckets, counts = state["bucket"], state["count"]
+        if len(buckets) != len(counts) or None in buckets or None in counts:
+            return False
+        return (
+            all(-2 * _MIDDLE <= bucket <= 2 * _MIDDLE for bucket in buckets)
+            and all(left < right for left, right in pairwise(buckets))
+            and all(count >= 1 for count in counts)
+            and sum(counts) < 2**62
+        )
 
     def finish(self, state: dict[str, list[int]]) -> float | None:
         """The value of the bucket in which the rank falls; None without values.

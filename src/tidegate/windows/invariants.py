@@ -111,6 +111,9 @@ def check_slots(slots: pa.RecordBatch, plan: OutputPlan) -> None:
         value = wanted.name.startswith(("first:", "last:", "fold:"))
         if not value and slots.column(index).null_count:
             raise StateError(f"state table slots: column {wanted.name} has gaps")
+    for key, fold, _ in plan.slots.folds:
+        if not all(fold.is_state(state) for state in slots.column(f"fold:{key}").to_pylist()):
+            raise StateError(f"state table slots: {key} is not a state of its fold")
     groups = [slots.column(f"first:{name}") for name in plan.group_by]
     codes = factorize([pa.array(table_keys(slots)), *groups]).codes
     if len(np.unique(codes)) < len(codes):
