@@ -59,6 +59,24 @@ def test_chains_and_compactions(compacted: Path) -> None:
         assert level["length"] == level["deltas"] / VECTORS
 
 
+def test_the_history_of_chains(compacted: Path) -> None:
+    chains = health(compacted)["chains"]
+    assert chains["count"] == VECTORS == len(chains["rows"])
+    table = pq.read_table(compacted / "compactions", partitioning=None)
+    first = min(table["time_ns"].to_pylist())
+    for row in chains["rows"]:
+        shard, vector = row["chain"].split(" / ")
+        own = [each for each in table.to_pylist() if each["vector_id"] == vector]
+        own.sort(key=lambda each: each["time_ns"])
+        assert shard == "s"
+        assert row["compactions"] == len(own)
+        assert row["before"] == [each["deltas_before"] for each in own]
+        assert row["after"] == [each["deltas_after"] for each in own]
+        assert row["at_s"] == [round((each["time_ns"] - first) / 1e9, 6) for each in own]
+        assert row["folded"] == sum(row["before"]) - sum(row["after"])
+        assert row["bytes_saved"] == sum(e["bytes_before"] - e["bytes_after"] for e in own)
+
+
 def _folded_until(out: Path, number: int) -> int:
     """Deltas that the compactions of all micro-batches up to this one took away."""
     folders = [out / "compactions" / f"batch={n:08d}" for n in range(number + 1)]
@@ -77,6 +95,12 @@ def test_they_are_drawn(compacted: Path, browser: Browser, screenshots: Path) ->
     text = browser.evaluate("document.getElementById('health').innerText")
     assert "Chain length" in text
     assert "longest 30" in text
+    assert f"{VECTORS} chains were compacted" in text
+    last = "[...document.querySelectorAll('.card button')].at(-1)"
+    browser.evaluate(f"{last}.click()")
+    assert browser.evaluate(f"{last}.getAttribute('aria-pressed')") == "true"
+    charts = "document.querySelectorAll('[aria-label=\"Chain history\"] .uplot').length"
+    assert browser.evaluate(charts) == 1
     browser.screenshot(screenshots / "compaction-health.png")
     assert browser.problems == []
 
@@ -85,6 +109,7 @@ def test_a_run_without_chains_says_nothing_of_them(tmp_path: Path) -> None:
     store(tmp_path, [EventtimeWatermark("200 ms")], fleet(1, 4, seed=1))
     found = health(tmp_path)
     assert found["compaction"] is None
+    assert found["chains"] is None
     assert {commit["chains"] for commit in found["commits"]} == {None}
 
 

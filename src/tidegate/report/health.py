@@ -15,7 +15,7 @@ from tidegate.core.columns import MICRO_BATCH
 from tidegate.core.outcomes import Int64s
 from tidegate.output.reader import StoredRun
 from tidegate.profile.statistics import Spread, histogram, topic_statistics
-from tidegate.report.columns import NONE, integers
+from tidegate.report.columns import NONE, flat, integers, nanoseconds, text_of
 from tidegate.report.rows import KINDS, RunMessages
 
 __all__ = ["commit_levels", "health_of", "standing_levels"]
@@ -37,8 +37,8 @@ def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
         `streams`: statistics per topic. `delay`: arrival less event time. `lateness`: of late rows.
         `rate`: messages per second and key over time. `commits`: levels per micro-batch.
             `decision`: how long after its end a set, batch or window was decided. `waiting`: how
-            long rows in order were held. `compaction`: chains before and after. `diagnosis`: what
-            the synchroniser says of each key.
+            long rows in order were held. `compaction`: chains before and after. `chains`: the
+            history of single chains. `diagnosis`: what the synchroniser says of each key.
     """
     counted = (messages.kind != KINDS.index("error")) & (messages.time_ns != NONE)
     stream = messages.key * max(len(messages.topics), 1) + messages.topic
@@ -54,6 +54,7 @@ def health_of(run: StoredRun, messages: RunMessages) -> dict[str, Any]:
         "decision": _decision(messages),
         "waiting": _holding(messages),
         "compaction": _compaction(run),
+        "chains": _chain_histories(run),
         "diagnosis": _diagnosis(run),
     }
 
@@ -285,6 +286,53 @@ def _compaction(run: StoredRun) -> dict[str, Any] | None:
             for batch in batches
         },
     }
+
+
+MOST_CHAINS = 20
+"""Chains whose history the page shows, those with most compactions. More buttons are not read."""
+
+MOST_STEPS = BUCKETS
+"""Newest compactions of a chain that are drawn. A chart has no pixels for more."""
+
+
+def _chain_histories(run: StoredRun) -> dict[str, Any] | None:
+    """Return when chains were compacted, how long they were before and after, and what that saved;
+    None without any compaction."""
+    if "compactions" not in run.kinds:
+        return None
+    ours = ("vector_id", "time_ns", "strategy", "deltas_before", "deltas_after", "bytes_before",
+            "bytes_after")  # fmt: skip
+    names = run.schema("compactions").names
+    keys = [name for name in names if name not in (*ours, MICRO_BATCH)]
+    table = run.table("compactions", names)
+    chain = flat(text_of(table, (*keys, "vector_id"))).dictionary_encode()
+    number = np.asarray(chain.indices)
+    time_ns = nanoseconds(table["time_ns"])
+    order = np.lexsort((time_ns, number))
+    ends = np.cumsum(np.bincount(number, minlength=len(chain.dictionary)))
+    begins = ends - np.bincount(number, minlength=len(chain.dictionary))
+    first = int(time_ns.min()) if len(time_ns) else 0
+    columns = {name: integers(table, name, 0) for name in ours[3:]}
+    strategies = text_of(table, ("strategy",))
+    rows = []
+    for at in np.argsort(begins - ends, kind="stable")[:MOST_CHAINS].tolist():
+        own = order[begins[at] : ends[at]]
+        before, after, big, small = (column[own] for column in columns.values())
+        drawn = slice(max(0, len(own) - MOST_STEPS), None)
+        rows.append(
+            {
+                "chain": chain.dictionary[at].as_py(),
+                "compactions": len(own),
+                "folded": int((before - after).sum()),
+                "longest": int(before.max()),
+                "bytes_saved": int((big - small).sum()),
+                "strategy": strategies[int(own[-1])].as_py(),
+                "at_s": [round(t / 1e9, 6) for t in (time_ns[own][drawn] - first).tolist()],
+                "before": before[drawn].tolist(),
+                "after": after[drawn].tolist(),
+            }
+        )
+    return {"count": len(ends), "rows": rows}
 
 
 # -- diagnosis ------------------------------------------------------------------------------------

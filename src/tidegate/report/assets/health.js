@@ -87,6 +87,27 @@ function drawHealth(run, root) {
       perCommit("Compaction", `${whole(compaction.count)} so far;${saved} mean deltas of a chain before and after, longest ${whole(compaction.before.max)}`, [["before", of("before"), "late"], ["after", of("after"), "mark"]], { values: (_, list) => list.map(whole) });
     }
   }
+  if (health.chains) {
+    const { chains } = health;
+    const all = chains.count === chains.rows.length ? "" : `; here are the ${chains.rows.length} with most compactions`;
+    const home = card("Chain history", `${whole(chains.count)} chains were compacted${all}. Deltas of the chosen chain before and after each compaction, by event time since the first`, true);
+    const place = element("div", null);
+    let drawn = null;
+    const buttons = chains.rows.map((chain) => element("button", { type: "button", "aria-pressed": "false", onclick: () => choose(chain) }, chain.chain || "–"));
+    const draw = (chain) => new uPlot({ width: Math.max(240, home.clientWidth - 30), height: 210, legend: { live: false },
+      scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
+      series: [{}, ...[["before", "late"], ["after", "mark"]].map(([label, c]) => ({ label, stroke: colour(c), width: 2, points: { show: true, size: 6 } }))],
+      axes: [{ ...axis, values: (_, list) => list.map((v) => `${+v.toFixed(3)} s`), space: 70 }, { ...axis, size: 62, values: (_, list) => list.map(whole) }] },
+    [chain.at_s, chain.before, chain.after], place);
+    const choose = (chain) => {
+      if (drawn) drawn.destroy();
+      drawn = draw(chain);
+      buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(chains.rows[i] === chain)));
+    };
+    home.append(place, element("table", null, element("tr", null, ["chain", "compactions", "deltas folded", "longest", "bytes saved", "strategy"].map((name) => element("th", null, name))),
+      chains.rows.map((c, i) => element("tr", null, [buttons[i], whole(c.compactions), whole(c.folded), whole(c.longest), whole(c.bytes_saved), c.strategy].map((cell) => element("td", null, cell))))));
+    charts.push(() => choose(chains.rows[0]));
+  }
   if (health.diagnosis) {
     const { diagnosis } = health;
     const home = card("Diagnosis of sets", `${whole(diagnosis.healthy)} of ${whole(diagnosis.keys)} keys are healthy; the newest word on each key`, true);
