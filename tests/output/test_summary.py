@@ -27,6 +27,15 @@ STAGES: dict[str, tuple[Operator, ...]] = {
     "sets": (Synchronize(("a", "b"), queue_size=3, topic="topic", keys=("key",)),),
     "windows": (Window(Tumbling(10), keys=("key",), in_order=True),),
     "batches": (Batch(20, topic="topic", gated=True, keys=("key",)),),
+    "sets, windows": (
+        Synchronize(("a", "b"), queue_size=3, topic="topic", keys=("key",)),
+        Window(Tumbling(20), keys=("key",), in_order=True),
+    ),
+    "twice, sets, windows": (
+        EventtimeWatermark(7, watermark_per="tuple"),
+        Synchronize(("a", "b"), queue_size=2, topic="topic", keys=("key",)),
+        Window(Tumbling(10), keys=("key",), aggregates={"n": "count"}, in_order=True),
+    ),
     "aligned": (Align({"b": latest(5)}, reference="a", topic="topic", keys=("key",)),),
 }
 
@@ -39,7 +48,7 @@ messages = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=80)
 @given(
     messages,
     st.sampled_from(sorted(STAGES)),

@@ -443,7 +443,14 @@ class Operator(ABC):
             return False
         if identity["version"] > self.version:
             return False
-        return identity["version"] < self.version or not self.changes(identity["config"])
+        try:
+            return identity["version"] < self.version or not self.changes(identity["config"])
+        except StateError:
+            raise
+        except Exception as error:
+            # Settings that no version of ours has written.
+            text = f"state of {self.name} is corrupt: {type(error).__name__}: {error}"
+            raise StateError(text) from error
 
 
 def left_behind(table: pa.RecordBatch, time_ns: Int64s, reason: str = STAGE_REMOVED) -> Dropped:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidegate.core.broken_text import set_broken_text_apart
 from tidegate.errors import ConfigError, DataError
 from tidegate.profile.rows import LoadedRows, joined_rows
 from tidegate.profile.text_csv import load_csv
@@ -188,21 +189,25 @@ def _load_parquet(files: tuple[Path, ...], limit: int) -> LoadedRows:
     options = {} if all(s.equals(schemas[0]) for s in schemas) else {"mergeSchema": True}
     whole = pa.unify_schemas(schemas, promote_options="permissive")
     tables, left, total = [], limit, 0
+    unreadable: dict[str, int] = {}
     for file, schema in zip(files, schemas, strict=True):
         opened = pq.ParquetFile(file)
         total += opened.metadata.num_rows
         wanted = [f.name for f in schema if not _is_payload(f.type)]
         parts = []
         for batch in opened.iter_batches(columns=wanted) if left > 0 else ():
-            parts.append(batch.slice(0, left))
-            left -= parts[-1].num_rows
+            kept, broken = set_broken_text_apart(batch.slice(0, left))  # errors in a run
+            for reason in [] if broken is None else broken.reason.to_pylist():
+                unreadable[reason] = unreadable.get(reason, 0) + 1
+            parts.append(kept)
+            left -= min(left, batch.num_rows)
             if left <= 0:
                 break
-        kept = pa.schema([schema.field(name) for name in wanted])
-        table = pa.Table.from_batches(parts, schema=kept) if parts else kept.empty_table()
+        some = pa.schema([schema.field(name) for name in wanted])
+        table = pa.Table.from_batches(parts, schema=some) if parts else some.empty_table()
         tables.append(_as_spark_reads(table))
-    return joined_rows(tables, total, options, payloads=[f.name for f in whole
-                                                         if _is_payload(f.type)])  # fmt: skip
+    payloads = [field.name for field in whole if _is_payload(field.type)]
+    return joined_rows(tables, total, options, unreadable, payloads=payloads)
 
 
 def _is_payload(kind: pa.DataType) -> bool:

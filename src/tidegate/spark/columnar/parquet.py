@@ -21,6 +21,7 @@ from tidegate.core.arrow import conform
 from tidegate.core.time import MAX_NS
 from tidegate.pipeline.security import check_files_read
 from tidegate.recordings.listing import paths_named
+from tidegate.recordings.parquet_footer import open_checked
 from tidegate.spark.columnar.format import (
     ColumnarFormat,
     FileIdentity,
@@ -101,7 +102,7 @@ class ParquetColumns(ColumnarFormat):
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
     ) -> list[FilePart]:
-        with pq.ParquetFile(path) as file:
+        with open_checked(path) as file:
             meta = file.metadata
             self._check_types(file)
             wanted = _leaf_columns(meta, list(self._names(file, columns).values()))
@@ -156,7 +157,7 @@ class ParquetColumns(ColumnarFormat):
         if not files:
             return 0.0
         try:
-            with pq.ParquetFile(files[0]) as file:
+            with open_checked(files[0]) as file:
                 meta = file.metadata
                 leaves = _leaf_columns(meta, list(self._names(file, columns).values()))
                 groups = [meta.row_group(group) for group in range(meta.num_row_groups)]

@@ -1,0 +1,229 @@
+"""Open a Parquet file that may come from a stranger: its footer is read in a child process first.
+
+Arrow throws in C++ for some footers where Python cannot catch it (pyarrow 26: a histogram of levels
+whose size does not fit its column), and the process that looked at the file ends with SIGABRT: on
+the driver, the run. So the bytes of the footer go to a child, which looks at everything in it. If
+the child dies, needs too long or too much memory, the file is refused in a sentence and the next
+file gets a new child. What the child survived is opened here, with the same bytes: a file exchanged
+in between changes nothing.
+
+One child serves all files of a process. It starts with the first of them (0.2 s) and ends with the
+process; a file then costs what its footer takes to be read twice. Pages of data are not read there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import warnings
+from collections import OrderedDict
+from contextlib import suppress
+from functools import cache
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["open_checked"]
+
+MOST_FOOTER = 256 << 20
+"""Bytes of a footer. A file of 10,000 row groups with 1,000 columns has about that; a file may
+claim 4 GiB."""
+
+MEMORY = 4 << 30
+"""Bytes of address space that the child may take: a few times what the largest footer needs."""
+
+SECONDS = 60.0
+"""The longest that one footer may take; the largest takes about ten."""
+
+VERDICTS_KEPT = 1000
+"""Footers whose verdict is remembered: a file is looked at more than once while a run is planned
+and begun."""
+
+_MAGIC = b"PAR1"
+
+
+def open_checked(path: str) -> pq.ParquetFile:
+    """Open a Parquet file whose footer may be crafted.
+
+    Args:
+        path: A file of this machine.
+
+    Raises:
+        pa.ArrowInvalid: The file is not Parquet, or its footer cannot be read, or a process that
+            reads it dies of it.
+        OSError: The file cannot be opened.
+    """
+    footer = _footer_of(path)
+    _checker(os.getpid()).check(footer)
+    return pq.ParquetFile(path, metadata=_parsed(footer))
+
+
+def _footer_of(path: str) -> bytes:
+    """Return the bytes of a footer. Raises pa.ArrowInvalid if there is none."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 8))
+        tail = file.read(8)
+        if size < 12 or tail[4:] != _MAGIC:
+            raise pa.ArrowInvalid("not a Parquet file: the last bytes are not those of one")
+        (length,) = struct.unpack("<I", tail[:4])
+        if length > min(size - 12, MOST_FOOTER):
+            raise pa.ArrowInvalid(f"its footer claims {length:,} bytes; the file has {size:,}")
+        file.seek(size - 8 - length)
+        return file.read(length)
+
+
+def _parsed(footer: bytes) -> pq.FileMetaData:
+    """Return the metadata in the bytes of a footer."""
+    whole = _MAGIC + footer + struct.pack("<I", len(footer)) + _MAGIC
+    return pq.read_metadata(pa.BufferReader(whole))
+
+
+@cache
+def _checker(pid: int) -> _Checker:
+    """Return the checker of a process; one that was forked must not talk to its parent's child."""
+    return _Checker()
+
+
+class _Checker:
+    """The child, and what it said about footers."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = threading.Lock()
+        atexit.register(self._end)
+
+    def check(self, footer: bytes) -> None:
+        """Raise pa.ArrowInvalid with the reason if a footer cannot be read."""
+        digest = hashlib.blake2b(footer, digest_size=16).digest()
+        with self._lock:
+            verdict = self._verdicts.pop(digest, None)
+            if verdict is None:
+                verdict = self._ask(footer)
+            self._verdicts[digest] = verdict
+            while len(self._verdicts) > VERDICTS_KEPT:
+                self._verdicts.popitem(last=False)
+        if verdict:
+            raise pa.ArrowInvalid(verdict)
+
+    def _ask(self, footer: bytes) -> str:
+        """Return what the child says: nothing, or why the footer cannot be read."""
+        if self._child is None or self._child.poll() is not None:
+            self._child = _started()
+        if self._child is None:
+            return ""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        try:
+            self._child.stdin.write(struct.pack("<I", len(footer)) + footer)
+            self._child.stdin.flush()
+            ready, _, _ = select.select([self._child.stdout], [], [], SECONDS)
+            answer = self._child.stdout.readline() if ready else None
+        except BrokenPipeError:
+            answer = b""
+        if answer:
+            return str(json.loads(answer))
+        if answer is None:
+            self._child.kill()
+        code = self._end()
+        if answer is None:
+            return f"its metadata is not read within {SECONDS:g} s"
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"a process that reads its metadata dies ({how}): the file is damaged or crafted"
+
+    def _end(self) -> int:
+        """End the child, if there is one; returns its exit code."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+        child.stdout.close()
+        return child.wait()
+
+
+def _started() -> subprocess.Popen[bytes] | None:
+    """Start a child that has loaded Arrow; None, with a warning, where none can be started."""
+    # -S and -E: the path is ours, and looking for another one takes as long as the rest
+    code = (
+        "import sys, json; sys.path[:] = json.loads(sys.argv[1]); sys.modules['numpy'] = None; "
+        f"from {__name__} import serve; serve()"
+    )
+    command = [sys.executable, "-S", "-E", "-c", code, json.dumps(sys.path)]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing)
+    except (OSError, ValueError) as error:
+        why = str(error)
+    else:
+        assert child.stdout is not None
+        if child.stdout.readline() == b"ready\n":
+            return child
+        why = f"it ended with {child.wait()}"
+    warnings.warn(
+        f"no child process to read Parquet metadata in ({why}): a crafted file may end this one",
+        stacklevel=2,
+    )
+    return None
+
+
+def serve() -> None:
+    """Be the child: answer every footer on stdin with a line on stdout, until stdin ends."""
+    import resource  # not on Windows, where no child is started
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    most = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    given, answers = sys.stdin.buffer, sys.stdout.buffer
+    answers.write(b"ready\n")
+    answers.flush()
+    while len(head := given.read(4)) == 4:
+        answers.write(json.dumps(_fault_of(_exactly(given, struct.unpack("<I", head)[0]))).encode())
+        answers.write(b"\n")
+        answers.flush()
+
+
+def _exactly(given: BinaryIO, size: int) -> bytes:
+    """Read so many bytes; end the process if its parent is gone."""
+    data = given.read(size)
+    if len(data) < size:
+        raise SystemExit(0)
+    return data
+
+
+def _fault_of(footer: bytes) -> str:
+    """Look at everything in a footer; return why it cannot be read, or nothing."""
+    try:
+        meta = _parsed(footer)
+        meta.schema.to_arrow_schema()
+        for group in range(meta.num_row_groups):
+            about = meta.row_group(group)
+            for leaf in range(meta.num_columns):
+                _look_at(about.column(leaf))
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+    return ""
+
+
+def _look_at(column: pq.ColumnChunkMetaData) -> None:
+    """Look at what gate 1 uses of a column of a row group."""
+    known = column.statistics
+    if known is None or not known.has_min_max:
+        return
+    try:
+        _ = known.min, known.max
+    except (ValueError, ArithmeticError, TypeError, pa.ArrowException):
+        return  # no dates of Python's, or text that is not UTF-8: no fault of the file
