@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.core.broken_text import rows_with_broken_text, set_broken_text_apart
@@ -77,6 +77,7 @@ def test_the_same_on_the_way_to_spark() -> None:
 values = st.lists(st.none() | st.text(max_size=3) | st.binary(max_size=3), max_size=20)
 
 
+@settings(deadline=None)
 @given(values, st.booleans(), st.integers(0, 3))
 def test_every_row_is_on_one_side(
     found: list[str | bytes | None], coded: bool, skipped: int

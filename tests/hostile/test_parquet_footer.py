@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_child_that_takes_too_long_is_ended(
     with open_checked(str(folder / "b.parquet")):
         pass
     assert checker._child is not None
-    os.kill(checker._child.pid, 19)  # SIGSTOP: it does not answer
+    os.kill(checker._child.pid, signal.SIGSTOP)  # it does not answer
     checker._verdicts.clear()
     monkeypatch.setattr(parquet_footer, "SECONDS", 0.2)
     with pytest.raises(pa.ArrowInvalid, match="not read within"):
@@ -90,6 +91,34 @@ def test_a_child_that_takes_too_long_is_ended(
     monkeypatch.setattr(parquet_footer, "SECONDS", 60.0)
     with open_checked(str(folder / "b.parquet")) as file:  # by a new child
         assert file.metadata.num_rows == 3
+
+
+def test_ctrl_c_does_not_make_a_good_file_a_crafted_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal sends SIGINT to the child, too."""
+    checker = parquet_footer._Checker()
+    monkeypatch.setattr(parquet_footer, "_checker", lambda pid: checker)
+    open_checked(str(folder / "b.parquet")).close()
+    child = checker._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGINT)
+    checker._verdicts.clear()
+    open_checked(str(folder / "b.parquet")).close()
+    assert checker._child is child
+    assert child.poll() is None
+
+
+def test_many_files_share_one_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = parquet_footer._started
+    monkeypatch.setattr(parquet_footer, "_started", lambda: started.append(0) or start())
+    checker = parquet_footer._Checker()
+    monkeypatch.setattr(parquet_footer, "_checker", lambda pid: checker)
+    for n in range(50):
+        pq.write_table(pa.table({f"t{n}": [n]}), tmp_path / f"{n}.parquet")
+        open_checked(str(tmp_path / f"{n}.parquet")).close()
+    assert len(started) == 1
 
 
 def test_without_a_child_files_are_read_and_somebody_is_told(

@@ -8,7 +8,10 @@ file gets a new child. What the child survived is opened here, with the same byt
 in between changes nothing.
 
 One child serves all files of a process. It starts with the first of them (0.2 s) and ends with the
-process; a file then costs what its footer takes to be read twice. Pages of data are not read there.
+process; a file then costs what its footer takes to be read twice (10,000 small files: 3 s, opened
+without a child 0.5 s). Only a file that kills it costs a new child. Pages of data are not read
+there: of pyarrow's ways to look at a file only `row_group(...).column(...)` aborts, on every file
+that was found so far; reading the rows raises.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import warnings
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -156,12 +160,14 @@ class _Checker:
 
 def _started() -> subprocess.Popen[bytes] | None:
     """Start a child that has loaded Arrow; None, with a warning, where none can be started."""
-    # -S and -E: the path is ours, and looking for another one takes as long as the rest
+    # -S and -E: the path is ours, and looking for another one takes as long as the rest. Where the
+    # package was found by an import hook (some editable installs), its folder is not in the path.
     code = (
         "import sys, json; sys.path[:] = json.loads(sys.argv[1]); sys.modules['numpy'] = None; "
         f"from {__name__} import serve; serve()"
     )
-    command = [sys.executable, "-S", "-E", "-c", code, json.dumps(sys.path)]
+    path = [*sys.path, str(Path(__file__).parents[2])]
+    command = [sys.executable, "-S", "-E", "-c", code, json.dumps(path)]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
         child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing)
@@ -183,6 +189,9 @@ def serve() -> None:
     """Be the child: answer every footer on stdin with a line on stdout, until stdin ends."""
     import resource  # not on Windows, where no child is started
 
+    # Ctrl-C is for the parent: it may have a micro-batch to finish, and would take a child that
+    # died of it for a crafted file.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     most = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
