@@ -39,7 +39,7 @@ from tidegate.batching.layout import (
 )
 from tidegate.batching.names import encode_names
 from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns
-from tidegate.core.arrow import concat, take
+from tidegate.core.arrow import concat, empty, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
 from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
 from tidegate.core.outcomes import Int32s, Int64s
@@ -141,7 +141,7 @@ def _lane_order(lane: Int32s) -> Int32s:
     lanes = int(lane.max()) + 1
     if lanes > 4 * len(lane):  # few rows of many lanes: counting would walk over all lanes
         return np.argsort(lane, kind="stable").astype(np.int32)
-    order = np.empty(len(lane), np.int32)
+    order = empty(len(lane), np.int32)
     group_by_lane(as_readonly(lane), lanes, np.zeros(lanes + 1, np.int32), order)
     return order
 
@@ -197,7 +197,7 @@ def _run_every_kernel() -> None:
 
 
 class HeldRows:
-    """The rows of a batcher that wait, by number, in order of arrival.
+    """The rows of a batcher that wait, by number: within a lane in order of arrival.
 
     Numbers of rows that have left are not reused before `compact`. The state is handed to every
     call instead of being kept: the stage's state may be replaced or grown in between.
@@ -278,11 +278,13 @@ class HeldRows:
             buffers.grow()
 
     def kept(self) -> Int64s:
-        """The numbers of the rows that still wait, in order of arrival."""
-        out = np.empty(self.used, np.int64)
+        """The numbers of the rows that still wait, ascending: within a lane in order of arrival."""
+        out = empty(self.used, np.int64)
         out = out[: waiting_rows(self.rows, self._lists, out)]
         if (out[1:] < out[:-1]).any():
-            out.sort()
+            waits = np.zeros(self.used, np.bool_)
+            waits[out] = True
+            return np.flatnonzero(waits)
         return out
 
     def hold_back(self, reach: Int64s) -> None:
@@ -359,14 +361,14 @@ class OutputBuffers:
             lanes=lane_records(state),
             streams=stream_records(state),
             find=state["find"],
-            numbers=np.empty(used, np.int64),
-            spare=np.empty(used, np.int64),
-            out_slot=np.empty(used, np.int32),
-            out_late=np.empty(used, np.bool_),
-            out_stamp=np.empty(used, np.int64),
-            batches=np.empty(batches, BATCH),
-            parts=np.empty(batches * min(streams, 4) + streams + len(call.wanted), PART),
-            named=np.empty(count, np.int64),
+            numbers=empty(used, np.int64),
+            spare=empty(used, np.int64),
+            out_slot=empty(used, np.int32),
+            out_late=empty(used, np.bool_),
+            out_stamp=empty(used, np.int64),
+            batches=empty(batches, BATCH),
+            parts=empty(batches * min(streams, 4) + streams + len(call.wanted), PART),
+            named=empty(count, np.int64),
             tally=np.empty(streams, TALLY),
             counts=np.zeros(1, COUNTS),
             known=np.zeros(len(call.digests), np.uint16),
@@ -396,7 +398,7 @@ class OutputBuffers:
 
 def _record_memory(count: int) -> Records:
     """Return memory for this many rows, not initialised."""
-    return np.empty((count, ROW.itemsize // 8), np.int64).view(ROW)[:, 0]
+    return empty(count, ROW)
 
 
 def _record_words(rows: Records) -> Int64s:
@@ -416,7 +418,7 @@ def _lists(lanes: int) -> Records:
 
 def _twice_as_long(array: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of twice the length; the second half is not initialised."""
-    out = np.empty(2 * len(array), array.dtype)
+    out = empty(2 * len(array), array.dtype)
     out[: len(array)] = array
     return out
 
@@ -424,9 +426,10 @@ def _twice_as_long(array: NDArray[Any]) -> NDArray[Any]:
 class HeldTable(HeldRows):
     """`HeldRows` with the columns of the rows, in the chunks they arrived in.
 
-    Row `n` of the records is row `n` of all chunks in order. Chunks are merged so that each is at
-    least twice as long as the one behind it: there are few of them, and a row is copied by merging
-    no more than log2(rows) times. A change of schema makes one chunk of all.
+    The rows of a call are numbered lane by lane (`KernelCall.order`), their columns stay as they
+    came; `_positions` leads from one to the other, None while both are the same. Chunks are merged
+    so that each is at least twice as long as the one behind it: there are few of them, and a row is
+    copied by merging no more than log2(rows) times. A change of schema makes one chunk of all.
 
     Args:
         state: The state of the batcher.
@@ -439,10 +442,15 @@ class HeldTable(HeldRows):
         if table is not None and table.num_rows:
             rows = held_records(table)
             self._chunks = [table.drop_columns(list(_HELD_COLUMNS))]
+        self._positions: Int64s | None = None
         super().__init__(state, rows)
 
-    def append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def append(self, rows: pa.RecordBatch, order: NDArray[np.uint32]) -> pa.RecordBatch:
         """Add the columns of rows whose records are added by the next call.
+
+        Args:
+            rows: The columns, in order of arrival.
+            order: `KernelCall.order` of that call; empty if rows are handled as they came.
 
         Returns:
             A batch with the schema that everything held has from now on. A new column makes it
@@ -453,8 +461,10 @@ class HeldTable(HeldRows):
             whole = concat([*self._chunks, rows])
             assert whole is not None
             self._chunks = [whole]
+            self._note_positions(rows.num_rows, order)
             return whole
         self._chunks.append(rows)
+        self._note_positions(rows.num_rows, order)
         while len(self._chunks) > 1 and 2 * self._chunks[-1].num_rows > self._chunks[-2].num_rows:
             self._chunks[-2:] = [pa.concat_batches(self._chunks[-2:])]
         return rows
@@ -471,6 +481,9 @@ class HeldTable(HeldRows):
         once, and the parts are put into order at the end.
         """
         n = len(numbers)
+        if self._positions is not None:
+            # Without a mode, numpy writes to memory of its own first.
+            numbers = self._positions.take(numbers, out=empty(n, np.int64), mode="clip")
         if len(self._chunks) == 1 or n == 0:
             return take(self._chunks[0], numbers)
         first, last = int(numbers[0]), int(numbers[-1])
@@ -492,6 +505,7 @@ class HeldTable(HeldRows):
         kept = super().compact()
         if self._chunks:
             self._chunks = [self.take(kept)] if len(kept) else []
+        self._positions = None
         return kept
 
     def table(self) -> pa.RecordBatch | None:
@@ -508,6 +522,24 @@ class HeldTable(HeldRows):
         return pa.RecordBatch.from_arrays(
             [*rows.columns, *columns], names=[*rows.schema.names, *_HELD_COLUMNS]
         )
+
+    def _note_positions(self, count: int, order: NDArray[np.uint32]) -> None:
+        """Note where the columns of the next `count` rows are. Memory at least doubles when it
+        grows."""
+        first, last = self.used, self.used + count
+        if self._positions is None and not len(order):
+            return
+        if self._positions is None or len(self._positions) < last:
+            positions = empty(max(last, 2 * first), np.int64)
+            positions[:first] = (
+                np.arange(first) if self._positions is None else self._positions[:first]
+            )
+            self._positions = positions
+        positions = self._positions[first:last]
+        if len(order):
+            np.add(order, first, out=positions)
+        else:
+            positions[:] = np.arange(first, last)
 
     def _slice(self, first: int, n: int) -> pa.RecordBatch:
         """Return `n` neighbouring rows from number `first` on, without copying within a chunk."""

@@ -62,15 +62,16 @@ from tidegate.batching.layout import (
     NEVER,
     NO_SLOT,
     REACH_NS,
+    RING,
     UNTIMED,
     BatchFrame,
     CloseReason,
     Gate,
     Place,
 )
-from tidegate.batching.period import observe
+from tidegate.batching.period import follow_phase, observe
 from tidegate.batching.report import report
-from tidegate.core.numba import lean_inline, lean_inner, lean_kernel
+from tidegate.core.numba import lean_inline, lean_inner, lean_kernel, prefetch
 from tidegate.core.time import UNSET
 
 __all__ = [
@@ -112,7 +113,8 @@ def run_rows(a, call, base, first, again):
     Args:
         a: The `KernelArrays`: state, rows that wait, output buffers.
         call: The `KernelCall`: the new rows as columns, and the settings.
-        base: Row number of the first row of the call; row `i` of the call is row `base + i`.
+        base: Row number of the first row of the call. Rows are numbered in the order they are
+            handled: the k-th of `call.order` is row `base + k`.
         first: Where in the order of the call to go on: 0, or what the last attempt returned.
         again: True if that row was routed by the last attempt already, which then ran out of
             buffers while letting batches out.
@@ -124,6 +126,7 @@ def run_rows(a, call, base, first, again):
     """
     rows, lanes, lists, streams, counts = a.rows, a.lanes, a.lists, a.streams, a.counts[0]
     k, total = first, len(call.time_ns)
+    until = k  # where the rows of a lane end
     if again:
         if not let_out_due(a, call, np.int64(call.lane[row_at(call, k)])):
             return k, True
@@ -132,22 +135,31 @@ def run_rows(a, call, base, first, again):
         i = row_at(call, k)
         n = np.int64(call.lane[i])
         lane = lanes[n]
+        if k >= until:  # a lane begins: while it is handled, bring in the next one
+            until = k + 1
+            if len(call.order) == 0 and call.lane[total - 1] == n:
+                until = total
+            while until < total and call.lane[row_at(call, until)] == n:
+                until += 1
+            if until < total:
+                following = np.int64(call.lane[row_at(call, until)])
+                prefetch(lanes, following)
+                prefetch(streams, following)
+                prefetch(lists, following)
         if expects_pulses(lane, call):
-            k, routed = take_expected(a, call, base, k, n)
+            k, routed = take_expected(a, call, base, k, until, n)
             if routed:  # the window is complete, but there is no room for its batch
                 return k, True
-            if k == total:
-                break
+            if k == until:
+                continue
             i = row_at(call, k)
-            n = np.int64(call.lane[i])
-            lane = lanes[n]
         if lane.open == 0 and not has_room(a, call):
             return k, False
         idle = call.wall - lane.arrived_at >= call.idle and lane.open != 0 and lane.rows > 0
         if idle and not drain(a, call, n, np.int64(CloseReason.IDLE.value)):
             return k, False
         lane.arrived_at = call.wall
-        row = base + i
+        row = base + k  # so the records of a lane are neighbours in memory
         code = call.code[i]
         s = np.int64(a.known[code])
         if s >= lane.streams or streams[n, s].name != call.digests[code]:
@@ -432,19 +444,27 @@ def expects_pulses(lane, call):
 
 
 @lean_inline
-def take_expected(a, call, base, k, n):
+def take_expected(a, call, base, k, until, n):
     """Handle rows of lane `n` from the k-th on for as long as each is the next pulse of its stream
     and not earlier than the row before.
 
     The condition is that of `route_next_pulse`, and what it does to lane and stream is the same.
     Called with an empty window (`expects_pulses`); windows that become complete leave.
 
+    Args:
+        a: The `KernelArrays`.
+        call: The `KernelCall`.
+        base: Row number of the first row of the call.
+        k: Where in the order of the call to begin.
+        until: Where in the order of the call the rows of this lane end.
+        n: Number of the lane.
+
     Returns:
         Where in the order of the call the first row is that is not handled, and False; or the last
         row that was handled and True, if its window is complete and the buffers are full.
     """
     lane, counts = a.lanes[n], a.counts[0]
-    total, grouped = len(call.time_ns), len(call.order) > 0
+    grouped = len(call.order) > 0
     begun = k
     while True:
         first = max(counts.rows, 0)  # never below; said so that indices are not looked at twice
@@ -453,29 +473,25 @@ def take_expected(a, call, base, k, n):
         newest = lane.start - lane.length
         latest = min(end, lane.start + lane.timeout - 1)
         waiting = lane.waiting
+        last = min(until, k + call.limit)
         for s in range(lane.streams):
             a.tally[s].off_sum = 0.0
             a.tally[s].off_square = 0.0
-        while k < total:
+        while k < last:
             i = np.int64(call.order[k]) if grouped else np.int64(k)
             t = call.time_ns[i]
             code = call.code[i]
             s = int(a.known[code])
             stream = a.streams[n, s]
-            if (
-                t < newest
-                or t > latest
-                or call.lane[i] != n
-                or s >= lane.streams
-                or stream.name != call.digests[code]
-                or at - first >= call.limit
-                or not call.gated[code]
-            ):
-                break
             period, slot = stream.period, stream.reached + 1
             off = t - stream.origin - (stream.first + slot) * period
             if (
-                period == 0
+                t < newest
+                or t > latest
+                or s >= lane.streams
+                or stream.name != call.digests[code]
+                or not call.gated[code]
+                or period == 0
                 or stream.tracked == 0
                 or slot >= stream.slots
                 or 2 * off >= period
@@ -484,7 +500,16 @@ def take_expected(a, call, base, k, n):
                 break
             newest = t
             stream.reached = slot
-            observe(stream, t)
+            # `observe`, which the compiler would not put here by itself.
+            if stream.locked > 0:
+                follow_phase(stream, t)
+            if t > stream.last:
+                head = stream.head
+                stream.ring[head] = t - stream.last
+                stream.head = 0 if head == RING - 1 else head + 1
+                if stream.diffs < RING:
+                    stream.diffs += 1
+                stream.last = t
             if slot == 0:
                 stream.first_any = t
                 stream.first_after = t
@@ -493,7 +518,7 @@ def take_expected(a, call, base, k, n):
             tally = a.tally[s]
             tally.off_sum += float(off)
             tally.off_square += float(off) * float(off)
-            a.numbers[at] = base + i
+            a.numbers[at] = base + k
             a.spare[at] = s
             a.out_slot[at] = min(slot, -NO_SLOT - 1)
             a.out_stamp[at] = t

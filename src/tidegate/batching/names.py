@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.core.arrow import empty
 from tidegate.core.numba import as_readonly, interpret_first, lean_inline, lean_inner, lean_kernel
 from tidegate.core.outcomes import Int32s
 
@@ -52,7 +53,7 @@ def encode_names(column: pa.Array) -> tuple[Int32s, list[str]]:
         ([0, 1, 0], ['b', 'a'])
     """
     if pa.types.is_string(column.type) and len(column):
-        codes = np.empty(len(column), np.int32)
+        codes = empty(len(column), np.int32)
         names = NameTable(
             firsts=np.empty(MAX_NAMES, np.int32),
             follows=np.zeros(MAX_NAMES, np.int32),

@@ -196,13 +196,21 @@ def measured_period(stream, scratch):
     if count < MIN_DIFFS:
         return 0.0
     ring = stream.ring
+    guess = stream.measured
     shortest = ring[0]
     longest = ring[0]
+    below = 0
+    above = 0
     for i in range(count):
         scratch[i] = ring[i]
         shortest = min(shortest, ring[i])
         longest = max(longest, ring[i])
-    seed = median(scratch, count)
+        below += ring[i] < guess
+        above += ring[i] > guess
+    if below <= (count - 1) // 2 and above <= (count - 1) // 2:
+        seed = float(guess)  # the median of a steady clock is mostly the one before
+    else:
+        seed = median(scratch, count)
     if np.rint(shortest / seed) == 1.0 and np.rint(longest / seed) == 1.0:
         return seed  # every distance is one pulse: the second median would be the first
     kept = 0

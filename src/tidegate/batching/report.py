@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Records
 from tidegate.batching.period import median
+from tidegate.core.arrow import empty
 from tidegate.core.numba import interpret_first, lean_inline, lean_inner, lean_kernel
 from tidegate.core.outcomes import Int32s, Int64s
 
@@ -294,11 +295,11 @@ def data_columns(decision: BatchDecision) -> tuple[list[pa.Array], Int32s]:
     batches = decision.batches
     count = len(decision.order)
     rows = RowColumns(
-        id=np.empty(count, np.int64),
-        start=np.empty(count, np.int64),
-        end=np.empty(count, np.int64),
-        lane=np.empty(count, np.int32),
-        text_ends=np.empty(count + 1, np.int32),
+        id=empty(count, np.int64),
+        start=empty(count, np.int64),
+        end=empty(count, np.int64),
+        lane=empty(count, np.int32),
+        text_ends=empty(count + 1, np.int32),
         late=np.zeros(count // 8 + 1, np.uint8),
         on_grid=np.zeros(count // 8 + 1, np.uint8),
     )
@@ -403,7 +404,7 @@ def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
         decision: What the kernel decided.
         labels: The name of the stream of each part, as text.
     """
-    batches = decision.batches
+    batches = _columns_of(decision.batches)
     offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
     return [
         _number_column(batches["id"]),
@@ -416,7 +417,9 @@ def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
         _number_column(batches["moved"]),
         pa.array(batches["complete"] != 0),
         pa.ListArray.from_arrays(
-            pa.array(offsets), _streams(decision.parts, labels), type=SUMMARY_FIELDS[-1].type
+            pa.array(offsets),
+            _streams(_columns_of(decision.parts), labels),
+            type=SUMMARY_FIELDS[-1].type,
         ),
     ]
 
@@ -440,7 +443,30 @@ _ARROW = {
 """Arrow's type for a numpy type, by its character: cheaper to look up than a dtype."""
 
 
-def _streams(parts: Records, labels: pa.Array) -> pa.StructArray:
+def _columns_of(records: Records) -> dict[str, NDArray[Any]]:
+    """Return the fields of BATCH or PART records as arrays of their own, by name.
+
+    In one pass: numpy takes one per field, and each of them reads all of the memory.
+    """
+    names = records.dtype.names or ()
+    words = records.view(np.int64).reshape(len(records), len(names))
+    columns = empty(len(records) * len(names), np.int64).reshape(len(names), len(records))
+    _transpose(words, columns)
+    return {name: columns[i].view(records.dtype[name]) for i, name in enumerate(names)}
+
+
+@lean_kernel
+def transpose(words, columns):
+    """Write a table of words (rows x columns) to another one, columns x rows."""
+    for i in range(words.shape[0]):
+        for j in range(words.shape[1]):
+            columns[j, i] = words[i, j]
+
+
+_transpose = interpret_first(transpose, lambda words, *_: len(words))
+
+
+def _streams(parts: dict[str, NDArray[Any]], labels: pa.Array) -> pa.StructArray:
     """Return the parts as structs of type _STREAM, in order; the caller cuts them into lists."""
     no_grid = parts["expected"] < 0
     columns = [

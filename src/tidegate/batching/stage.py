@@ -257,7 +257,6 @@ or infinite
         codes, labels = encode_names(column)
         digests = np.array([_digest(label) for label in labels], np.int64)
         held = held_table(state)
-        held.append(collection.rows)
         call = self._call(
             collection.wall_ns,
             lane=collection.lane,
@@ -266,6 +265,7 @@ or infinite
             digests=digests,
             gated=np.array([self._gates(label) for label in labels], np.bool_),
         )
+        held.append(collection.rows, call.order)
         decision = held.add_and_run(state, call)
         if len(decision.named):
             named = codes[decision.named]

@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
+import llvmlite.ir
 import numba
+import numba.extending
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,7 @@ __all__ = [
     "lean_inline",
     "lean_inner",
     "lean_kernel",
+    "prefetch",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +41,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _njit: Any = numba.njit  # its stubs know only the documented options
 _types: Any = numba.types
+_extending: Any = numba.extending
 
 
 def _lean_options() -> dict[str, bool]:
@@ -219,3 +223,48 @@ def entry_point(function: F, *types: str) -> F:
     dispatcher.compile(wanted)
     found = getattr(dispatcher.overloads.get(wanted), "entry_point", None)
     return cast(F, found) if callable(found) else function
+
+
+CACHE_LINE_BYTES = 64
+"""What one access to memory brings into the cache, on every processor we know."""
+
+
+def prefetch(records: NDArray[Any], i: int) -> None:
+    """Ask the processor to bring entry `i` of an array into the cache, without waiting for it.
+
+    For kernels that go through large records in an order that the processor cannot guess: asked for
+    while the record before is worked on, memory no longer counts. Does nothing in plain Python.
+
+    Args:
+        records: An array, also of records; of more dimensions, `i` counts along the first.
+        i: Index of the entry; must exist. At most 512 bytes of it are brought in.
+    """
+
+
+@_extending.intrinsic
+def _prefetch_line(typing_context: Any, address: Any) -> Any:
+    """Emit the instruction for one cache line."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = llvmlite.ir.IntType(32)
+        pointer = llvmlite.ir.IntType(8).as_pointer()
+        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [pointer, word, word, word])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        place = builder.inttoptr(arguments[0], pointer)
+        # For reading and writing, to be kept in all caches, data rather than instructions.
+        builder.call(function, [place, word(1), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return _types.void(_types.intp), generate
+
+
+@_extending.overload(prefetch)
+def _compiled_prefetch(records: Any, i: Any) -> Any:
+    """What `prefetch` is in compiled code."""
+
+    def compiled(records: Any, i: Any) -> None:
+        place = records.ctypes.data + i * records.strides[0]
+        for line in range(min(records.strides[0], 512) // CACHE_LINE_BYTES + 1):
+            _prefetch_line(place + line * CACHE_LINE_BYTES)
+
+    return compiled
