@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import tempfile
 import time
@@ -22,16 +23,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from faults import recording, scenarios, simulation, soak
+from faults import pipelines, recording, scenarios, simulation, soak
 from faults.broker import kill_broker
 from faults.child import SHORT
-from faults.kills import Campaign, Peace, Result, file_target, kafka_target
+from faults.kills import Campaign, Peace, Result, file_target, kafka_target, pipeline_target
 from kafka_broker import Broker, NoBrokerError
 from tidegate.spark import session
 from tidegate.spark.sinks import SINKS as KNOWN
 
 SINKS = tuple(KNOWN)
-PARTS = ("simulation", "kills", "scenarios", "soak")
+PARTS = ("simulation", "kills", "pipelines", "scenarios", "soak")
 
 
 def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
@@ -72,6 +73,24 @@ def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Re
         bar.remove_task(task)
 
 
+def kill_pipelines(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
+    """Drivers of every kind of pipeline, all of them to Parquet."""
+    place = folder / "pipelines"
+    pipelines.record(place)
+    names = given.pipeline or list(pipelines.PIPELINES)
+    targets = [pipeline_target(name, place) for name in names]
+    task = bar.add_task("undisturbed", total=None)
+    try:
+        peace = Peace.of(targets, place)
+    except AssertionError as error:
+        yield Result("undisturbed", wrong=[str(error)])
+        return
+    bar.reset(task, total=given.pipeline_kills, description="killing pipelines")
+    campaign = Campaign(targets, peace, place, given.seed, given.streams, given.minutes)
+    yield from campaign.kill_drivers(given.pipeline_kills, lambda steps: bar.advance(task, steps))
+    bar.remove_task(task)
+
+
 def run_scenarios(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Result]:
     names = given.scenario or list(scenarios.SCENARIOS)
     task = bar.add_task("starting Spark", total=len(names))
@@ -96,9 +115,8 @@ def run_simulation(given: argparse.Namespace, folder: Path, bar: Progress) -> It
         ("two or three faults", several),
     ):
         task = bar.add_task(f"simulation: {name}", total=None)
-        report = simulation.campaign(histories, undisturbed)
-        rate = 60 * report.histories / report.seconds
-        did = f"{report.histories:,} histories, {rate:,.0f} per minute of CPU"
+        report = simulation.campaign_by(os.cpu_count() or 1, histories, undisturbed)
+        did = f"{report.histories:,} histories, {report.rates()}"
         yield Result(f"simulation: {name}", did, wrong=report.wrong, seconds=report.seconds)
         bar.remove_task(task)
 
@@ -145,6 +163,8 @@ def main() -> int:
     parser.add_argument("--sink", action="append", choices=SINKS, help="sinks; all if unset")
     parser.add_argument("--scenario", action="append", choices=scenarios.SCENARIOS)
     parser.add_argument("--kills", type=int, default=50, help="kill points of drivers, per sink")
+    parser.add_argument("--pipeline", action="append", choices=pipelines.PIPELINES)
+    parser.add_argument("--pipeline-kills", type=int, default=34, help="per pipeline: 200 of six")
     parser.add_argument("--worker-kills", type=int, default=20, help="of workers, over all sinks")
     parser.add_argument("--broker-kills", type=int, default=10, help="of the Kafka broker")
     parser.add_argument("--streams", type=int, default=4, help="per sink and driver")
@@ -157,6 +177,7 @@ def main() -> int:
     parts = {
         "simulation": run_simulation,
         "kills": kills,
+        "pipelines": kill_pipelines,
         "scenarios": run_scenarios,
         "soak": run_soak,
     }

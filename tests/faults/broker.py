@@ -89,14 +89,14 @@ def kill_broker(
     began = time.monotonic()
     sent = fill(broker.servers)
     both = targets(broker.servers, folder)
-    results = {t.sink: Result(f"kafka to {t.sink}: broker killed") for t in both}
+    results = {t.label: Result(f"kafka to {t.label}: broker killed") for t in both}
     done = rounds = 0
     stopped: list[str] = []
     try:
         peace = _run([Stream(target, "calm") for target in both], folder)
         for target in both:
-            found = outputs.count(peace[target.sink])
-            assert found > sent // 2, f"{target.sink}: {found} rows of {sent} messages in peace"
+            found = outputs.count(peace[target.label])
+            assert found > sent // 2, f"{target.label}: {found} rows of {sent} messages in peace"
         while done < kills:
             streams = left = [Stream(target, f"broken-{seed}-{rounds}") for target in both]
             rounds += 1
@@ -116,9 +116,9 @@ def kill_broker(
                     left = run.left()
             for stream in streams:
                 rows = stream.target.read(stream.name)
-                result = results[stream.target.sink]
+                result = results[stream.target.label]
                 result.rows += outputs.count(rows)
-                differences = outputs.differences(rows, peace[stream.target.sink])
+                differences = outputs.differences(rows, peace[stream.target.label])
                 result.wrong += [f"{stream.name}: {each}" for each in differences]
     except AssertionError as error:
         next(iter(results.values())).wrong.append(str(error))
@@ -135,7 +135,7 @@ def _run(streams: Sequence[Stream], folder: Path) -> dict[str, outputs.Rows]:
     with attempt(folder / "attempt", streams) as run:
         run.wait()
         run.check()
-    return {stream.target.sink: stream.target.read(stream.name) for stream in streams}
+    return {stream.target.label: stream.target.read(stream.name) for stream in streams}
 
 
 def _later(run: Attempt, dice: random.Random) -> Callable[[], bool]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults import outputs, recording
+from faults import outputs, pipelines, recording
 from faults.processes import kill, kill_all, workers
 
 LONGEST_S = 900
@@ -33,9 +33,10 @@ process it starts) as long as the next one goes on from there. They are counted.
 
 @dataclass(frozen=True)
 class Target:
-    """A sink to be disturbed: its pipeline for an output of this name, and how to read that."""
+    """A sink or a pipeline to be disturbed: its definition for an output of this name, and how to
+    read that. `label` is that of the sink or of the pipeline."""
 
-    sink: str
+    label: str
     pipeline: Callable[[str], str]
     read: Callable[[str], outputs.Rows]
 
@@ -61,7 +62,7 @@ class Stream:
 
     @property
     def file(self) -> str:
-        return f"{self.target.sink}-{self.name}"
+        return f"{self.target.label}-{self.name}"
 
 
 @dataclass
@@ -149,7 +150,7 @@ class Peace:
         with attempt(folder / "attempt", streams) as run:
             run.wait()
             run.check()
-        rows = {target.sink: target.read("peace") for target in targets}
+        rows = {target.label: target.read("peace") for target in targets}
         return cls(rows, run.count() / recording.FILES / len(streams))
 
 
@@ -173,8 +174,8 @@ class Campaign:
 
     def kill_drivers(self, kills: int, step: Callable[[int], None]) -> list[Result]:
         """SIGKILL Python, Java and workers until every sink has had `kills` kill points."""
-        results = {t.sink: Result(f"{t.sink}: driver killed") for t in self.targets}
-        points = {t.sink: collections.Counter[str]() for t in self.targets}
+        results = {t.label: Result(f"{t.label}: driver killed") for t in self.targets}
+        points = {t.label: collections.Counter[str]() for t in self.targets}
         began = time.monotonic()
         signals = rounds = 0
         try:
@@ -190,7 +191,7 @@ class Campaign:
                         if killed:
                             signals += 1
                             for stream in filter(run.begun, left):
-                                points[stream.target.sink][_point(run.touches(stream))] += 1
+                                points[stream.target.label][_point(run.touches(stream))] += 1
                             now = min(found.total() for found in points.values())
                             step(min(now, kills) - min(lowest, kills))
                 self._compare(streams, results)
@@ -208,7 +209,7 @@ class Campaign:
 
     def kill_workers(self, kills: int, step: Callable[[int], None]) -> list[Result]:
         """SIGKILL random workers; tasks are tried again, and the streams go on."""
-        results = {t.sink: Result(f"{t.sink}: worker killed") for t in self.targets}
+        results = {t.label: Result(f"{t.label}: worker killed") for t in self.targets}
         began = time.monotonic()
         done = rounds = 0
         stopped: list[str] = []
@@ -279,9 +280,9 @@ class Campaign:
     def _compare(self, streams: Sequence[Stream], results: dict[str, Result]) -> None:
         for stream in streams:
             found = stream.target.read(stream.name)
-            result = results[stream.target.sink]
+            result = results[stream.target.label]
             result.rows += outputs.count(found)
-            wanted = self.peace.rows[stream.target.sink]
+            wanted = self.peace.rows[stream.target.label]
             result.wrong += [f"{stream.name}: {d}" for d in outputs.differences(found, wanted)]
 
 
@@ -307,6 +308,17 @@ def file_target(sink: str, folder: Path) -> Target:
         sink,
         lambda name: recording.pipeline(source, folder / sink / name, sink),
         lambda name: read(folder / sink / name),
+    )
+
+
+def pipeline_target(name: str, folder: Path) -> Target:
+    """One of `faults.pipelines`, to Parquet; its input must have been written to `folder`."""
+    made = pipelines.PIPELINES[name]
+    place = name.replace(" ", "-")
+    return Target(
+        place,
+        lambda output: made.text(folder, folder / place / output),
+        lambda output: made.read(folder / place / output),
     )
 
 

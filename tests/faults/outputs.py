@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidegate.output.commit import CommitLog
+
 KINDS = ("data", "late", "error", "dropped")
 
 Rows = dict[str, dict[str, list[str]]]
@@ -20,12 +22,13 @@ Rows = dict[str, dict[str, list[str]]]
 def arranged(tables: Iterable[tuple[str, Iterable[dict[str, Any]]]]) -> Rows:
     """Rows by kind and vehicle. Errors have no order of their own: those found before the shuffle
     are reported before those of a stage behind it."""
-    out: Rows = {kind: collections.defaultdict(list) for kind in KINDS}
+    out: dict[str, dict[str, list[str]]] = {}
     for kind, rows in tables:
+        of_kind = out.setdefault(kind, collections.defaultdict(list))
         for row in rows:
             row.pop("batch", None)
-            out[kind][str(row.get("vehicle"))].append(json.dumps(row, default=str, sort_keys=True))
-    for rows_of in out["error"].values():
+            of_kind[str(row.get("vehicle"))].append(json.dumps(row, default=str, sort_keys=True))
+    for rows_of in out.get("error", {}).values():
         rows_of.sort()
     return {kind: dict(found) for kind, found in out.items()}
 
@@ -42,10 +45,9 @@ def read_mcap(out: Path) -> Rows:
 
 def _listed(out: Path, suffix: str, read: Callable[[Path], list[dict[str, Any]]]) -> Rows:
     """What stands in the files that commits list. One that no commit lists is an error."""
-    listed: list[str] = []
-    for commit in sorted((out / "_commits").glob("*.json")):
-        listed += json.loads(commit.read_text())["files"]
-    there = {str(f.relative_to(out)) for kind in KINDS for f in (out / kind).rglob(f"*.{suffix}")}
+    listed = [file for commit in CommitLog.at(str(out)) for file in commit.files]
+    tables = [folder for folder in out.iterdir() if not folder.name.startswith("_")]
+    there = {str(f.relative_to(out)) for folder in tables for f in folder.rglob(f"*.{suffix}")}
     if there != set(listed) or len(listed) != len(there):
         odd = sorted(there.symmetric_difference(listed))
         raise AssertionError(f"files and commits disagree: {odd or 'one is listed twice'}")
@@ -122,7 +124,7 @@ def count(rows: Rows) -> int:
 def differences(found: Rows, wanted: Rows) -> list[str]:
     """A line per kind and vehicle that differs: what is lost, what is too much, or the order."""
     out = []
-    for kind in KINDS:
+    for kind in sorted({*found, *wanted}):
         ours, theirs = found.get(kind, {}), wanted.get(kind, {})
         for vehicle in sorted({*ours, *theirs}):
             one, two = ours.get(vehicle, []), theirs.get(vehicle, [])

@@ -20,6 +20,8 @@ import argparse
 import errno
 import itertools
 import logging
+import multiprocessing
+import os
 import random
 import sys
 import threading
@@ -159,7 +161,7 @@ class World:
     """Records as readers saw them at some moment; they may never change."""
     fences: list[tuple[int, set[int]]] = field(default_factory=list)
     """The epoch of every claim, and the batches that had a record when it was made."""
-    drivers: int = 0
+    drivers: list[Driver] = field(default_factory=list)
 
     def look(self) -> None:
         """Read the records as a reader would now, and remember them."""
@@ -174,7 +176,10 @@ class World:
         return CommitLog("sim://out", pafs.PyFileSystem(View(self.disk)), "/out")
 
     def cut_power(self, dice: random.Random) -> None:
-        """Lose what was not synced; a record that was visible for a moment may be gone too."""
+        """Lose what was not synced, and every driver with it: one that slept does not wake up. A
+        record that was visible for a moment may be gone too."""
+        for driver in self.drivers:
+            driver.view.kill()
         self.disk.power_cut(dice)
         there = self.log().numbers()
         self.seen = {batch: commit for batch, commit in self.seen.items() if batch in there}
@@ -184,9 +189,9 @@ class Driver:
     """A process that runs the stream to its end, on its own view of the disk."""
 
     def __init__(self, world: World, *, take_over: bool = False) -> None:
-        world.drivers += 1
+        world.drivers.append(self)
         self.world = world
-        self.name = f"sim{world.drivers}"
+        self.name = f"sim{len(world.drivers)}"
         self.take_over = take_over
         self.view = View(world.disk)
         self.idle = False
@@ -245,7 +250,6 @@ def _kill(driver: Driver) -> None:
 
 
 def _cut(driver: Driver) -> None:
-    driver.view.kill()
     driver.world.cut_power(random.Random(driver.view.calls))
 
 
@@ -417,8 +421,9 @@ def _rows_of(content: bytes) -> list[tuple[str, int]]:
 
 
 def _check(world: World, undisturbed: dict[str, list[int]] | None, *, paused: bool) -> None:
-    log = world.log()
-    assert log.numbers() == list(range(BATCHES)), f"batches {log.numbers()}"
+    records = list(world.log())
+    numbers = [commit.batch for commit in records]
+    assert numbers == list(range(BATCHES)), f"batches {numbers}"
     found = result_of(world)
     if undisturbed is not None:
         for name in sorted({*undisturbed, *found}):
@@ -427,9 +432,9 @@ def _check(world: World, undisturbed: dict[str, list[int]] | None, *, paused: bo
     audit = audit_run("sim://out", files=False)
     assert audit.passed, audit.lines()
     for epoch, known in world.fences:
-        late = [c for c in log if c.epoch < epoch and c.batch not in known]
+        late = [c for c in records if c.epoch < epoch and c.batch not in known]
         assert not late, f"epoch {late[0].epoch} wrote batch {late[0].batch} after {epoch} claimed"
-    listed = [file for commit in log for file in commit.files]
+    listed = [file for commit in records for file in commit.files]
     there = [n.removeprefix("/out/") for n in world.disk.names
              if n.endswith(".parquet") and "/_retired/" not in n]  # fmt: skip
     assert len(listed) == len(set(listed)), "a file is in two records"
@@ -468,17 +473,23 @@ def random_histories(calls: int, seed: int) -> Iterator[list[Fault]]:
 
 
 class Report(NamedTuple):
-    """What a campaign did."""
+    """What a campaign did. `seconds` are those of the CPU, `elapsed` those of the clock."""
 
     histories: int
     kinds: Counter[str]
     seconds: float
     wrong: list[str]
+    elapsed: float
+
+    def rates(self) -> str:
+        """How fast it was, in words."""
+        wall, cpu = (60 * self.histories / (s or 1) for s in (self.elapsed, self.seconds))
+        return f"{wall:,.0f} per minute, {cpu:,.0f} per minute of CPU"
 
 
 def campaign(histories: Iterable[list[Fault]], undisturbed: dict[str, list[int]]) -> Report:
     """Run histories; those that go wrong are named in the report."""
-    began = time.process_time()
+    began, since = time.process_time(), time.monotonic()
     kinds: Counter[str] = Counter()
     wrong: list[str] = []
     count = 0
@@ -489,7 +500,23 @@ def campaign(histories: Iterable[list[Fault]], undisturbed: dict[str, list[int]]
             run_history(faults, undisturbed)
         except WrongError as error:
             wrong.append(str(error))
-    return Report(count, kinds, time.process_time() - began, wrong)
+    return Report(count, kinds, time.process_time() - began, wrong, time.monotonic() - since)
+
+
+def campaign_by(
+    jobs: int, histories: Iterable[list[Fault]], undisturbed: dict[str, list[int]]
+) -> Report:
+    """Run histories in this many processes; each is independent of all others."""
+    listed = list(histories)
+    parts = [(listed[start::jobs], undisturbed) for start in range(jobs)]
+    since = time.monotonic()
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        done = pool.starmap(campaign, parts)
+    return Report(
+        sum(one.histories for one in done), sum((one.kinds for one in done), Counter()),
+        sum(one.seconds for one in done), [line for one in done for line in one.wrong],
+        time.monotonic() - since,
+    )  # fmt: skip
 
 
 def parse(text: str) -> list[Fault]:
@@ -511,19 +538,21 @@ def main() -> int:
         "--histories", type=int, default=20_000, help="random ones, after all single"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th of the single ones")
     parser.add_argument("--history", help="one history, as a failure names it")
     given = parser.parse_args()
     undisturbed, calls = undisturbed_run()
     if given.history:
         run_history(parse(given.history), undisturbed)
         return 0
-    single = campaign(every_single(calls), undisturbed)
-    more = campaign(
-        itertools.islice(random_histories(calls, given.seed), given.histories), undisturbed
+    single = campaign_by(
+        given.jobs, itertools.islice(every_single(calls), 0, None, given.every), undisturbed
     )
+    several = itertools.islice(random_histories(calls, given.seed), given.histories)
+    more = campaign_by(given.jobs, several, undisturbed)
     for name, report in (("one fault", single), ("two or three", more)):
-        rate = report.histories / report.seconds * 60
-        print(f"{name}: {report.histories} histories, {rate:,.0f} per minute of CPU, "
+        print(f"{name}: {report.histories} histories, {report.rates()}, "
               f"{len(report.wrong)} wrong", dict(report.kinds))  # fmt: skip
         for line in report.wrong[:20]:
             print(" ", line)

@@ -14,6 +14,9 @@ SEEDS = [
     "power_cut_after@409",  # merged files that no fold named stayed
     "overtaken@23",  # found by a seal left out on purpose
     "killed_before@269 power_cut_before@22",  # a record that was seen, not synced, and lost
+    "overtaken@442 unanswered@67",  # the next driver removed merged files, then the first one
+    "paused@435 read-only@81",  # ... woke up and wrote the fold that named them
+    "killed_before@211 full@307 lost@162",  # merged files that no fold named stayed
 ]
 """Histories that went wrong once, by the numbers that operations had then."""
 

@@ -2,7 +2,7 @@
 
     OUT/_commits/00000012.json        the record of batch 12
     OUT/_commits/00000012.4.json      the same, if epoch 4 took over while batch 12 was written
-    OUT/_commits/00000000-00000099.fold   the records of batches 0 to 99, in one file
+    OUT/_commits/00000000-00000099.4.fold the records of batches 0 to 99, in one file, by epoch 4
 
 A sink writes the files of a micro-batch first and this record last. A file that no record names is
 not part of the output: whoever reads a run reads its records, and only the files they list. This
@@ -24,6 +24,8 @@ hundred thousand batches is as quick to list as one of ten. A fold is gzip-compr
 the first says which batches it holds and what the whole run had done up to the last of them, each
 other one is a record. What a fold covers counts, whatever else stands under the same numbers: a
 driver of the past that finds the seal of a folded batch gone and writes a record there is ignored.
+Of folds that share a batch the one of the latest epoch counts, of one epoch the largest: a driver
+of the past that wakes up and writes the fold it was about to write changes nothing.
 """
 
 from __future__ import annotations
@@ -365,7 +367,7 @@ class CommitLog:
     # -- folds ----------------------------------------------------------------------------------
 
     def folds(self) -> list[FoldFile]:
-        """Return the folds that count, in order: those that no larger one holds."""
+        """Return the folds that count, in order; no two of them hold the same batch."""
         return self._listed(plain=False).folds
 
     def unfolded(self) -> list[int]:
@@ -387,14 +389,14 @@ class CommitLog:
                     raise StateError(f"{name} is corrupt or newer than this version: it lacks rows")
                 yield Commit.from_json(line, name)
 
-    def write_fold(self, header: FoldHeader, commits: Iterable[Commit]) -> bool:
-        """Write a fold unless there is one of these batches; return whether it is ours.
+    def write_fold(self, header: FoldHeader, commits: Iterable[Commit], epoch: int) -> bool:
+        """Write a fold unless this epoch has one of these batches; return whether it has now.
 
         Records that it covers stay until `remove_folded`.
         """
         lines = [header.to_json(), *(commit.to_json() for commit in commits)]
         content = gzip.compress("\n".join(lines).encode(), compresslevel=6, mtime=0)
-        name = f"{header.first:08d}-{header.last:08d}.fold"
+        name = f"{header.first:08d}-{header.last:08d}.{epoch}.fold"
         return create_whole(self.fs, f"{self.root}/{FOLDER}/{name}", content)
 
     def folded_still_there(self) -> dict[int, Commit | None]:
@@ -412,8 +414,8 @@ class CommitLog:
         return out
 
     def remove_folded(self, batch: int | None = None) -> None:
-        """Remove the record and the seals of a batch that a fold covers; None: smaller folds that
-        a larger one holds."""
+        """Remove the record and the seals of a batch that a fold covers; None: folds that do not
+        count, because another one holds their batches."""
         if batch is None:
             for fold in self._listed(plain=False).covered:
                 remove_file(self.fs, f"{self.root}/{FOLDER}/{fold.name}")
@@ -519,17 +521,19 @@ was writing batch 1; it stops here, and nothing of the other run was touched
             if name.startswith("."):
                 continue
             if name == info.base_name:
-                ends = re.fullmatch(r"(\d+)-(\d+)\.fold", name)
-                if ends is not None:
-                    folds.append(FoldFile(int(ends[1]), int(ends[2]), name))
+                said = re.fullmatch(r"(\d+)-(\d+)\.(\d+)\.fold", name)
+                if said is not None:
+                    first, last, epoch = map(int, said.groups())
+                    folds.append(FoldFile(first, last, epoch, name))
             elif not re.fullmatch(r"\d+(\.\d+)?", name):
                 raise StateError(f"{self.shown}/{FOLDER}/{name}.json is not a commit of tidegate")
             else:
                 found.setdefault(int(name.split(".")[0]), {})[name] = info
         counting: list[FoldFile] = []
-        for fold in sorted(folds, key=lambda one: (one.first, -one.last)):
-            if not counting or fold.first > counting[-1].last:
+        for fold in sorted(folds, key=lambda one: (-one.epoch, one.first - one.last)):
+            if not any(fold.first <= one.last and one.first <= fold.last for one in counting):
                 counting.append(fold)
+        counting.sort()
         covered = [fold for fold in folds if fold not in counting]
         links: dict[int, dict[str, bool]] = {}
         for batch in sorted(found) if plain else ():
@@ -570,15 +574,17 @@ was writing batch 1; it stops here, and nothing of the other run was touched
 
 
 class FoldFile(NamedTuple):
-    """A fold by the name of its file: the first and the last batch that it covers."""
+    """A fold by the name of its file: the first and the last batch that it covers, and the epoch
+    that wrote it."""
 
     first: int
     last: int
+    epoch: int
     name: str
 
 
 class _Listed(NamedTuple):
-    """What is in the folder: folds that count, folds that a larger one holds, and per batch the
+    """What is in the folder: folds that count, folds that do not, and per batch the
     names of its links and whether each is a record."""
 
     folds: list[FoldFile]

@@ -18,12 +18,16 @@ goes, the oldest `FOLD` records are *folded* into one file whenever there are tw
 folds into a larger one, and the small files of those batches are *merged* into large ones:
 
     1. merged files are written beside the old ones, under names that hold the epoch, and synced
-    2. the fold is created exclusively: it names the merged files instead of the old ones
-    3. the records that it covers are removed, and their files are moved to `_retired/`
+    2. the fold is created, its name holds the epoch too: it names the merged files instead of the
+       old ones
+    3. the records that it covers are removed, and their files are moved to `_retired/`; merged
+       files of drivers that never wrote their fold are removed
 
 A reader that has listed the records before finds the files in `_retired/` until `RETAIN_S` is over:
 it sees the run as it was when it looked. A process that dies after 1 leaves merged files that no
-fold names; the next one to fold the same batches removes them. One that dies after 2 leaves records
+fold names; the next one to fold the same batches removes them, but only when its own fold is there:
+a driver that was merely paused may yet write the fold that names them, and it counts until a later
+epoch writes one (`commit`). One that dies after 2 leaves records
 that a fold covers; they no longer count, and the next one finishes. Rows of a merged file keep the
 number of their batch: it holds, as metadata under `BATCHES`, how many rows each batch has.
 
@@ -261,7 +265,7 @@ class Maintenance:
         if self.merge:
             commits = self._merge(commits, done)
         header = FoldHeader(first, last, _as_ranges([commit.batch for commit in commits]), totals)
-        self.log.write_fold(header, commits)
+        self.log.write_fold(header, commits, self.epoch)
         done.folded += len(commits)
         self._finish()
 
@@ -272,7 +276,6 @@ class Maintenance:
         kept: dict[int, list[str]] = {commit.batch: list(commit.files) for commit in commits}
         kinds = sorted({file.split("/")[0] for commit in commits for file in commit.files})
         for kind in kinds:
-            self._remove_unnamed(kind, last)
             small = [(commit.batch, file) for commit in commits for file in commit.files_of(kind)
                      if self._is_small(file)]  # fmt: skip
             if len(small) < 2:
@@ -321,22 +324,31 @@ class Maintenance:
             out.append(name)
         return out
 
-    def _remove_unnamed(self, kind: str, last: int) -> None:
-        """Remove merged files of drivers that died before they wrote their fold."""
-        fs = self.log.fs
-        folder = f"{self.log.root}/{batch_folder(kind, last)}"
-        for info in fs.get_file_info(pafs.FileSelector(folder, allow_not_found=True)):
-            is_merged = re.match(r"\.?e\d+-merged-", info.base_name)
-            if is_merged and epoch_of_file(info.base_name.removeprefix(".")) <= self.epoch:
-                remove_file(fs, info.path)
+    def _remove_unnamed(self, fold: FoldFile, named: set[str]) -> None:
+        """Remove merged files of a fold's batches that it does not name: those of drivers that
+        died, or were overtaken, before they wrote theirs. Files of later epochs than the fold's
+        stay: a fold that names them would count."""
+        fs, root = self.log.fs, self.log.root
+        for kind in sorted({file.split("/")[0] for file in named}):
+            listed = fs.get_file_info(pafs.FileSelector(f"{root}/{kind}", allow_not_found=True))
+            for folder in listed:
+                number = folder.base_name.removeprefix("batch=")
+                if not number.isdigit() or not fold.first <= int(number) <= fold.last:
+                    continue
+                for info in fs.get_file_info(pafs.FileSelector(folder.path, allow_not_found=True)):
+                    name = info.base_name.removeprefix(".")
+                    is_merged = re.match(r"e\d+-merged-", name) is not None
+                    unnamed = f"{kind}/{folder.base_name}/{info.base_name}" not in named
+                    if is_merged and unnamed and epoch_of_file(name) <= fold.epoch:
+                        remove_file(fs, info.path)
 
     def _finish(self) -> None:
-        """Move files that folds no longer name out of the way, then remove the records that did:
-        in this order, so that one who dies in between leaves the names of what is left to do."""
+        """Move files that folds no longer name out of the way, then remove the records that did: in
+        this order, so that one who dies in between leaves the names of what is left to do."""
         fs, root = self.log.fs, self.log.root
         named: dict[FoldFile, set[str]] = {}
-        folds = self.log.folds()
         still_there = self.log.folded_still_there()
+        folds = self.log.folds()  # after it, so that each of them is covered
         touched: set[str] = set()
         left: set[str] = set()
         for batch, commit in still_there.items():
@@ -357,6 +369,8 @@ class Maintenance:
             if fs.get_file_info(folder).type == pafs.FileType.Directory:
                 sync_folder(fs, folder)
                 remove_empty_folder(fs, folder)
+        for fold, files in named.items():
+            self._remove_unnamed(fold, files)
         for batch in still_there:
             self.log.remove_folded(batch)
         self.log.remove_folded()
@@ -374,7 +388,7 @@ class Maintenance:
                 numbers = [commit.batch for commit in commits]
                 totals = self.log.header(group[-1]).totals
                 header = FoldHeader(group[0].first, group[-1].last, _as_ranges(numbers), totals)
-                self.log.write_fold(header, commits)
+                self.log.write_fold(header, commits, self.epoch)
                 self.log.remove_folded()
                 return True
         return False

@@ -86,7 +86,7 @@ def _maintain_delta(root: str, kinds: list[str], work: Maintenance, done: Tidied
     if set(now) != set(named):
         commits = [replace(commit, files=[]) for commit in commits]
         commits[-1] = replace(commits[-1], files=sorted(now))
-        _refold(work.log, commits)
+        _refold(work.log, commits, work.epoch)
     for kind in kinds:
         removed = deltalake.DeltaTable(f"{root}/{kind}").vacuum(
             retention_hours=int(work.retain_s / 3600), enforce_retention_duration=False,
@@ -95,14 +95,14 @@ def _maintain_delta(root: str, kinds: list[str], work: Maintenance, done: Tidied
         done.removed += len(removed)
 
 
-def _refold(log: CommitLog, commits: list[Commit]) -> None:
+def _refold(log: CommitLog, commits: list[Commit], epoch: int) -> None:
     """Put all records of a run into one fold."""
     totals = RunTotals.none()
     for commit in commits:
         totals = totals.and_then(commit)
     first, last = commits[0].batch, commits[-1].batch
     ranges = [[commit.batch, commit.batch] for commit in commits]
-    log.write_fold(FoldHeader(first, last, ranges, totals), commits)
+    log.write_fold(FoldHeader(first, last, ranges, totals), commits, epoch)
     for batch in log.folded_still_there():
         log.remove_folded(batch)
     log.remove_folded()
