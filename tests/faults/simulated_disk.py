@@ -102,6 +102,7 @@ class View(pafs.FileSystemHandler):
         self.disk = disk
         self.calls = 0
         self.dead = False
+        self.over = False
         self.doubled = 0
         self.before: Before = lambda number, name, path: None
         self.after: Before = lambda number, name, path: None
@@ -290,6 +291,8 @@ class _Written(io.BytesIO):
 
     def write(self, data: Any) -> int:
         added, before = bytes(data), self.inode.content
+        if self.view.over:  # the process is gone; only here a writer is still collected and closed
+            return len(added)
 
         def effect() -> None:
             self.inode.content = before + added  # at its place, so that twice is as once

@@ -205,6 +205,7 @@ class Driver:
         except (Exception, CrashError) as error:
             self.said = error
         finally:
+            self.view.over = True
             mount(self.name, None)
             epochs._CLAIMS.pop((self.name, "/out"), None)
 
@@ -235,7 +236,7 @@ class Fault(NamedTuple):
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.kind}@{self.at}"
+        return f"{self.kind.replace(' ', '_')}@{self.at}"
 
 
 def _fail(number: int) -> Callable[[Driver], None]:
@@ -351,6 +352,9 @@ def run_history(faults: Iterable[Fault], undisturbed: dict[str, list[int]] | Non
     except Exception as error:
         said = " ".join(map(str, faults))
         raise WrongError(f"history [{said}]: {type(error).__name__} {error}") from error
+    finally:
+        for driver in world.drivers:  # errors hold file systems, which hold the world, in C++
+            driver.said = None
     return world
 
 

@@ -17,6 +17,7 @@ SEEDS = [
     "overtaken@442 unanswered@67",  # the next driver removed merged files, then the first one
     "paused@435 read-only@81",  # ... woke up and wrote the fold that named them
     "killed_before@211 full@307 lost@162",  # merged files that no fold named stayed
+    "power_cut_after@430 power_cut_before@199",  # ... because their removal was not on disk
 ]
 """Histories that went wrong once, by the numbers that operations had then."""
 

@@ -335,12 +335,16 @@ class Maintenance:
                 number = folder.base_name.removeprefix("batch=")
                 if not number.isdigit() or not fold.first <= int(number) <= fold.last:
                     continue
+                removed = False
                 for info in fs.get_file_info(pafs.FileSelector(folder.path, allow_not_found=True)):
                     name = info.base_name.removeprefix(".")
                     is_merged = re.match(r"e\d+-merged-", name) is not None
                     unnamed = f"{kind}/{folder.base_name}/{info.base_name}" not in named
                     if is_merged and unnamed and epoch_of_file(name) <= fold.epoch:
                         remove_file(fs, info.path)
+                        removed = True
+                if removed:  # for good, before the records go that made us look here
+                    sync_folder(fs, folder.path)
 
     def _finish(self) -> None:
         """Move files that folds no longer name out of the way, then remove the records that did: in
