@@ -1,4 +1,4 @@
-"""A real Kafka broker on loopback, in KRaft mode, from Kafka's own jars.
+"""Real Kafka brokers on loopback, one or a cluster, in KRaft mode, from Kafka's own jars.
 
 The jars are fetched once from Maven Central into `~/.cache/tidegate`. Where that cannot be done,
 tests that need a broker are skipped, and say so.
@@ -6,6 +6,7 @@ tests that need a broker are skipped, and say so.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -23,8 +24,8 @@ JARS = Path(__file__).with_name("kafka_jars.txt")
 
 PROPERTIES = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
@@ -33,10 +34,12 @@ log.dirs={folder}/logs
 # Tests stamp messages as they like; by default Kafka deletes what is stamped a week ago.
 log.retention.ms=-1
 num.partitions=1
-offsets.topic.replication.factor=1
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 # A broker that was killed may come back when its old session is over, by default after 9 s.
@@ -70,24 +73,28 @@ class Broker:
 
     folder: Path
     port: int
+    node: int = 1
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def create(cls, folder: Path) -> Broker:
-        broker = cls(folder, free_port())
-        text = PROPERTIES.format(port=broker.port, controller=free_port(), folder=folder)
-        (folder / "server.properties").write_text(text)
-        cluster = uuid.uuid4().hex[:22]
-        broker._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c").wait(timeout=90)
-        broker.start()
-        return broker
+        return Cluster.create(folder, 1).brokers[0]
 
     @property
     def servers(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        self.launch()
+        self.await_answer()
+
+    def launch(self) -> None:
+        """Start it without waiting: the first of several answers only when others are there."""
         self.process = self._java("kafka.Kafka")
+
+    def await_answer(self) -> None:
+        """Return when it takes connections. Raises NoBrokerError if it does not."""
+        assert self.process is not None
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -114,3 +121,82 @@ class Broker:
             return subprocess.Popen(
                 [*command, str(self.folder / "server.properties")], stdout=log, stderr=log
             )
+
+
+@dataclass
+class Cluster:
+    """Brokers that replicate each other: as many copies of everything as there are brokers, of
+    which all but one must be in sync, so one of three may be killed at any time."""
+
+    brokers: list[Broker]
+
+    @classmethod
+    def create(cls, folder: Path, number: int) -> Cluster:
+        """Format and start this many brokers below a folder."""
+        brokers = [
+            Broker(folder / f"{node}" if number > 1 else folder, free_port(), node)
+            for node in range(1, number + 1)
+        ]
+        ports = [free_port() for _ in brokers]
+        voters = ",".join(f"{b.node}@127.0.0.1:{p}" for b, p in zip(brokers, ports, strict=True))
+        name = uuid.uuid4().hex[:22]
+        formats = []
+        for broker, controller in zip(brokers, ports, strict=True):
+            broker.folder.mkdir(exist_ok=True)
+            text = PROPERTIES.format(
+                port=broker.port, controller=controller, folder=broker.folder, node=broker.node,
+                voters=voters, copies=number, in_sync=max(1, number - 1),
+            )  # fmt: skip
+            (broker.folder / "server.properties").write_text(text)
+            formats.append(broker._java("kafka.tools.StorageTool", "format", "-t", name, "-c"))
+        for formatting in formats:
+            formatting.wait(timeout=90)
+        made = cls(brokers)
+        try:
+            for broker in brokers:
+                broker.launch()
+            for broker in brokers:
+                broker.await_answer()
+            made._await_each_other()
+        except NoBrokerError:
+            made.stop()
+            raise
+        return made
+
+    @property
+    def servers(self) -> str:
+        return ",".join(broker.servers for broker in self.brokers)
+
+    def leader(self, topic: str, partition: int) -> Broker:
+        """The broker that leads a partition now."""
+        from confluent_kafka.admin import AdminClient
+
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            said = AdminClient({"bootstrap.servers": self.servers}).list_topics(topic, timeout=30)
+            known = said.topics[topic].partitions.get(partition)  # None: made a moment ago
+            found = [broker for broker in self.brokers if known and broker.node == known.leader]
+            if found:
+                return found[0]
+            time.sleep(0.2)
+        raise AssertionError(f"partition {partition} of {topic} has no leader for a minute")
+
+    def _await_each_other(self) -> None:
+        """Return when all are members: a broker takes connections before the others know it."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        if len(self.brokers) == 1:
+            return
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                said = AdminClient({"bootstrap.servers": self.servers}).list_topics(timeout=10)
+                if len(said.brokers) == len(self.brokers):
+                    return
+            time.sleep(0.5)
+        raise NoBrokerError(f"no cluster: not all {len(self.brokers)} brokers found each other")
+
+    def stop(self) -> None:
+        for broker in self.brokers:
+            broker.stop()

@@ -27,7 +27,7 @@ from faults import pipelines, recording, scenarios, simulation, soak
 from faults.broker import kill_broker
 from faults.child import SHORT
 from faults.kills import Campaign, Peace, Result, file_target, kafka_target, pipeline_target
-from kafka_broker import Broker, NoBrokerError
+from kafka_broker import Cluster, NoBrokerError
 from tidegate.spark import session
 from tidegate.spark.sinks import SINKS as KNOWN
 
@@ -44,7 +44,7 @@ def kills(given: argparse.Namespace, folder: Path, bar: Progress) -> Iterator[Re
         if "kafka" in sinks:
             (folder / "broker").mkdir()
             try:
-                broker = Broker.create(folder / "broker")
+                broker = Cluster.create(folder / "broker", given.brokers)
                 stack.callback(broker.stop)
                 targets.append(kafka_target(broker.servers, folder))
             except NoBrokerError as error:
@@ -167,6 +167,7 @@ def main() -> int:
     parser.add_argument("--pipeline-kills", type=int, default=34, help="per pipeline: 200 of six")
     parser.add_argument("--worker-kills", type=int, default=20, help="of workers, over all sinks")
     parser.add_argument("--broker-kills", type=int, default=10, help="of the Kafka broker")
+    parser.add_argument("--brokers", type=int, default=3, help="of the Kafka cluster")
     parser.add_argument("--streams", type=int, default=4, help="per sink and driver")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="no driver is killed after")

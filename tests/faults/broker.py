@@ -1,7 +1,8 @@
-"""Kill the broker that a run reads from and writes to, start it again, compare with peace.
+"""Kill a broker that a run reads from and writes to, start it again, compare with peace.
 
 One stream goes from Kafka to Kafka, one from Kafka to Parquet. A SIGKILL strikes at a random time
-after a random touch of an output; the broker comes back on the same logs a random time later. The
+after a random touch of an output; the broker comes back on the same logs a random time later. Of
+several brokers it strikes the leader of a partition that is read: another one then leads it. The
 run should go on by itself; if it stops, which is allowed, the next one must go on from there.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from faults import outputs, recording
 from faults.kills import PATIENCE, Attempt, Result, Stream, Target, attempt
-from kafka_broker import Broker
+from kafka_broker import Broker, Cluster
 
 TOPIC = "faults-in"
 PARTITIONS = 3
@@ -40,13 +41,13 @@ SCHEMA = (
 )
 
 
-def fill(servers: str) -> int:
+def fill(servers: str, copies: int) -> int:
     """Send the recording, each vehicle to one partition; how many messages those are."""
     import confluent_kafka as ck
     from confluent_kafka.admin import AdminClient, NewTopic
 
     made = AdminClient({"bootstrap.servers": servers})
-    made.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+    made.create_topics([NewTopic(TOPIC, PARTITIONS, copies)])[TOPIC].result(60)
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 50})
     rows = [row for part in recording.slices() for row in part.to_pylist()]
     for row in rows:
@@ -82,14 +83,16 @@ def targets(servers: str, folder: Path) -> list[Target]:
 
 
 def kill_broker(
-    broker: Broker, folder: Path, kills: int, seed: int, step: Callable[[int], None]
+    cluster: Cluster, folder: Path, kills: int, seed: int, step: Callable[[int], None]
 ) -> list[Result]:
-    """SIGKILL the broker so many times while streams read from it and write to it."""
+    """SIGKILL a leader so many times while streams read from it and write to it."""
     dice = random.Random(seed)
     began = time.monotonic()
-    sent = fill(broker.servers)
-    both = targets(broker.servers, folder)
-    results = {t.label: Result(f"kafka to {t.label}: broker killed") for t in both}
+    sent = fill(cluster.servers, len(cluster.brokers))
+    both = targets(cluster.servers, folder)
+    which = "broker killed" if len(cluster.brokers) == 1 else "leader killed"
+    results = {t.label: Result(f"kafka to {t.label}: {which}") for t in both}
+    changes = 0
     done = rounds = 0
     stopped: list[str] = []
     try:
@@ -103,8 +106,12 @@ def kill_broker(
             while left:
                 with attempt(folder / "attempt", left) as run:
                     while done < kills and run.wait(_later(run, dice)):
+                        partition = dice.randrange(PARTITIONS)
+                        broker = cluster.leader(TOPIC, partition)
                         broker.stop()
                         time.sleep(dice.uniform(0, LONGEST_AWAY_S))
+                        if len(cluster.brokers) > 1:
+                            changes += _other_leader(cluster, partition, broker)
                         broker.start()
                         done += 1
                         step(1)
@@ -124,11 +131,21 @@ def kill_broker(
         next(iter(results.values())).wrong.append(str(error))
     for result in results.values():
         result.did = (
-            f"{done} SIGKILLs of the broker in {rounds} runs, {len(stopped)} runs stopped"
-            f"{f' ({stopped})' if stopped else ''}"
+            f"{done} SIGKILLs among {len(cluster.brokers)} brokers in {rounds} runs, {changes} "
+            f"changes of leader, {len(stopped)} runs stopped{f' ({stopped})' if stopped else ''}"
         )
         result.seconds = time.monotonic() - began
     return list(results.values())
+
+
+def _other_leader(cluster: Cluster, partition: int, before: Broker) -> bool:
+    """Wait until another broker leads a partition; whether one does."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if cluster.leader(TOPIC, partition).node != before.node:
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def _run(streams: Sequence[Stream], folder: Path) -> dict[str, outputs.Rows]:
