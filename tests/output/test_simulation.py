@@ -18,6 +18,7 @@ SEEDS = [
     "paused@435 read-only@81",  # ... woke up and wrote the fold that named them
     "killed_before@211 full@307 lost@162",  # merged files that no fold named stayed
     "power_cut_after@430 power_cut_before@199",  # ... because their removal was not on disk
+    "power_cut_after@355 power_cut_after@408 power_cut_before@89",  # staged files stayed
 ]
 """Histories that went wrong once, by the numbers that operations had then."""
 

@@ -286,8 +286,13 @@ class Flow:
         return out
 
     def resume(self, wall_ns: int) -> None:
-        """The flow runs again after a break, which no stage takes for silence of its streams."""
+        """The flow runs again after a break, which no stage takes for silence of its streams, or
+        the clock was set back: a key that was seen in what is the future now was seen now."""
         self.chain.resume(self.states, wall_ns)
+        ahead = np.flatnonzero(self.lanes["seen"] > wall_ns)
+        if len(ahead):
+            self.lanes.arrays["seen"][ahead] = wall_ns
+            self.lanes.touch(ahead)
 
     def control(self, signal: ControlSignal) -> list[Outcome]:
         """Hand a signal to every stage."""

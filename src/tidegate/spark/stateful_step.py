@@ -9,6 +9,9 @@ reads the state itself. In batch the same shard function runs without state and 
 
 Clock policy: event time decides what comes out. The wall clock (Spark's processing time, or the
 fixed one of a run that catches up) stamps rows without a time, and drives deadlines and `forget`.
+If it is set back during a run, whatever waits by it begins its wait again with the next call for
+its shard, as it does after a restart. Spark makes that call when rows come, or when the clock is
+where it was: a shard without rows waits that much longer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -83,9 +86,19 @@ Spark compiles the code of each variable anew in every task."""
 SLICES_PAGE = -2
 """The page that holds the rows which wait for other files, in a recorded run."""
 
-_FLOWS: OrderedDict[tuple[str, int], tuple[str, Flow, Slices]] = OrderedDict()
-"""Flows of this worker by (query, shard), each with the token its state was stored with, and the
-rows that wait to enter it."""
+
+class _KeptFlow(NamedTuple):
+    """A flow between two micro-batches: the token its state was stored with, the rows that wait to
+    enter it, and the wall time of its last call."""
+
+    token: str
+    flow: Flow
+    slices: Slices
+    wall_ns: int
+
+
+_FLOWS: OrderedDict[tuple[str, int], _KeptFlow] = OrderedDict()
+"""Flows of this worker by (query, shard)."""
 
 _FLOWS_KEPT = 64
 """Flows a worker keeps between micro-batches, so that an unchanged state is not read again. Each is
@@ -326,7 +339,7 @@ class RunningStep:
         made = chain(self._adopted(), rows)
         out = list(packed_rows(shard, made, flow, audited=self.settings.recipe.audited))
         self.reported.add(shard)
-        self._save(shard, flow, slices)
+        self._save(shard, flow, slices, wall_ns)
         return iter(out)
 
     def expired(self, shard: int, now_ms: int) -> Iterator[dict[str, Any]]:
@@ -337,7 +350,7 @@ class RunningStep:
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         audited = self.settings.recipe.audited
         out = list(packed_rows(shard, made, flow, metric, audited=audited))
-        self._save(shard, flow, slices)
+        self._save(shard, flow, slices, wall_ns)
         return iter(out)
 
     def _wall(self, now_ms: int) -> int:
@@ -354,8 +367,10 @@ class RunningStep:
         page = self.pages.getValue((TOKEN_PAGE,))
         stored = None if page is None else bytes(page[0]).decode(errors="replace")
         kept = _FLOWS.pop((self.settings.query, shard), None)
-        if stored is not None and kept is not None and kept[0] == stored:
-            return kept[1], kept[2]
+        if stored is not None and kept is not None and kept.token == stored:
+            if wall_ns < kept.wall_ns:  # the clock was set back: nothing has waited since then
+                kept.flow.resume(wall_ns)
+            return kept.flow, kept.slices
         flow = self.settings.recipe.make()
         flow.scope = f"shard {shard}"  # a sealed page opens only for the shard that wrote it
         slices = Slices(self.settings.recipe.arrival)
@@ -378,7 +393,7 @@ class RunningStep:
         leaving, self.leaving = self.leaving, []
         yield from tables(leaving, self.settings.recipe.taken)
 
-    def _save(self, shard: int, flow: Flow, slices: Slices) -> None:
+    def _save(self, shard: int, flow: Flow, slices: Slices, wall_ns: int) -> None:
         """Write the pages that changed and a new token, keep the flow, and set one timer for the
         flow's next deadline (a millisecond later, so that it has surely passed when Spark calls).
         """
@@ -388,7 +403,7 @@ class RunningStep:
             self.pages.updateValue((SLICES_PAGE,), (flow.seal(slices.page(), "slices"),))
         token = f"{self.settings.shards}:{uuid.uuid4().hex}"
         self.pages.updateValue((TOKEN_PAGE,), (token.encode(),))
-        _FLOWS[self.settings.query, shard] = (token, flow, slices)
+        _FLOWS[self.settings.query, shard] = _KeptFlow(token, flow, slices, wall_ns)
         while len(_FLOWS) > _FLOWS_KEPT:
             _FLOWS.popitem(last=False)
         if self.settings.timers:

@@ -14,6 +14,7 @@ What is named by a commit is on disk: files and folders are synced before the re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +119,10 @@ class ParquetSink:
 
     def claim(self) -> Claim:
         """Claim the output for a run. Raises ConfigError if another driver is writing there."""
-        return self._claim_now(lease_s=LEASE_S)
+        claim = self._claim_now(lease_s=LEASE_S)
+        with contextlib.suppress(OSError):  # every batch does it too; this is for a run without one
+            remove_staging(self.fs, self.root, claim.epoch)
+        return claim
 
     def join(self, epoch: int) -> None:
         """Write under an epoch that another process has claimed for this run, and renews.
