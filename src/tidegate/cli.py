@@ -6,8 +6,8 @@ that references such as `${env:NAME}` stood for are never printed.
 
     results         standard output, so that they can be piped; with `--json` as one JSON document
     progress, hints standard error
-    exit code       0 done, 1 a file is broken, 2 what the user can correct or a run that failed,
-                    130 after Ctrl-C
+    exit code       0 done, 1 a recording is missing, broken or empty, 2 what the user can correct
+                    or a run that failed, 130 after Ctrl-C
 
 The docstring of a command is its help text: what a maintainer must know stands in comments.
 """
@@ -42,7 +42,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells and typer have it."""
 
 BROKEN = 1
-"""Exit code for a file that is damaged: no option of the command helps."""
+"""Exit code for a recording that is not there, damaged or empty: no option of the command helps."""
 
 console = Console()
 """Standard output: what a command was run for."""
@@ -504,6 +504,7 @@ def inspect_recording(
     as_json: Json = False,
 ) -> None:
     """Profile a recording: times, roles, rates, gaps, disorder, clock skew, suggested settings."""
+    from tidegate.profile.inspect import check_rows
     from tidegate.profile.inspect import inspect as make_profile
     from tidegate.profile.show import print_profile
 
@@ -511,10 +512,15 @@ def inspect_recording(
     profile = make_profile(
         path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit
     )
+    check_rows(profile)
     if as_json:
         print(json.dumps(profile.to_json(), indent=2))
     else:
         print_profile(profile, console)
+    if profile.source.format in ("mcap", "rosbag") and profile.unreadable:
+        # What could be read has been told; a script must still see that the file is damaged.
+        reason = max(profile.unreadable, key=lambda each: profile.unreadable[each])
+        raise DataError(f"{path} is damaged: {reason}")
 
 
 @app.command()

@@ -43,7 +43,8 @@ def test_a_quiet_run_is_called_quiet(tmp_path: Path) -> None:
     messages.arrival_ns = messages.time_ns + 10**6
     words = headline(messages, {"data": counts["data"]})
     assert (
-        words == f"All {counts['data']:,} rows are in order: none is late, dropped or unreadable."
+        words
+        == f"All {counts['data']:,} rows come out in order: none is late, dropped or unreadable."
     )
 
 

@@ -4,12 +4,13 @@
                                                 told to read the same ones
 
 Files of a folder are read in the order of their names; hidden ones (`.` or `_` first) are skipped,
-as Spark does. What cannot be found is a ConfigError, what cannot be read a DataError; both name the
-path.
+as Spark does. What cannot be found or read is a DataError that names the path.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +83,7 @@ class RecordingFiles:
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
             if isinstance(error, ConfigError):
                 raise
-            reason = str(error).split("\n")[0]
-            raise DataError(f"{self.path}: is not readable as {self.format}: {reason}") from error
+            raise DataError(f"{self.path} {self._fault(error)}") from error
         except DataError as error:
             alone = len(self.files) == 1 and str(error).startswith(self.files[0].name)
             if alone:  # the sentence begins with the name of the only file already
@@ -93,8 +93,25 @@ class RecordingFiles:
         if loaded.table.num_rows == 0 and loaded.unreadable:
             reason, _ = max(loaded.unreadable.items(), key=lambda item: item[1])
             what = "message" if self.format in ("mcap", "rosbag") else "row"
-            raise DataError(f"{self.path}: is damaged, no {what} can be read: {reason}")
+            raise DataError(f"{self.path}: no {what} can be read: {reason}")
         return loaded.with_options(**self._folder_options())
+
+    def _fault(self, error: Exception) -> str:
+        """Return what is wrong with the files, from what their reader said."""
+        if isinstance(error, PermissionError):
+            return "may not be read by this user"
+        reason = str(error).split("\n")[0]
+        if re.search(r"(?i)truncated|end-of-stream|ended before", reason):
+            return "is cut off: the compressed data end too early"
+        if re.search(
+            r"(?i)incorrect header|not a .*frame|unknown frame|magic.*bz|bz.*magic", reason
+        ):
+            return "is not compressed in the way its name says"
+        if self.format == "parquet" and "file size is 0 bytes" in reason:
+            return "is empty"
+        if self.format == "parquet" and re.search(r"magic bytes|file size is", reason):
+            return "is cut off, or is no Parquet file: it has no footer"
+        return f"is not readable as {self.format}: {reason}"
 
     def _folder_options(self) -> dict[str, Any]:
         """Return what tells Spark to read exactly these files of a folder."""
@@ -120,11 +137,12 @@ def find_recording(path: str) -> RecordingFiles:
             `metadata.yaml` is a ROS 2 bag.
 
     Raises:
-        ConfigError: If there are no files of a known format, or files of several formats.
+        DataError: There is nothing at that path, no file of a known format, or files of several
+            formats.
     """
     place = Path(path)
-    if not place.exists():
-        raise ConfigError("path", path, "does not exist")
+    if not path or not place.exists():
+        raise DataError(f"{path or 'an empty path'}: there is no such file or folder")
     if place.is_file():
         files = [place]
     else:
@@ -135,15 +153,15 @@ def find_recording(path: str) -> RecordingFiles:
         files = [p for p in files if _format_of(p) is not None]
     formats = {_format_of(p, alone=place.is_file()) for p in files}
     if not files or None in formats:
-        what = ", ".join(FORMATS)
-        raise ConfigError(
-            "path", path,
-            f"must be a file or a folder of files ending in {what}, compressed ones also in "
-            f"{', '.join(COMPRESSIONS)}",
-        )  # fmt: skip
+        what = "a file of another kind" if not place.is_dir() else "a folder without recordings"
+        raise DataError(
+            f"{path} is {what}; what can be read ends in {', '.join(FORMATS)}, and compressed "
+            f"text in {', '.join(COMPRESSIONS)} behind that"
+        )
     if len(formats) > 1:
-        named = ", ".join(sorted(str(each) for each in formats))
-        raise ConfigError("path", path, f"holds several formats: {named}; name one file or pattern")
+        counts = Counter(str(_format_of(p)) for p in files)
+        named = ", ".join(f"{count:,} × {each}" for each, count in sorted(counts.items()))
+        raise DataError(f"{path} holds several kinds of files ({named}); name one of the files")
     return RecordingFiles(path, str(formats.pop()), tuple(files))
 
 

@@ -22,7 +22,7 @@ from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Int64s, Late, Outcome, StreamError
 from tidegate.core.text import plural, span
 from tidegate.core.time import format_duration, format_time
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, DataError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.profile.files import RecordingFiles, find_recording
 from tidegate.profile.order import (
@@ -205,8 +205,9 @@ def inspect(
         statistics.
 
     Raises:
-        ConfigError: The path does not exist, a named column does not exist, or it is not a time.
-        DataError: A file is damaged, or is not of its format.
+        ConfigError: A named column does not exist, or it is not a time.
+        DataError: The path does not exist, or holds no or several kinds of recordings; a file is
+            damaged, or not of its format.
     """
     return inspect_rows(path, roles, time_type=time_type, format=format, zone=zone, limit=limit)[0]
 
@@ -301,6 +302,16 @@ def inspect_rows(
     return _measured(profile, loaded, time_ns, good), loaded
 
 
+def check_rows(profile: Profile) -> None:
+    """Raise DataError if there is no row: nothing can be said of such a recording."""
+    if profile.rows:
+        return
+    path = profile.source.path
+    if profile.source.format in ("mcap", "rosbag"):
+        raise DataError(f"{path} holds no message")
+    raise DataError(f"{path} {'has columns, but no rows' if profile.columns else 'is empty'}")
+
+
 # -- the time column ------------------------------------------------------------------------------
 
 
@@ -341,14 +352,24 @@ def _chosen_time(
             raise ConfigError("time", " + ".join(names), f"holds no value that {type} reads")
         low, high = int(time_ns[good].min()), int(time_ns[good].max())
         return TimeCandidate(names, type, share, low, high, told.format, told.zone,
-                             reason="as you said", as_text=text)  # fmt: skip
+                             reason="as you said", as_text=text,
+                             zoned=type.startswith(("unix", "timestamp")))  # fmt: skip
     wanted = [c for c in times if not names or c.columns == names]
+    if told.zone is not None:  # it settles what an abbreviation in the values left open
+        wanted = [
+            replace(c, confidence="high", reason="in the zone you named")
+            if any(option == "zone" for option, _ in c.choices)
+            else c
+            for c in wanted
+        ]
     sure = [c for c in wanted if c.confidence != "low"]
     if names and not sure:
-        why = wanted[0].reason if wanted else "cannot be read as a time"
-        raise ConfigError(
-            "time", " + ".join(names), f"{why}; give its type with --type, or its --format"
-        )
+        why = "cannot be read as a time; give its type with --type, or its --format"
+        if wanted:
+            why = f"{wanted[0].reason}; say so with {wanted[0].settled_by}".removesuffix(
+                "; say so with "
+            )
+        raise ConfigError("time", " + ".join(names), why)
     if not sure:
         return None
     first = sure[0]

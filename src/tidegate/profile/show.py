@@ -11,9 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate.core.text import plural, span
-from tidegate.core.time import format_time
 from tidegate.profile.inspect import Profile
-from tidegate.profile.spans import setting
+from tidegate.profile.spans import moment, setting
 from tidegate.profile.starter import Proof, no_time
 
 __all__ = ["print_look", "print_profile", "print_proof"]
@@ -64,7 +63,7 @@ def print_profile(profile: Profile, console: Console) -> None:
     if profile.first_ns is None:
         _print_line(console, f"no row has a time that {profile.time.type} reads")
         return
-    _print_line(console, f"from {format_time(profile.first_ns)} to {format_time(profile.last_ns)}"
+    _print_line(console, f"from {moment(profile.first_ns)} to {moment(profile.last_ns)}"
                          f" ({span((profile.last_ns or 0) - profile.first_ns)})")  # fmt: skip
     _print_topics(profile, console)
     _print_disorder(profile, console)
@@ -78,13 +77,14 @@ def print_look(proof: Proof, console: Console) -> None:
     _print_line(
         console,
         f"[bold]{escape(profile.source.path)}[/]: {plural(profile.rows, 'row')}, "
-        f"{profile.source.format}, from {format_time(profile.first_ns)} to "
-        f"{format_time(profile.last_ns)}",
+        f"{profile.source.format}, from {moment(profile.first_ns)} to "
+        f"{moment(profile.last_ns)}",
     )
     _print_roles(profile, console)
     for topic in profile.streams[:TOPICS_SHOWN]:
         gaps = f", {plural(topic.gaps, 'gap')} (longest {span(topic.longest_gap_ns)})"
-        rate = f", {_rate(topic.rate_hz)}" if topic.rate_hz else ""
+        mean = "" if topic.regular else " on average"
+        rate = f", {_rate(topic.rate_hz)}{mean}" if topic.rate_hz else ""
         _print_line(
             console,
             f"  {escape(topic.topic)}: {plural(topic.rows, 'row')}{rate}"
@@ -110,8 +110,8 @@ def print_proof(proof: Proof, console: Console) -> None:
     tolerance = proof.profile.late_tolerance_ns or 0
     _print_line(
         console,
-        f"lateTolerance {setting(tolerance)}: results come {span(tolerance)} later in event time, "
-        f"up to {plural(proof.profile.held, 'row')} wait; maxFutureSkew "
+        f"lateTolerance {setting(tolerance)}: results come {setting(tolerance)} later in event "
+        f"time, up to {plural(proof.profile.held, 'row')} wait; maxFutureSkew "
         f"{setting(proof.profile.max_future_skew_ns or 0)}",
     )
     for role, guess in proof.profile.guesses.items():
@@ -170,7 +170,9 @@ def _print_roles(profile: Profile, console: Console) -> None:
     """Print which column has which role, why, and how sure that is."""
     time = profile.time
     assert time is not None
-    how = time.type if time.format is None else f"{time.type} {time.format}"
+    how = time.type
+    if time.format is not None and time.format not in time.reason:
+        how = f"{time.type} {time.format}"
     zone = f", {time.zone}" if time.zone else ""
     key = plural(profile.keys, "value") if profile.roles.key else "all rows share one clock"
     topic = plural(profile.topics, "topic") if profile.roles.topic else ""
@@ -188,20 +190,24 @@ def _print_roles(profile: Profile, console: Console) -> None:
 
 def _print_topics(profile: Profile, console: Console) -> None:
     """Print rate, period, jitter and gaps per topic, and the delays if the arrival is known."""
-    title = "topics" if profile.roles.topic else "rows"
-    table = _number_table(title, "topic", "rows", "rate", "period", "jitter", "gaps",
-                   "longest", "missing", "equal")  # fmt: skip
+    first = "topic" if profile.roles.topic else ""
+    _print_line(console, f"[bold]{'topics' if first else 'rows'}[/]")
+    table = _number_table(first, "rows", "rate", "period", "jitter", "gaps", "longest", "missing",
+                          "equal")  # fmt: skip
     for topic in profile.streams:
+        # Without a period nothing can be said to be missing; one message has no rate either.
+        steady, several = topic.regular and topic.period_ns > 0, topic.rows > topic.streams
         table.add_row(
             escape(topic.topic), f"{topic.rows:,}", _rate(topic.rate_hz),
-            span(topic.period_ns), span(topic.jitter.p99), f"{topic.gaps:,}",
-            span(topic.longest_gap_ns), f"{topic.missing:,}", f"{topic.duplicates:,}",
+            span(topic.period_ns) if steady else "irregular" if several else "",
+            span(topic.jitter.p99) if steady else "", f"{topic.gaps:,}" if steady else "",
+            span(topic.longest_gap_ns) if several else "", f"{topic.missing:,}" if steady else "",
+            f"{topic.duplicates:,}" if several else "",
         )  # fmt: skip
     console.print(table)
     if profile.delays:
-        table = _number_table(
-            "delay, from event time to arrival", "topic", "p50", "p99", "max", "skew"
-        )
+        _print_line(console, "[bold]delay[/], from event time to arrival")
+        table = _number_table(first, "p50", "p99", "max", "skew")
         for d in profile.delays:
             table.add_row(
                 escape(d.topic), span(d.delay.p50), span(d.delay.p99), span(d.delay.max),
@@ -229,15 +235,14 @@ def _rate(hertz: float) -> str:
     return f"one in {1 / hertz / 31_557_600:.3g} years"
 
 
-def _number_table(title: str, *names: str) -> Table:
+def _number_table(*names: str) -> Table:
     """Return an empty table: the first column aligned left for names, the others right for numbers.
 
     Args:
-        title: The heading above the table.
         names: The headings of its columns. Only the first one wraps: a number that is cut is
             wrong.
     """
-    table = Table(box=None, title=title, title_justify="left", title_style="bold", padding=(0, 1))
+    table = Table(box=None, padding=(0, 1))
     table.add_column(names[0], justify="left", overflow="fold")
     for name in names[1:]:
         table.add_column(name, justify="right", no_wrap=True)
@@ -288,11 +293,14 @@ def _print_suggestions(profile: Profile, console: Console) -> None:
         return
     console.print("[bold]suggested settings[/]")
     tolerance = profile.late_tolerance_ns
-    shares = ", ".join(f"{span(t)}: {share:.3%}" for t, share in profile.late_share)
+    shares = ", ".join(f"{share:.3%} with {span(t)}" for t, share in profile.late_share)
+    late = "no row is late"
+    if any(share for _, share in profile.late_share):
+        late = f"late rows: {shares}"
     _print_line(
         console,
-        f"  lateTolerance: {setting(tolerance)}   (up to {plural(profile.held, 'row')} wait; late "
-        f"rows by tolerance: {shares})",
+        f"  lateTolerance: {setting(tolerance)}   (up to {plural(profile.held, 'row')} wait; "
+        f"{late})",
     )
     _print_line(
         console,

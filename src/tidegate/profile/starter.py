@@ -25,7 +25,13 @@ from tidegate.core.outcomes import Collection, Int64s, Late, Outcome
 from tidegate.core.text import plural, span
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition, plan
-from tidegate.profile.inspect import CHUNK_ROWS, Profile, arrival_order, count_reasons
+from tidegate.profile.inspect import (
+    CHUNK_ROWS,
+    Profile,
+    arrival_order,
+    check_rows,
+    count_reasons,
+)
 from tidegate.profile.order import late_share, round_digits, round_span, rows_held
 from tidegate.profile.rows import LoadedRows, spark_ddl
 from tidegate.profile.spans import setting
@@ -114,16 +120,11 @@ def starter(profile: Profile, *, out: str = "out", file: str = "pipeline.yaml") 
 
 def no_time(profile: Profile) -> str:
     """Return the sentence about a recording without a time column that is sure enough."""
-    if profile.rows == 0:
-        return "there are no rows in it"
     doubts = [c for c in profile.times if c.confidence == "low"]
     if doubts:
         first = doubts[0]
-        return (
-            f"{first.column} may be the time, but {first.reason}; say which with "
-            f"--time {json.dumps(first.column) if ' ' in first.column else first.column} and "
-            "--format or --type"
-        )
+        sentence = f"{first.column} may be the time, but {first.reason}"
+        return f"{sentence}; say so with {first.settled_by}" if first.settled_by else sentence
     return (
         "no column can be read as a time: name one with --time and its type with --type (or its "
         "layout with --format)"
@@ -189,7 +190,7 @@ def _eventtime_lines(profile: Profile) -> list[str]:
     lines = []
     if time.confidence == "medium":
         lines.append(f"    # please check: {time.reason}")
-    if time.type in ("date", "date_time", "iso8601", "year_month_day") and time.zone is None:
+    if not time.zoned and time.zone is None:
         lines.append("    # times without a zone are UTC; for another one: zone: Europe/Berlin")
     return [*lines, f"    eventtime: {{{made}}}"]
 
@@ -230,7 +231,7 @@ def _tolerance_lines(profile: Profile) -> list[str]:
         )
     return [
         why,
-        f"    # its price: results come {span(tolerance)} later in event time, and up to "
+        f"    # its price: results come {setting(tolerance)} later in event time, and up to "
         f"{plural(profile.held, 'row')} wait",
         f"    lateTolerance: {setting(tolerance)}",
     ]
@@ -334,7 +335,9 @@ def prove(
 
     Raises:
         ConfigError: If the profile has no time column.
+        DataError: If it has no rows.
     """
+    check_rows(profile)
     text = starter(profile, out=out, file=file)  # raises without a time
     assert profile.time is not None
     time_ns, good = read_times(profile.time, loaded.table)

@@ -1,7 +1,9 @@
 """Rates, jitter, gaps and duplicates per topic, computed from times alone.
 
 A stream is one topic of one key. Its *period* is the median step between neighbouring times,
-without zero steps. Everything is computed on whole columns.
+without zero steps. Messages that come in bursts, by chance or many at one time have no period: such
+a topic is *irregular*, its rate is the mean, and nothing is said to be missing. Everything is
+computed on whole columns.
 """
 
 from __future__ import annotations
@@ -18,6 +20,14 @@ __all__ = ["Spread", "TopicStatistics", "histogram", "topic_statistics"]
 GAP_PERIODS = 3
 """A step of more than this many periods is a gap. At 2, one lost message would be a gap; much
 higher, short outages go unnoticed."""
+
+IRREGULAR_GAPS = 0.05
+"""Share of the steps that are gaps from which on a topic is irregular. Outages are rare: where one
+step in twenty is a gap, the median step is no period."""
+
+FEW_STEPS = 20
+"""Of fewer steps than this no share is taken. They are irregular if the period makes a rate of more
+than ten times the mean, as of ten messages in two bursts."""
 
 SHOWN_QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 """In the order of the fields of `Spread`."""
@@ -50,13 +60,17 @@ class TopicStatistics:
         topic: Its name.
         streams: Number of keys that have it.
         rows: Number of messages.
-        rate_hz, period_ns: From the median period of its streams; 0 if every stream has one
-            message.
+        rate_hz: Messages per second of one stream: by its period, or the mean if the topic is
+            irregular; 0 if every stream has one message.
+        period_ns: The median period of its streams; 0 if every stream has one message.
         jitter: Distance of a step from the nearest multiple of the period.
-        gaps: Steps of more than `GAP_PERIODS` periods.
+        gaps: Steps of more than `GAP_PERIODS` periods; 0 if the topic is irregular.
         longest_gap_ns: The longest step.
-        missing: Messages that should have come inside the steps, by the period.
+        missing: Messages that should have come inside the steps, by the period; 0 if the topic is
+            irregular.
         duplicates: Messages with the same time as their neighbour.
+        regular: Whether there is a period: at most `IRREGULAR_GAPS` of the steps are gaps, and most
+            messages have a time of their own.
     """
 
     topic: str
@@ -69,6 +83,7 @@ class TopicStatistics:
     longest_gap_ns: int
     missing: int
     duplicates: int
+    regular: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -106,18 +121,26 @@ def topic_statistics(
         gap = own & known & (steps > GAP_PERIODS * period)
         periods = usual[np.unique(step_owner[own])]
         common = int(np.median(periods[periods > 0])) if np.any(periods > 0) else 0
+        gaps, equal = int(np.count_nonzero(gap)), int(np.count_nonzero(own & (steps == 0)))
+        moves, whole = int(np.count_nonzero(moved)), int(steps[own].sum())
+        mean = np.count_nonzero(own) * 10**9 / whole if whole else 0.0
+        even = gaps <= IRREGULAR_GAPS * moves
+        if moves < FEW_STEPS:
+            even = 10**9 <= 10 * mean * common
+        regular = even and 2 * equal <= rows
         topics.append(
             TopicStatistics(
                 topic=name,
                 streams=len(np.unique(stream[topic == number])),
                 rows=rows,
-                rate_hz=10**9 / common if common else 0.0,
+                rate_hz=(10**9 / common if regular else mean) if common else 0.0,
                 period_ns=common,
                 jitter=Spread.of(rest),
-                gaps=int(np.count_nonzero(gap)),
+                gaps=gaps if regular else 0,
                 longest_gap_ns=int(steps[own].max(initial=0)),
-                missing=int(np.maximum(pauses[own] - 1, 0).sum()),
-                duplicates=int(np.count_nonzero(own & (steps == 0))),
+                missing=int(np.maximum(pauses[own] - 1, 0).sum()) if regular else 0,
+                duplicates=equal,
+                regular=regular,
             )
         )
     return topics

@@ -68,6 +68,7 @@ class CsvLayout:
         escape: The sign before a quote inside quotes: `"` if quotes are doubled.
         comment: The sign that comment lines begin with.
         trim: Whether blanks around values are not part of them.
+        alone: Whether the header is all there is. Arrow cannot skip a line that has no end.
     """
 
     sep: str
@@ -78,6 +79,7 @@ class CsvLayout:
     escape: str | None = None
     comment: str | None = None
     trim: bool = False
+    alone: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the options of a source that reads such files."""
@@ -110,6 +112,10 @@ def sniff_csv(path: Path) -> CsvLayout:
     text = decoder.decode(head, final=False).removeprefix("\ufeff")
     if text.count("\0") > len(text) // 1000:
         raise DataError(f"{path.name} is not text")
+    if text[:200].lstrip().lower().startswith(("<!doctype html", "<html")):
+        raise DataError(f"{path.name} is a page of the web, not a table")
+    if len(head) == HEAD_BYTES and not re.search(r"[\r\n]", text):
+        raise DataError(f"{path.name} has no line end in its first {HEAD_BYTES:,} bytes: no table")
     lines = text.splitlines(keepends=True)
     if len(head) == HEAD_BYTES and len(lines) > 1:
         lines = lines[:-1]  # cut off in the middle
@@ -138,7 +144,8 @@ def sniff_csv(path: Path) -> CsvLayout:
     if _is_data(body):
         made = tuple(f"column_{number}" for number in range(1, len(first) + 1))
         return CsvLayout(sep, encoding, False, made, 0, escape, comment, trim)
-    return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim)
+    alone = len(lines) == 1 and len(head) < HEAD_BYTES
+    return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim, alone)
 
 
 def _bare_comment(line: str, sep: str) -> str:
@@ -279,6 +286,7 @@ def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int
         ragged += 1
         return "skip"
 
+    schema = pa.schema([(name, pa.string()) for name in names])
     raw = pa.input_stream(str(file), compression="detect")
     encoding = layout.encoding
     if layout.comment or encoding != "UTF-8":
@@ -287,6 +295,8 @@ def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int
         kept = (line for line in lines if not (layout.comment and line.startswith(layout.comment)))
         raw = pa.BufferReader("".join(kept).encode())
     backslash = layout.escape is None
+    if layout.header and layout.alone:
+        return schema.empty_table(), 0, 0
     with pacsv.open_csv(
         raw,
         read_options=pacsv.ReadOptions(
@@ -306,7 +316,7 @@ def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int
             if rows < limit:
                 batches.append(batch.slice(0, limit - rows))
             rows += batch.num_rows
-    table = pa.Table.from_batches(batches, pa.schema([(name, pa.string()) for name in names]))
+    table = pa.Table.from_batches(batches, schema)
     if layout.trim:
         for place, name in enumerate(names):
             trimmed = pc.utf8_trim_whitespace(table.column(place))
@@ -343,13 +353,18 @@ def _typed(
     if commas:
         listed = ", ".join(commas[:3]) + (", ..." if len(commas) > 3 else "")
         several = plural(len(commas), "column")
-        notes.append(f"{several} of numbers with a decimal comma ({listed}) stay text")
+        stay = "stays" if len(commas) == 1 else "stay"
+        notes.append(f"{several} of numbers with a decimal comma ({listed}) {stay} text")
     typed = []
     for each in tables:
         columns = {n: _convert(_cleared(each[n], word), kinds[n]) for n in each.column_names}
         typed.append(pa.table(columns) if columns else each)
-    if not layout.header and layout.names:
+    if layout.encoding != "UTF-8":
+        notes.append(f"the text is read as {layout.encoding}")
+    if not layout.header and layout.names[:1] == ("column_1",):
         notes.append("the first line is data, so the columns have no names")
+    elif not layout.header and layout.names:
+        notes.append("the names of the columns stand in a comment")
     return joined_rows(typed, total, options, unreadable, text=text, notes=tuple(notes))
 
 

@@ -9,6 +9,7 @@ Times stay text, as in Spark. A field that has values of several types is text i
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 from itertools import islice
@@ -19,7 +20,6 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from tidegate.errors import DataError
-from tidegate.pipeline.text_files import open_text
 from tidegate.profile.rows import LoadedRows, joined_rows
 
 __all__ = ["load_json"]
@@ -38,8 +38,7 @@ def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
     layouts: list[dict[str, Any]] = []
     total, left = 0, limit
     for file in files:
-        with open_text(str(file)) as opened:
-            text = opened.read()
+        text = _decoded(file)
         if not text.strip():
             tables.append(pa.table({}))
             continue
@@ -51,6 +50,27 @@ def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
     if any(each != options for each in layouts):
         raise DataError("its files are JSON in different layouts: inspect them one by one")
     return joined_rows([_without_nulls(table) for table in tables], total, options)
+
+
+def _decoded(file: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        DataError: It is not UTF-8, which JSON must be: Spark would replace what it cannot read.
+    """
+    with pa.input_stream(str(file), compression="detect") as opened:
+        data = opened.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise DataError(f"{file.name} is UTF-16, and JSON must be UTF-8") from error
+        if b"\0" in data[:4096]:
+            raise DataError(f"{file.name} is not text") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{file.name} is not UTF-8, which JSON must be: see line {line:,}"
+        ) from error
 
 
 def _read(name: str, text: str, limit: int) -> tuple[pa.Table, int, dict[str, Any]]:

@@ -14,6 +14,7 @@ and their name does not speak of an identifier: a ten-digit customer number is n
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -113,6 +114,10 @@ class TimeCandidate:
         reason: Why it is read so, or why it is not sure, as a half sentence.
         has_time: Whether there is a time of day, not only a date.
         as_text: Columns that the schema of a text format must leave as text.
+        choices: For a reading that is not sure: options that would settle it, each a name and a
+            value, as ("format", "%d/%m/%Y").
+        zoned: Whether every value says its zone, or counts from a moment that is the same
+            everywhere.
     """
 
     columns: tuple[str, ...]
@@ -126,6 +131,20 @@ class TimeCandidate:
     reason: str = ""
     has_time: bool = True
     as_text: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
+    zoned: bool = True
+
+    @property
+    def settled_by(self) -> str:
+        """The options of the command line that settle what is not sure; empty if none does.
+
+        >>> doubt = TimeCandidate(("a day",), "date", 1.0, 0, 0, choices=(("format", "%d/%m"),))
+        >>> print(doubt.settled_by)
+        --time "a day" --format "%d/%m"
+        """
+        named = " ".join(f"--time {_shell_word(name)}" for name in self.columns)
+        choices = " or ".join(f"--{name} {_shell_word(value)}" for name, value in self.choices)
+        return f"{named} {choices}" if choices else ""
 
     @property
     def column(self) -> str:
@@ -145,6 +164,12 @@ class TimeCandidate:
             "readable": round(self.readable, 6), "confidence": self.confidence,
             "reason": self.reason, "first_ns": self.first_ns, "last_ns": self.last_ns,
         }  # fmt: skip
+
+
+def _shell_word(text: str) -> str:
+    """Return text as one word of a command line."""
+    plain = text.replace("_", "").replace("/", "").replace(".", "").replace("-", "")
+    return text if plain.isalnum() else json.dumps(text, ensure_ascii=False)
 
 
 def time_candidates(
@@ -367,8 +392,9 @@ def _integer(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandida
             return []
         if sure == "medium" and len(np.unique(values)) < min(len(values), 3):
             return []
+        how = "" if sure == "high" else _BY_SIZE
         made = _made(name, as_read, f"unixtimestamp_{each}", bounds=bounds, confidence=sure,
-                     reason=f"counts {_UNIT_NAMES[each]} since 1970")  # fmt: skip
+                     reason=f"counts {_UNIT_NAMES[each]} since 1970{how}")  # fmt: skip
         return [] if made is None else [made]
     if not timely or (numbered and not unit):
         return []
@@ -379,11 +405,15 @@ def _integer(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandida
             if unit is None and reach * factor < 10**8 * 10**9:
                 continue
             type = f"unixtimestamp_{each}_float" if low < 0 else f"unixtimestamp_{each}"
+            since = " since 1970" if unit else ", if it begins in 1970"
             made = _made(name, as_read, type, confidence="high" if unit else "medium",
-                         reason=f"counts {_UNIT_NAMES[each]}, if it begins in 1970")  # fmt: skip
+                         reason=f"counts {_UNIT_NAMES[each]}{since}")  # fmt: skip
             return [] if made is None else [made]
     return _since_start(name, as_read, values, unit)
 
+
+_BY_SIZE = ", by the size of its numbers alone"
+"""Said of a column whose name does not speak of time."""
 
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -415,7 +445,7 @@ def _calendar_number(
     if not reason:
         return []
     made = _made(name, as_read, type, confidence=sure, reason=reason, has_time=False)
-    return [made] if made is not None and made.readable > 0.95 else []
+    return [replace(made, zoned=False)] if made is not None and made.readable > 0.95 else []
 
 
 def _since_start(
@@ -431,9 +461,9 @@ def _since_start(
     floats = values.dtype.kind == "f"
     if unit is None and not floats:
         made = _made(name, as_read, "unixtimestamp_ms", confidence="low",
-                     reason="a count that grows, in a unit that nothing tells: name it with "
-                     "--type")  # fmt: skip
-        return [] if made is None else [made]
+                     reason="it is a count that grows, in a unit that nothing tells")  # fmt: skip
+        choices = tuple(("type", f"unixtimestamp_{each}") for each in UNITS)
+        return [] if made is None else [replace(made, choices=choices)]
     each = unit or "s"
     signed = floats or float(np.min(values)) < 0
     type = f"unixtimestamp_{each}_float" if signed and each != "ns" else f"unixtimestamp_{each}"
@@ -462,7 +492,8 @@ def _float(name: str, column: pa.Array, written: pa.Array | None) -> list[TimeCa
         sure: Confidence = "high" if timely or unit else "medium"
         one = _made(name, column, f"unixtimestamp_{each}_float", confidence=sure,
                     bounds=(EARLIEST_NS, LATEST_NS),
-                    reason=f"counts {_UNIT_NAMES[each]} since 1970, with a fraction")  # fmt: skip
+                    reason=f"counts {_UNIT_NAMES[each]} since 1970, with a fraction"
+                    f"{'' if sure == 'high' else _BY_SIZE}")  # fmt: skip
         made = [] if one is None else [one]
         break
     else:
@@ -498,13 +529,13 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
     whole = pc.match_substring_regex(values, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
     if pc.all(whole).as_py():
         made = _made(name, column, "date", reason="dates", has_time=False)
-        return [] if made is None else [made]
+        return [] if made is None else [replace(made, zoned=False)]
     if re.fullmatch(r"[0-9]{4}[-/][0-9]{1,2}", first):
         made = _made(name, column, "year_month_day", reason="months", has_time=False)
-        return [] if made is None else [made]
+        return [] if made is None else [replace(made, zoned=False)]
     made = _made(name, column, "iso8601", reason="ISO 8601")
     if made is not None:
-        return [made]
+        return [replace(made, zoned=pc.all(pc.match_substring_regex(values, _ZONED)).as_py())]
     found = []
     for layout in layouts_of(values):
         one = _made(
@@ -514,12 +545,17 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
         )  # fmt: skip
         if one is not None:
             if "%y" in layout.format and one.confidence == "high":
-                one = replace(one, confidence="medium")
-            found.append(one)
+                reason = f"{one.reason}, with a year of two digits"
+                one = replace(one, confidence="medium", reason=reason)
+            found.append(replace(one, choices=layout.choices, zoned=layout.zoned))
     if not found and without_year(values):
         return [TimeCandidate((name,), "date_time", 0.0, 0, 0, "%b %d %H:%M:%S", None, "low",
-                              "the dates have no year, so they are no times")]  # fmt: skip
+                              "its dates have no year; add a column that has it")]  # fmt: skip
     return found
+
+
+_ZONED = r":[0-9]{2}.*(Z|z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+"""Text with a time of day and a zone behind it."""
 
 
 def _typical(values: pa.Array) -> str | None:
@@ -586,7 +622,8 @@ def _split_candidates(
                     if date.confidence != "low" else date.reason)  # fmt: skip
         if one is not None:
             text = tuple(n for n in columns if pa.types.is_integer(sample.schema.field(n).type))
-            made.append(replace(one, columns=columns, as_text=text))
+            choices = tuple((option, f"{value} {format}") for option, value in date.choices)
+            made.append(replace(one, columns=columns, as_text=text, choices=choices, zoned=False))
     return made
 
 
@@ -628,4 +665,4 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
     one = _made(names[0], both, "date_time", options=TimeOptions(None, " ".join(formats)),
                 reason="the parts of a date in several columns",
                 has_time="%H" in formats)  # fmt: skip
-    return [] if one is None else [replace(one, columns=tuple(names))]
+    return [] if one is None else [replace(one, columns=tuple(names), zoned=False)]

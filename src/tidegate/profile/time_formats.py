@@ -65,6 +65,13 @@ class DateLayout(NamedTuple):
     """The abbreviation of a zone that stands in every value, if it is not UTC."""
     doubt: str | None = None
     """Why the values may mean something else; None if they cannot."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Options of the command line that would settle the doubt, each a name and a value."""
+
+    @property
+    def zoned(self) -> bool:
+        """Whether every value says its zone."""
+        return bool(re.search(r"%z|(Z|UTC|GMT)( %Y)?$", self.format))
 
 
 def layouts_of(column: pa.Array) -> list[DateLayout]:
@@ -137,8 +144,8 @@ def _layout(format: str, has_time: bool, zone: str) -> DateLayout:
     name = zone.strip()
     if name in ("", "Z", "UTC", "GMT", "%z"):
         return DateLayout(format, has_time)
-    doubt = f"{name} is no zone that can be looked up: name it with --zone, as Europe/Berlin"
-    return DateLayout(format, has_time, name, doubt)
+    doubt = f"{name} is an abbreviation of a zone, and those are not unique"
+    return DateLayout(format, has_time, name, doubt, (("zone", "Europe/Berlin"),))
 
 
 def _dates(parts: dict[str, str | None], big_end: bool) -> list[str]:
@@ -218,9 +225,9 @@ def _without_impossible(column: pa.Array, layouts: list[DateLayout]) -> list[Dat
         return found
     if len(found) == 2 and "." in found[0].format[:4] and found[0].format.startswith("%d"):
         return found[:1]  # nobody writes month.day.year
-    formats = " or ".join(layout.format for layout in found)
-    return [layout._replace(doubt=f"day and month may be either way round: {formats}")
-            for layout in found]  # fmt: skip
+    choices = tuple(("format", layout.format) for layout in found)
+    doubt = "day and month may be either way round"
+    return [layout._replace(doubt=doubt, choices=choices) for layout in found]
 
 
 _TIME_ONLY = re.compile(_TIME)

@@ -28,6 +28,9 @@ from tidegate.recordings.listing import below, paths_named
 
 __all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
 
+MAGIC = b"#ROSBAG V2.0"
+"""The first bytes of a ROS 1 bag."""
+
 ROWS = 8_192
 """Messages per Arrow batch; bounds what is in memory while a bag is read."""
 
@@ -113,8 +116,22 @@ def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
         raise
     except Exception as error:
         # rosbags raises whatever its parsers meet; whichever it is, it is about this bag
-        words = str(error).strip().split("\n")[0] or type(error).__name__
-        yield _fault(path, count, f"the bag cannot be read on: {words}", selection)
+        yield _fault(path, count, _bag_fault(path, error), selection)
+
+
+def _bag_fault(path: str, error: Exception) -> str:
+    """Return why a bag cannot be read on: from its file where that tells, else as rosbags says."""
+    if Path(path).is_file():
+        with open(path, "rb") as opened:
+            head = opened.read(len(MAGIC))
+        if not head:
+            return "the file is empty"
+        if head != MAGIC:
+            return "the file does not start as a bag"
+    words = str(error).strip().split("\n")[0] or type(error).__name__
+    if "index" in words.lower():
+        words = "its index is damaged: it was cut off or not closed (rosbag reindex mends it)"
+    return f"the bag cannot be read on: {words}"
 
 
 def _reader(path: str) -> Any:

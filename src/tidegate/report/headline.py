@@ -132,8 +132,8 @@ def headline(messages: RunMessages, counts: dict[str, int]) -> str:
     if not facts:
         total = sum(counts.get(kind, 0) for kind in KINDS)
         if total == 1:
-            return "The one row is in order."
-        return f"All {total:,} rows are in order: none is late, dropped or unreadable."
+            return "The one row comes out in order."
+        return f"All {total:,} rows come out in order: none is late, dropped or unreadable."
     words = "; ".join(facts[:3])
     return f"{words[0].upper()}{words[1:]}."
 
