@@ -126,7 +126,7 @@ def topic_statistics(
         mean = np.count_nonzero(own) * 10**9 / whole if whole else 0.0
         even = gaps <= IRREGULAR_GAPS * moves
         if moves < FEW_STEPS:
-            even = 10**9 <= 10 * mean * common
+            even = 10 * mean * common >= 10**9
         regular = even and 2 * equal <= rows
         topics.append(
             TopicStatistics(

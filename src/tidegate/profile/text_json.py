@@ -59,7 +59,7 @@ def _decoded(file: Path) -> str:
         DataError: It is not UTF-8, which JSON must be: Spark would replace what it cannot read.
     """
     with pa.input_stream(str(file), compression="detect") as opened:
-        data = opened.read()
+        data: bytes = opened.read()
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
