@@ -504,15 +504,15 @@ def inspect_recording(
     as_json: Json = False,
 ) -> None:
     """Profile a recording: times, roles, rates, gaps, disorder, clock skew, suggested settings."""
-    from tidegate.profile.inspect import check_rows
     from tidegate.profile.inspect import inspect as make_profile
+    from tidegate.profile.inspect import require_rows
     from tidegate.profile.show import print_profile
 
     roles = _roles(key, topic, time, arrival)
     profile = make_profile(
         path, roles, time_type=time_type, format=time_format, zone=zone, limit=limit
     )
-    check_rows(profile)
+    require_rows(profile)
     if as_json:
         print(json.dumps(profile.to_json(), indent=2))
     else:

@@ -302,7 +302,7 @@ def inspect_rows(
     return _measured(profile, loaded, time_ns, good), loaded
 
 
-def check_rows(profile: Profile) -> None:
+def require_rows(profile: Profile) -> None:
     """Raise DataError if there is no row: nothing can be said of such a recording."""
     if profile.rows:
         return

@@ -29,8 +29,8 @@ from tidegate.profile.inspect import (
     CHUNK_ROWS,
     Profile,
     arrival_order,
-    check_rows,
     count_reasons,
+    require_rows,
 )
 from tidegate.profile.order import late_share, round_digits, round_span, rows_held
 from tidegate.profile.rows import LoadedRows, spark_ddl
@@ -337,7 +337,7 @@ def prove(
         ConfigError: If the profile has no time column.
         DataError: If it has no rows.
     """
-    check_rows(profile)
+    require_rows(profile)
     text = starter(profile, out=out, file=file)  # raises without a time
     assert profile.time is not None
     time_ns, good = read_times(profile.time, loaded.table)

@@ -38,7 +38,7 @@ def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
     layouts: list[dict[str, Any]] = []
     total, left = 0, limit
     for file in files:
-        text = _decoded(file)
+        text = _utf8_text(file)
         if not text.strip():
             tables.append(pa.table({}))
             continue
@@ -52,7 +52,7 @@ def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
     return joined_rows([_without_nulls(table) for table in tables], total, options)
 
 
-def _decoded(file: Path) -> str:
+def _utf8_text(file: Path) -> str:
     """Return the text of a file.
 
     Raises:

@@ -7,7 +7,7 @@
     page.py      one HTML file with all of that; assets/ holds its scripts and styles
     serve.py     the same page while the run goes on, and its metrics for Prometheus
     rerun.py     the tables of a run for Rerun's viewer
-    thumbnails.py  images in the payloads, small
+    thumbnails.py  images in the payloads, small; raw_images.py reads those without a codec
     look.py      the page of a recording that no pipeline has read yet
     picture.py   the one drawing: lanes and curves over time, as SVG
     notebook.py  results at the end of a notebook cell

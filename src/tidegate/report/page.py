@@ -100,8 +100,7 @@ def page_text(
         messages: What the page shows, from `gather_messages`.
         live: Make a page that asks its server for new commits. Its security policy then allows
             connections to that server; a page in a file allows none.
-        thumbnails: Images of messages. A live page has none: it would read payloads at every
-            commit.
+        thumbnails: Images of messages.
     """
     facts, columns = _facts(run, messages, live), _packed_columns(messages, _origin(messages))
     facts["thumbnails"] = [list(each) for each in thumbnails]
@@ -124,14 +123,16 @@ def page_text(
     )
 
 
-def data_text(run: StoredRun, messages: RunMessages) -> str:
+def data_text(run: StoredRun, messages: RunMessages, thumbnails: Sequence[Thumbnail] = ()) -> str:
     """Return what a live page draws from, as JSON: the same that a page is written with.
 
     Args:
         run: The run as far as it is committed.
         messages: Its messages, from `gather_messages`.
+        thumbnails: Images of messages.
     """
     facts, columns = _facts(run, messages, True), _packed_columns(messages, _origin(messages))
+    facts["thumbnails"] = [list(each) for each in thumbnails]
     return json.dumps({"facts": facts, "columns": columns}, separators=(",", ":"), default=str)
 
 

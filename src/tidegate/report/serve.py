@@ -29,6 +29,7 @@ from tidegate.profile.roles import Roles
 from tidegate.report.health import standing_levels
 from tidegate.report.page import data_text, page_text
 from tidegate.report.rows import gather_messages
+from tidegate.report.thumbnails import LiveThumbnails, run_payloads
 
 __all__ = ["LiveServer", "metrics_text"]
 
@@ -60,6 +61,7 @@ class LiveServer:
         self.out = out
         self.roles = roles or Roles()
         self._made: tuple[int, bytes, bytes] | None = None
+        self._images = LiveThumbnails()
         self._lock = threading.Lock()
         self._following = threading.Lock()
         self._follower = RunFollower(out)
@@ -128,7 +130,9 @@ class LiveServer:
             if self._made is None or self._made[0] != len(run.commits):
                 recent = run.newest(LIVE_LIMIT)
                 messages = gather_messages(recent, self.roles, LIVE_LIMIT)
-                page, data = page_text(recent, messages, live=True), data_text(recent, messages)
+                images = self._images.update(messages, run_payloads(recent, messages))
+                page = page_text(recent, messages, live=True, thumbnails=images)
+                data = data_text(recent, messages, images)
                 self._made = (len(run.commits), page.encode(), data.encode())
             return self._made[1:]
 

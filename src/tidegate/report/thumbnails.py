@@ -6,9 +6,11 @@ small.
     where      rows of a run carry their payload in a column of bytes, or in one inside the struct
                of a topic (sets); only the row groups that hold a chosen row are read
     what       JPEG and PNG, alone or inside a message (`sensor_msgs/CompressedImage`,
-               `foxglove.CompressedImage`): found by their first bytes, cut at their last
+               `foxglove.CompressedImage`): found by their first bytes, cut at their last; raw
+               images (`sensor_msgs/Image`, see `raw_images`)
     how        scaled by PyAV if it is installed (`tidegate[video]`); without it small images are
-               shown as they are and large ones are not
+               shown as they are, large ones are not, and raw ones become small PNG files
+    live       a live page keeps the images it has, and at every commit reads a few of the new rows
 
 Payloads come from strangers: the size in the header of an image is read before anything decodes it,
 and all numbers are bounded. What reaches the page is base64 under one of two types that are named
@@ -26,13 +28,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
 from tidegate.output.reader import StoredRun
 from tidegate.report.headline import DATA, Opening
+from tidegate.report.raw_images import RawImage, png_bytes, raw_image_in, shown_pixels
 from tidegate.report.rows import RunMessages
 
-__all__ = ["Payloads", "Thumbnail", "image_in", "run_payloads", "thumbnails_of"]
+__all__ = [
+    "LiveThumbnails",
+    "Payloads",
+    "Thumbnail",
+    "image_in",
+    "run_payloads",
+    "thumbnails_of",
+]
 
 MOST = 120
 """Images in a page. Fewer leave most of a lane empty; more make the page slow to open, and do not
@@ -44,6 +55,16 @@ MOST_PROBED = 60
 
 SIZE = (240, 160)
 """Largest width and height in pixels of what is shown, in the panel beside the timeline."""
+
+LIVE_MOST = 48
+"""Images in a live page, which is sent anew at every commit."""
+
+LIVE_NEW = 12
+"""Payloads that a live page reads at a commit: of a raw camera, some tens of megabytes."""
+
+PNG_SIZE = (120, 80)
+"""As `SIZE`, for raw images where PyAV is missing: a PNG of a photograph has ten times the bytes of
+a JPEG."""
 
 SMALL_BYTES = 12_000
 """An image of fewer bytes is shown as it is: to scale it would save nothing."""
@@ -85,16 +106,76 @@ def thumbnails_of(messages: RunMessages, view: Opening, payloads: Payloads) -> l
         payloads: Where their bytes are.
     """
     probed = _first_of_topics(messages)
-    topics = sorted({int(messages.topic[i]) for i, found in payloads(probed) if image_in(found)})
+    topics = sorted({int(messages.topic[i]) for i, found in payloads(probed) if _has_image(found)})
     if not topics:
         return []
     made: dict[int, Thumbnail] = {}
     for message, payload in payloads(_wanted(messages, topics, view)):
-        found = image_in(payload)
-        small = _small(*found) if found is not None else None
+        small = _thumbnail_text(payload)
         if small is not None and message not in made:
-            made[message] = Thumbnail(message, small[0], base64.b64encode(small[1]).decode())
+            made[message] = Thumbnail(message, *small)
     return [made[message] for message in sorted(made)]
+
+
+class LiveThumbnails:
+    """The images of a live page, from one commit to the next.
+
+    Images that were made are kept while their messages are in the page. At a commit, up to
+    `LIVE_NEW` payloads of rows that it brought are read, however long the run has been going on.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str, int], tuple[str, str]] = {}
+        self._has_images: dict[str, bool] = {}
+        self._last = -2
+
+    def update(self, messages: RunMessages, payloads: Payloads) -> list[Thumbnail]:
+        """Return the images to show, at most `LIVE_MOST`, by message.
+
+        Args:
+            messages: The messages of the page, with the new ones.
+            payloads: Where their bytes are.
+        """
+        new = (messages.kind == DATA) & (messages.row >= 0) & (messages.micro > self._last)
+        self._last = max(self._last, int(messages.micro.max(initial=-1)))
+        unknown = [n for n, name in enumerate(messages.topics) if name not in self._has_images]
+        first = _first_of_topics(messages, new & np.isin(messages.topic, unknown))
+        for message, found in payloads(first):
+            self._has_images[messages.topics[int(messages.topic[message])]] = _has_image(found)
+        topics = [n for n, name in enumerate(messages.topics) if self._has_images.get(name)]
+        if not topics:
+            return []
+        own = np.isin(messages.topic, topics)
+        for message, payload in payloads(_finer(np.flatnonzero(new & own))[:LIVE_NEW]):
+            small = _thumbnail_text(payload)
+            if small is not None:
+                self._made[self._identity(messages, message)] = small
+        here = np.flatnonzero(own & (messages.kind == DATA))
+        kept = [n for n in here.tolist() if self._identity(messages, n) in self._made]
+        kept = sorted(_finer(np.array(kept, np.int64))[:LIVE_MOST].tolist())
+        made = [Thumbnail(n, *self._made[self._identity(messages, n)]) for n in kept]
+        self._made = {self._identity(messages, each.message): each[1:] for each in made}
+        return made
+
+    @staticmethod
+    def _identity(messages: RunMessages, message: int) -> tuple[str, str, int]:
+        """Return what names a message from one commit to the next: its number may change."""
+        key, topic = messages.keys[messages.key[message]], messages.topics[messages.topic[message]]
+        return key, topic, int(messages.time_ns[message])
+
+
+def _has_image(payload: bytes) -> bool:
+    """Is there an image in a payload?"""
+    return image_in(payload) is not None or raw_image_in(payload) is not None
+
+
+def _thumbnail_text(payload: bytes) -> tuple[str, str] | None:
+    """Return the image in a payload as it is shown: type and base64; None if there is none."""
+    found, raw = image_in(payload), None
+    if found is None:
+        raw = raw_image_in(payload)
+    small = _small(*found) if found is not None else _small_raw(raw) if raw is not None else None
+    return None if small is None else (small[0], base64.b64encode(small[1]).decode())
 
 
 def image_in(payload: bytes) -> tuple[str, bytes] | None:
@@ -153,9 +234,14 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _first_of_topics(messages: RunMessages) -> Int64s:
-    """Return the first message in order of the first `MOST_PROBED` topics."""
-    own = np.flatnonzero((messages.kind == DATA) & (messages.row >= 0))
+def _first_of_topics(messages: RunMessages, among: NDArray[np.bool_] | None = None) -> Int64s:
+    """Return the first message in order of the first `MOST_PROBED` topics.
+
+    Args:
+        messages: The messages of the page.
+        among: Which messages may be taken; without, all that are in order.
+    """
+    own = np.flatnonzero((messages.kind == DATA) & (messages.row >= 0) if among is None else among)
     _, first = np.unique(messages.topic[own], return_index=True)
     return own[first[:MOST_PROBED]]
 
@@ -203,6 +289,24 @@ def _small(mime: str, image: bytes) -> tuple[str, bytes] | None:
     return (mime, image) if len(image) <= UNSCALED_BYTES else None
 
 
+def _small_raw(image: RawImage) -> tuple[str, bytes] | None:
+    """Return a raw image as it is shown: JPEG by PyAV, else a PNG; None if it is too large."""
+    if image.width * image.height > MOST_PIXELS:
+        return None
+    try:
+        import av
+    except ImportError:
+        return "image/png", png_bytes(shown_pixels(image, PNG_SIZE))
+    pixels = shown_pixels(image, SIZE)
+    if min(pixels.shape[:2]) < 2:
+        return "image/png", png_bytes(pixels)
+    even = pixels[: pixels.shape[0] // 2 * 2, : pixels.shape[1] // 2 * 2]
+    frame = av.VideoFrame.from_ndarray(
+        np.ascontiguousarray(even), format="rgb24" if pixels.ndim == 3 else "gray"
+    )
+    return "image/jpeg", _jpeg(frame, even.shape[1], even.shape[0])
+
+
 def _dimensions(mime: str, image: bytes) -> tuple[int, int]:
     """Return width and height as the header of an image says; (0, 0) if it has none.
 
@@ -239,11 +343,17 @@ def _scaled_jpeg(mime: str, image: bytes, width: int, height: int) -> tuple[str,
         frames: list[Any] = [*decoder.decode(av.Packet(image)), *decoder.decode(None)]
         if not frames:
             return None
-        encoder: Any = av.CodecContext.create("mjpeg", "w")
-        encoder.width, encoder.height = to
-        encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 1)
-        frame = frames[0].reformat(width=to[0], height=to[1], format="yuvj420p")
-        packets = [*encoder.encode(frame), *encoder.encode(None)]
+        return "image/jpeg", _jpeg(frames[0], *to)
     except (av.FFmpegError, ValueError):
         return None
-    return "image/jpeg", b"".join(bytes(packet) for packet in packets)
+
+
+def _jpeg(frame: Any, width: int, height: int) -> bytes:
+    """Return a frame of PyAV as a JPEG of this size; both sides must be even."""
+    import av
+
+    encoder: Any = av.CodecContext.create("mjpeg", "w")
+    encoder.width, encoder.height = width, height
+    encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 1)
+    small = frame.reformat(width=width, height=height, format="yuvj420p")
+    return b"".join(bytes(packet) for packet in [*encoder.encode(small), *encoder.encode(None)])
