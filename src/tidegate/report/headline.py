@@ -38,6 +38,9 @@ few of two."""
 CANDIDATES = 2_000
 """Moments compared; more do not change what is found, and a page must be made in a second."""
 
+FULL = 0.8
+"""Share of the messages of the fullest view that another one must have to be about full."""
+
 PER_TOPIC = 30
 """Messages of each topic in the first view: few enough to be told apart."""
 
@@ -76,7 +79,8 @@ def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
         fit_ns: Start and end of the whole run, which is also the longest view.
 
     Returns:
-        The view. Without any exception, the middle of the run, of its first key.
+        The view. Without any exception, of the first key, the nearest to the middle of the run that
+        is about full.
     """
     known = messages.time_ns != NONE
     weights = np.array([WEIGHT.get(kind, 0.0) for kind in range(len(KINDS))])
@@ -90,8 +94,7 @@ def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
     moments = np.concatenate([*(times[kind] for kind in (ERROR, LATE) if len(times[kind]))]
                              or [times[DROPPED]])  # fmt: skip
     if len(moments) == 0:
-        middle = (low + high) // 2
-        return Opening(key, middle - length // 2, middle + length // 2)
+        return Opening(key, *_busy(np.sort(messages.time_ns[own]), low, high, length))
     moments = np.sort(moments)[:: -(-len(moments) // CANDIDATES)]
     score = np.zeros(len(moments))
     for kind, found in times.items():
@@ -99,6 +102,24 @@ def opening(messages: RunMessages, fit_ns: tuple[int, int]) -> Opening:
         score += WEIGHT[kind] * np.minimum(count, ENOUGH)
     start = int(moments[int(np.argmax(score))]) - length // 5
     return Opening(key, start, start + length)
+
+
+def _busy(times: Int64s, low: int, high: int, length: int) -> tuple[int, int]:
+    """Return start and end of a view in which there is something: a recording may pause for most
+    of its time.
+
+    Args:
+        times: Of the messages, sorted.
+        low, high: Start and end of the whole run.
+        length: Of the view.
+    """
+    middle = (low + high) // 2
+    starts = np.concatenate([[middle - length // 2], times[:: -(-len(times) // CANDIDATES) or 1]])
+    starts = np.clip(starts, low, max(high - length, low))
+    count = np.searchsorted(times, starts + length) - np.searchsorted(times, starts)
+    full = starts[count >= FULL * count.max()]
+    start = int(full[np.argmin(np.abs(full + length // 2 - middle))])
+    return start, start + length
 
 
 def _view_length(messages: RunMessages, own: NDArray[np.bool_]) -> int:

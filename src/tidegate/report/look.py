@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidegate.core.outcomes import Int64s, Outcome, Watermark
+from tidegate.core.text import plural, span
 from tidegate.mcap.reader import McapFile, Selection
 from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.reader import StoredRun, open_run
@@ -27,6 +28,7 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.profile.inspect import inspect_rows
 from tidegate.profile.roles import Roles
+from tidegate.profile.spans import setting
 from tidegate.profile.starter import Proof, prove
 from tidegate.report.headline import headline
 from tidegate.report.page import DEFAULT_LIMIT, first_view, page_text
@@ -104,10 +106,24 @@ def write_look(
         images = []
         if profile.source.format == "mcap":
             images = thumbnails_of(messages, first_view(messages), _mcap_payloads(run, messages))
-        text = page_text(run, messages, thumbnails=images)
-        sentence = headline(messages, run.counts)
+        sentence = _first_sentence(proof) or headline(messages, run.counts)
+        text = page_text(run, messages, thumbnails=images, sentence=sentence)
     Path(to).write_text(text, encoding="utf-8")
     return LookedAt(to, len(text.encode()), sentence, len(messages), messages.total, proof)
+
+
+def _first_sentence(proof: Proof) -> str | None:
+    """Return the sentence about a recording that is out of order and can be put in order; None if
+    there is more to say, or nothing."""
+    profile = proof.profile
+    if not profile.disordered or proof.in_order < proof.rows:
+        return None
+    verb = "arrives" if profile.disordered == 1 else "arrive"
+    return (
+        f"{profile.disordered:,} of {plural(proof.rows, 'row')} {verb} after a newer one, by up to "
+        f"{span(profile.disorder.max)}; with a tolerance of "
+        f"{setting(profile.late_tolerance_ns or 0)} all come out in order."
+    )
 
 
 def _mcap_payloads(run: StoredRun, messages: RunMessages) -> Payloads:

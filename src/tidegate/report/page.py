@@ -92,6 +92,7 @@ def page_text(
     *,
     live: bool = False,
     thumbnails: Sequence[Thumbnail] = (),
+    sentence: str | None = None,
 ) -> str:
     """Return the page as HTML.
 
@@ -101,8 +102,11 @@ def page_text(
         live: Make a page that asks its server for new commits. Its security policy then allows
             connections to that server; a page in a file allows none.
         thumbnails: Images of messages.
+        sentence: The sentence on top; without, `headline` makes it.
     """
     facts, columns = _facts(run, messages, live), _packed_columns(messages, _origin(messages))
+    if sentence is not None:
+        facts["headline"] = sentence
     facts["thumbnails"] = [list(each) for each in thumbnails]
     style = f":root{{{css(False)}}}:root[data-theme=dark]{{{css(True)}}}"
     style += _vendored("uPlot.min.css") + _asset("page.css")

@@ -43,7 +43,8 @@ def _inner(kind: pa.DataType) -> list[str]:
 def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
     """Return the roles in one table: those asked for, else those the run declares, else a guess.
 
-    A run that wrote down that it has no key has none: only topic and arrival are guessed then.
+    A run that wrote down that it has no key has none, and no topic but a column of that name: only
+    arrival is guessed then.
 
     Args:
         run: The stored run.
@@ -60,7 +61,9 @@ def roles_in(run: StoredRun, kind: str, asked: Roles) -> Roles:
     )
     guess = guess_roles(run.sample(kind))
     if run.record() is not None:
-        guess = replace(guess, key=())  # a run that says it has no key has none
+        # What the run declared is all there is: a column of dates in turns is no topic.
+        topic = guess.topic if guess.topic and guess.topic.lower() == "topic" else None
+        guess = replace(guess, key=(), topic=topic)
     roles = there.over(guess)
     if roles.arrival is None:
         inside = dict.fromkeys(name for f in schema for name in _inner(f.type))

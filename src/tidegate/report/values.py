@@ -1,13 +1,14 @@
 """Numbers in the messages of a run: which column to plot for each topic, and its values.
 
 A page plots one column per topic. Of the columns that hold numbers, those that play a role (key,
-topic, time, arrival), those of Tidegate and counters are left out; of the others the first that
-varies within a topic is plotted, floats before integers. A table of several topics may use another
-column for each: a wide table of logs has nulls in all but one.
+topic, time, arrival), those of Tidegate, counters and codes are left out; of the others the first
+that varies within a topic is plotted, floats before integers, places on the earth last. A table of
+several topics may use another column for each: a wide table of logs has nulls in all but one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -22,6 +23,12 @@ Float32s = NDArray[np.float32]
 MOST = 8
 """Columns looked at per table: each is read for all rows, and eight cost less than the payloads
 that the page leaves out."""
+
+CODES = ("key", "id", "zip", "code", "number", "phone")
+"""Last words of names of integers that name something: a plot of them says nothing."""
+
+PLACES = ("lat", "lon", "lng", "latitude", "longitude")
+"""Last words of names that say where: of a table with a measurement too, that is plotted."""
 
 COUNTERS = ("seq", "sequence", "offset", "partition", "id", "index", "count", "n")
 """Names of integers that count messages: a plot of them is a straight line."""
@@ -39,6 +46,7 @@ def numeric_columns(fields: Iterable[pa.Field], taken: Iterable[str | None]) -> 
     used = set(taken)
     free = [f for f in fields if f.name not in used and not f.name.startswith("__")]
     floats = [f.name for f in free if pa.types.is_floating(f.type)]
+    floats.sort(key=lambda name: _last_word(name) in PLACES)
     whole = [
         f.name for f in free if pa.types.is_integer(f.type) and not _is_counter(f.name.lower())
     ]
@@ -46,8 +54,15 @@ def numeric_columns(fields: Iterable[pa.Field], taken: Iterable[str | None]) -> 
 
 
 def _is_counter(name: str) -> bool:
-    """Is this the name of a counter or of a time?"""
-    return name in COUNTERS or name.endswith("_ns") or "time" in name or "stamp" in name
+    """Is this the name of a counter, a code or a time?"""
+    if name in COUNTERS or _last_word(name) in CODES:
+        return True
+    return name.endswith("_ns") or "time" in name or "stamp" in name
+
+
+def _last_word(name: str) -> str:
+    """Return the last word of a name, in lower case: `Incident Zip` and `incident_zip` alike."""
+    return re.split(r"[^a-z0-9]+", name.lower().strip())[-1]
 
 
 def values_by_topic(

@@ -58,9 +58,23 @@ async function load({ facts, columns }) {
   for (let i = 0; i < run.n; i++) run.starts[c.stream[i] * kinds + c.kind[i] + 1]++;
   for (let i = 0; i < run.streams * kinds; i++) run.starts[i + 1] += run.starts[i];
   run.range = (stream, kind) => [run.starts[stream * kinds + kind], run.starts[stream * kinds + kind + 1]];
+  run.usualStep = (stream) => usualStep(run, stream);
   run.groupsOf = run.groups ? groupsByKey(run) : null;
   run.pictures = await picturesByStream(run);
   return run;
+}
+
+/** The median time between two messages in order of a stream, by some of them; kept, as every frame asks. */
+function usualStep(run, stream) {
+  run.steps ||= new Map();
+  if (!run.steps.has(stream)) {
+    const [from, to] = run.range(stream, 0);
+    const some = [], skip = Math.max(Math.floor((to - from) / 500), 1);
+    for (let i = from + 1; i < to; i += skip) if (run.c.time[i] > run.c.time[i - 1]) some.push(run.c.time[i] - run.c.time[i - 1]);
+    some.sort((a, b) => a - b);
+    run.steps.set(stream, some.length ? some[some.length >> 1] : 0);
+  }
+  return run.steps.get(stream);
 }
 
 /** Per key, its sets, batches or windows in order of their start, and the longest one. */

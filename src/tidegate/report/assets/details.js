@@ -14,7 +14,7 @@ class Details {
   constructor(run, home) { Object.assign(this, { run, home }); this.show(null); }
 
   show(picked) {
-    if (!picked) fill(this.home, element("h2", null, "Click a message"), element("p", { class: "hint" }, "In a lane, the lower row is event time and the upper row is arrival; a line joins the two. Wheel: zoom. Drag: move. Double click: the whole run."));
+    if (!picked) fill(this.home, element("h2", null, "Click a message"), element("p", { class: "hint" }, `${this.run.roles.arrival ? "In a lane, the lower row is event time and the upper row is arrival; a line joins the two." : "Each mark is a message at its event time."} Wheel: zoom. Drag: move. Double click: the whole run.`));
     else if (picked.message !== undefined) fill(this.home, this.message(picked.message));
     else fill(this.home, this.group(picked.group));
   }

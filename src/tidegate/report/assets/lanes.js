@@ -81,7 +81,7 @@ class Lanes {
     const name = row.strip ? { set: "sets", batch: "batches", window: "windows" }[this.run.groups.what] : this.run.topics[row.topic] || "messages";
     g.fillStyle = this.colour.ink;
     const small = this.key < 0 ? this.run.keys[row.key] : row.strip ? "" : counted(this.count(row.stream), "row");
-    g.fillText(fitted(g, name, this.gutter - 20), 10, y + (small ? row.h / 2 - 8 : row.h / 2));
+    g.fillText(row.strip ? name : this.label(g, name), 10, y + (small ? row.h / 2 - 8 : row.h / 2));
     if (small) {
       g.fillStyle = this.colour.soft;
       g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
@@ -90,17 +90,42 @@ class Lanes {
     g.restore();
   }
 
+  /** The name of a topic as it fits beside its lane, no two alike. */
+  label(g, name) {
+    const room = this.gutter - 20;
+    if (!this.labels || this.labels.room !== room || this.labels.run !== this.run) {
+      this.labels = { room, run: this.run, cut: fittedApart(g, this.run.topics, room) };
+    }
+    return this.labels.cut.get(name) || fitted(g, name, room);
+  }
+
   count(stream) {
     const kinds = this.run.kinds.length;
     return this.run.starts[(stream + 1) * kinds] - this.run.starts[stream * kinds];
   }
 
   ticks() {
+    const rough = (this.b - this.a) / Math.max((this.w - this.gutter) / 110, 1);
+    if (rough > 7 * DAY && Math.abs(Number(this.run.origin_ns)) >= 3e16) return this.monthTicks(tickMonths(rough));
     const step = tickStep(this.b - this.a, (this.w - this.gutter) / 110);
     const shift = Number(BigInt(this.run.origin_ns) % BigInt(Math.round(step)));
     const out = [];
     for (let t = Math.ceil((this.a + shift) / step) * step - shift; t <= this.b; t += step) out.push(t);
     return [out, step];
+  }
+
+  /** The first of every so many months in view. */
+  monthTicks(months) {
+    const origin = Number(BigInt(this.run.origin_ns) / 1000000n); // ms
+    const first = new Date(origin + this.a / 1e6);
+    let month = Math.floor((first.getUTCFullYear() * 12 + first.getUTCMonth()) / months) * months;
+    const out = [];
+    for (; out.length < 100; month += months) {
+      const t = (new Date(0).setUTCFullYear(Math.floor(month / 12), month % 12, 1) - origin) * 1e6;
+      if (t > this.b) break;
+      if (t >= this.a) out.push(t);
+    }
+    return [out, months * 30 * DAY + (months >= 12 ? 5 * DAY * (months / 12) : 0)];
   }
 
   drawGrid(g) {

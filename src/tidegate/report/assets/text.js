@@ -24,6 +24,13 @@ function absolute(run, ns) {
   return `${date.toISOString().slice(0, 19).replace("T", " ")}.${fraction}Z`;
 }
 
+const DAY = 86400e9;
+
+/** Months between ticks of a range that is too long for weeks: of the calendar, as no span of days ends with a month. */
+function tickMonths(rough) {
+  return [1, 3, 6, 12, 24, 60, 120, 240, 600, 1200].find((months) => months * 30.4 * DAY >= rough) || 2400;
+}
+
 /** The label of a tick, with as many digits as the distance between ticks needs. */
 function tickLabel(run, ns, step) {
   const total = BigInt(run.origin_ns) + BigInt(Math.round(ns));
@@ -31,7 +38,10 @@ function tickLabel(run, ns, step) {
   const second = Number(total / 1000000000n);
   const rest = String(total % 1000000000n).replace("-", "").padStart(9, "0").slice(0, digits);
   if (Math.abs(second) < 3e7) return digits ? `${second}.${rest}` : `${second}`;
-  const clock = new Date(second * 1000).toISOString().slice(11, 19);
+  const text = new Date(second * 1000).toISOString(), clock = text.slice(11, 19);
+  if (step >= 365 * DAY) return text.slice(0, text.indexOf("-", 1));
+  if (step >= 28 * DAY) return text.slice(0, text.indexOf("-", 1) + 3);
+  if (step >= DAY || (step >= 3600e9 && clock === "00:00:00")) return text.slice(0, text.indexOf("T"));
   return digits ? `${clock}.${rest}` : clock;
 }
 
@@ -50,6 +60,25 @@ function whole(n) { return n.toLocaleString("en-US"); }
 
 /** One message, two messages. */
 function counted(n, noun) { return `${whole(n)} ${noun}${n === 1 ? "" : "s"}`; }
+
+/** Names cut so that they fit, by name: in the middle; where that makes two alike, around the place where they differ. */
+function fittedApart(g, names, room) {
+  const cut = new Map(names.map((name) => [name, fitted(g, name, room)]));
+  const same = new Map();
+  for (const [name, text] of cut) same.set(text, [...(same.get(text) || []), name]);
+  for (const alike of same.values()) {
+    if (alike.length < 2) continue;
+    for (const name of alike) {
+      let at = 0;
+      while (at < name.length - 1 && alike.every((other) => other[at] === name[at])) at++;
+      const head = `${at > 1 ? "…" : ""}${name.slice(Math.max(at - 1, 0), at + 1)}…`;
+      let kept = name.length - at - 1;
+      while (kept > 1 && g.measureText(head + name.slice(name.length - kept)).width > room) kept--;
+      cut.set(name, head + name.slice(name.length - kept));
+    }
+  }
+  return cut;
+}
 
 /** Cut a text in the middle so that it fits: names of topics differ at their ends. */
 function fitted(g, text, room) {

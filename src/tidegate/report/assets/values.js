@@ -17,8 +17,11 @@ class LanesWithValues extends Lanes {
     const { time, value } = this.run.c;
     const [from, to] = this.run.range(row.stream, 0);
     // one message beyond each edge, so that the line reaches it
-    const low = Math.max(bisect(time, this.a, from, to) - 1, from);
-    const high = Math.min(bisect(time, this.b, low, to) + 1, to);
+    let low = Math.max(bisect(time, this.a, from, to) - 1, from);
+    let high = Math.min(bisect(time, this.b, low, to) + 1, to);
+    const pause = 20 * this.run.usualStep(row.stream);
+    if (pause > 0 && time[low + 1] - time[low] > pause && time[low] < this.a) low++;
+    if (pause > 0 && time[high - 1] - time[high - 2] > pause && time[high - 1] > this.b) high--;
     let least = Infinity, most = -Infinity;
     for (let i = low; i < high; i++) if (value[i] === value[i]) { least = Math.min(least, value[i]); most = Math.max(most, value[i]); }
     if (least > most) return;
@@ -35,10 +38,12 @@ class LanesWithValues extends Lanes {
   }
 
   plotEach(g, low, high, y) {
-    const { time, value } = this.run.c;
+    const { time, value, stream } = this.run.c;
+    const pause = 20 * this.run.usualStep(stream[low]);
     let pen = false;
     for (let i = low; i < high; i++) {
       if (value[i] !== value[i]) { pen = false; continue; } // not a number: a gap in the line
+      if (pen && pause > 0 && time[i] - time[i - 1] > pause) pen = false; // nothing was measured there
       if (pen) g.lineTo(this.x(time[i]), y(value[i])); else g.moveTo(this.x(time[i]), y(value[i]));
       pen = true;
     }
