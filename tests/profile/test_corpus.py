@@ -1,11 +1,12 @@
 """inspect → init → run over a corpus of files: what a person says of each, and nothing is lost.
 
-The whole corpus goes through the flow in process. Four files go through Spark as well, in a long
-test, to show that a run gives what inspect says.
+The whole corpus goes through the flow in process, to the page of `look`. In a long test it goes
+through Spark as well, to show that a run gives what inspect says.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate import cli
 from tidegate.core.time import format_time
 from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
@@ -104,6 +106,41 @@ def test_nothing_is_confidently_wrong_and_no_row_is_lost(
     assert definition.options.eventtime.max_future_skew is not None
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_command_says_what_a_person_would(
+    case: Case,
+    inspected: Callable[[Case], Made | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """inspect, init and look as commands: exit codes, and no sentence that a reader stumbles on."""
+    path = case.make(tmp_path)
+    if not path.exists():
+        pytest.skip(f"{REAL} is not on this machine")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["tidegate", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        said = capfd.readouterr()
+        return int(stopped.value.code or 0), said.out + said.err
+
+    told = case.time is not None
+    for command in (["inspect"], ["init", "--to", "made.yaml"], ["look", "--no-open"]):
+        code, said = run(command[0], str(path), *command[1:])
+        assert code == (0 if told or command == ["inspect"] else 2), said
+        assert not re.search(r"\b1 (rows|files|columns|topics|keys|gaps|messages)\b", said)
+        assert not re.search(r"[0-9]{10,} ns|0{6}Z|Traceback|None|nan\b", said)
+        if not told:
+            # the sentence ends with what to type, and names the column
+            assert "--time" in said or "no year" in said
+    if told:
+        assert PipelineDefinition.load(tmp_path / "made.yaml").name
+        assert list(tmp_path.glob("*.look.html"))
+
+
 def test_the_corpus_is_large_and_nine_in_ten_are_right(
     inspected: Callable[[Case], Made | None],
 ) -> None:
@@ -117,42 +154,31 @@ def test_the_corpus_is_large_and_nine_in_ten_are_right(
     assert len(there) - len(wrong) >= RIGHT_SHARE * len(there), wrong
 
 
-ON_SPARK = (
-    "headers that differ",
-    "German date and time in two columns",
-    "GeoJSON",
-    "UTF-16",
-    "words for no value",
-    "timestamps of pandas",
-    "real: launches",
-)
-"""Cases that go through Spark: every reader, each with something Spark must be told."""
-
-
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_run_on_spark_gives_what_inspect_says(tmp_path: Path) -> None:
+def test_a_run_on_spark_gives_what_inspect_says(
+    tmp_path: Path, inspected: Callable[[Case], Made | None]
+) -> None:
+    """inspect, init, run and view on every file of the corpus, in one session."""
     from tidegate.profile.roles import Roles
     from tidegate.report.page import write_page
     from tidegate.spark.runner import run_definition
 
-    for number, name in enumerate(ON_SPARK):
-        case = next(case for case in CASES if case.name == name)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = case.make(folder)
-        if not path.exists():
+    for number, case in enumerate(CASES):
+        made = inspected(case)
+        if made is None or made[0].time is None:
             continue
         out = tmp_path / f"out{number}"
-        proof = prove(*inspect_rows(str(path)), out=str(out))
+        proof = prove(*made, out=str(out))
         summary = run_definition(PipelineDefinition.from_yaml(proof.text), master="local[2]")
-        assert summary.rows.get("data", 0) == proof.in_order, name
-        assert summary.rows.get("late", 0) == proof.late, name
-        assert summary.rows.get("error", 0) == sum(proof.errors.values()), name
-        run = open_run(str(out))
-        schema = run.schema("data")
+        errors = sum(proof.errors.values())
+        got = [summary.rows.get(kind, 0) for kind in ("data", "late", "error")]
+        assert got == [proof.in_order, proof.late, errors], case.name
+        schema = open_run(str(out)).schema("data")
         for field_ in proof.profile.schema:
-            assert schema.field(field_.name).type == field_.type, (name, field_.name)
-        made = write_page(str(out), str(tmp_path / f"{number}.html"), Roles())
-        assert made["messages"] == proof.in_order + proof.late + sum(proof.errors.values())
+            assert schema.field(field_.name).type == field_.type, (case.name, field_.name)
+        page = write_page(str(out), str(tmp_path / f"{number}.html"), Roles())
+        assert page["messages"] == proof.rows, case.name
+        if not proof.late and not errors:
+            assert page["headline"].startswith(("All ", "The one row")), case.name

@@ -25,7 +25,7 @@ from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.inspect import inspect
 from tidegate.profile.roles import Roles, guess_roles
 from tidegate.profile.show import print_profile
-from tidegate.profile.starter import starter
+from tidegate.profile.starter import no_time, starter
 from tidegate.profile.statistics import histogram, topic_statistics
 from tidegate.profile.time_columns import time_candidates
 from tidegate.sync import Synchronize
@@ -263,3 +263,20 @@ def test_inspect_speaks_json_and_text(recording: Path) -> None:
     text = console.export_text()
     for words in ("camera", "jitter", "lateTolerance", "lowerBounds", "unusable"):
         assert words in text
+
+
+def test_what_settles_a_doubt_is_what_the_sentence_says(tmp_path: Path) -> None:
+    (tmp_path / "us.csv").write_text("date,v\n03/04/2024,1\n03/05/2024,2\n03/06/2024,3\n")
+    doubt = inspect(str(tmp_path / "us.csv"))
+    assert doubt.time is None
+    assert '--time date --format "%d/%m/%Y" or --format "%m/%d/%Y"' in no_time(doubt)
+    told = inspect(str(tmp_path / "us.csv"), format="%m/%d/%Y")
+    assert told.time is not None
+    assert told.time.format == "%m/%d/%Y"
+    lines = "".join(f"2024-03-01 00:00:0{n} CEST,{n}\n" for n in range(5))
+    (tmp_path / "zone.csv").write_text(f"time,v\n{lines}")
+    assert "--zone Europe/Berlin" in no_time(inspect(str(tmp_path / "zone.csv")))
+    named = inspect(str(tmp_path / "zone.csv"), zone="Europe/Berlin")
+    assert named.time is not None
+    assert named.time.zone == "Europe/Berlin"
+    assert named.first_ns == 1_709_247_600_000_000_000  # an hour before midnight in UTC

@@ -249,6 +249,9 @@ def inspect_rows(
     time = _chosen_time(times, loaded, asked, _Told(time_type, format, zone))
     if time is not None:
         loaded = loaded.as_text(time.as_text)
+    if recorded and not any("header_stamp_ns" in each.columns for each in times):
+        # Only a source that is told `clock: header` has this column, and here nothing is in it.
+        loaded = replace(loaded, table=loaded.table.drop_columns(["header_stamp_ns"]))
     profile = Profile(
         source, loaded.total, 0, _column_facts(loaded.table), loaded.table.schema,
         dict(loaded.options), times, time, asked, unreadable=dict(loaded.unreadable),
