@@ -100,6 +100,7 @@ def record(path: Path, sent: list[Sent], broken: int | None = None) -> Path:
     rng = np.random.default_rng(5)
     delay = rng.integers(0, 30_000_000, len(sent))
     order = np.argsort([one.stamp_ns + by for one, by in zip(sent, delay, strict=True)])
+    path.parent.mkdir(parents=True, exist_ok=True)
     with McapWriter(path, chunk_bytes=20_000) as log:
         channels = {
             topic: log.channel(

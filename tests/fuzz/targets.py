@@ -34,6 +34,8 @@ from tidegate.core.chain import Chain
 from tidegate.core.columns import TIME
 from tidegate.errors import ConfigError, ContractError, StateError, TidegateError
 from tidegate.eventtime import Decoder, TimeColumn
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.eventtime.slices import Bound, Slices
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.records import Channel, Schema
@@ -44,7 +46,6 @@ from tidegate.pipeline.secrets import show_text
 from tidegate.pipeline.security import expand, resolve_path
 from tidegate.pipeline.text_files import check_lines, read_header
 from tidegate.profile.inspect import inspect
-from tidegate.spark.arrival import ArrivalOrder
 from tidegate.spark.columnar.format import ColumnarFormat
 from tidegate.spark.columnar.mcap import McapColumns
 from tidegate.spark.columnar.parquet import ParquetColumns
@@ -59,7 +60,6 @@ from tidegate.spark.columnar.source import (
 )
 from tidegate.spark.dataflow import ERROR_FIELDS
 from tidegate.spark.pack import Packer, from_blob
-from tidegate.spark.slices import Bound, Slices
 from tidegate.spark.sources.recording import RecordingSettings
 from tidegate.spool import Landed, Spool
 from tidegate.spool import read as read_spool

@@ -15,7 +15,8 @@ from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Late
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed, by_origin
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.spark.arrival import PARTS, Packed, by_origin
 
 Row = tuple[str, int, int]
 """Key, time, number: the number is the place of the row in the recording."""
@@ -130,7 +131,14 @@ def test_a_clock_that_runs_wild_does_not_hold_up_its_file() -> None:
     wild = [("a", 1, 0), ("a", year, 1), ("a", 2, 2), ("a", 3, 3)]
     files = {"wild": wild, "tame": [("a", 2, 4), ("a", 50, 5)]}
     order = ArrivalOrder(recorded=True, keys=("k",), skew_ns=100, skew_confirm=10)
-    assert [n for _, _, n in ordered(order, packed(files, 0))] == [0, 1, 4, 2, 3, 5]
+    assert [n for _, _, n in ordered(order, packed(files, 0))] == [0, 1, 2, 4, 3, 5]
+
+
+def test_of_slices_with_equal_times_the_earlier_one_comes_first() -> None:
+    """Recorders count slices without leading zeros: by name the tenth would be before the ninth."""
+    files = {"log_9": [("a", 1, 0), ("a", 3, 1)], "log_10": [("a", 3, 2), ("a", 4, 3)]}
+    order = ArrivalOrder(recorded=True, keys=("k",))
+    assert [n for _, _, n in ordered(order, packed(files, 0))] == [0, 1, 2, 3]
 
 
 def test_rows_are_split_where_their_file_changes() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tidegate.core.columns import TIME
 from tidegate.core.time import MAX_NS
 from tidegate.errors import StateError
-from tidegate.spark.arrival import ArrivalOrder
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.eventtime.slices import Bound, Slices
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
-from tidegate.spark.slices import Bound, Slices
 
 Row = tuple[str, int, int]
 """Key, time, number."""

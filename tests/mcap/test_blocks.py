@@ -104,26 +104,6 @@ def test_fields_of_every_encoding(tmp_path: Path, compression: str) -> None:
         assert any(row["error"] for row in made)
 
 
-@pytest.mark.usefixtures("_sizes")
-@pytest.mark.parametrize("make", [files.recording, files.unindexed])
-def test_files_are_merged_by_log_time(tmp_path: Path, make: Any) -> None:
-    """Overlapping files, one twice as long as the other, and one that cannot be read."""
-    paths = [
-        files.write(tmp_path, make(300), "a.mcap"),
-        files.write(tmp_path, make(600), "b.mcap"),
-        files.write(tmp_path, b"nothing", "c.mcap"),
-    ]
-    reader = BlockReader(Selection(), ["file", "data", "error"], ["data"])
-    made = [r for rows in reader.merged(paths) for r in reader.attach(rows).to_pylist()]
-    assert [row["error"] is None for row in made].count(False) == 1
-    found = [
-        (json.loads(row["data"])["n"], row["file"][-6:]) for row in made if row["error"] is None
-    ]
-    assert found == sorted(
-        [(n, "a.mcap") for n in range(300)] + [(n, "b.mcap") for n in range(600)]
-    )
-
-
 def test_structs_nulls_and_slices(tmp_path: Path) -> None:
     path = files.write(tmp_path, files.recording(50))
     reader = BlockReader(Selection(), ["topic", "data"], ["data"])

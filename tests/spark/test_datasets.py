@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import filecmp
+import json
+import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -77,3 +80,76 @@ def test_files_are_dealt_to_tasks(spark: SparkSession, logs: Path, tmp_path: Pat
                 continue
             rows = pq.read_table(here)
             assert pq.read_table(there).select(rows.column_names).equals(rows), file
+
+
+def tied_rows(cases: int, rows: int) -> list[list[dict[str, Any]]]:
+    """Three files whose rows agree in their stamps within and between files and topics.
+
+    Every case is a key of its own with a recording of its own, so that one run tries them all.
+    """
+    rng = random.Random(7)
+    files: list[list[dict[str, Any]]] = [[], [], []]
+    value = 0
+    for case in range(cases):
+        for at in range(rows):
+            file = rng.choice(files[: rng.randint(1, 3)])
+            stamp = 10 * at // 3 + rng.randint(-12, 3)  # some are late, many are equal
+            value += 1
+            topic = rng.choice(["camera", "joint", "imu"])
+            file.append({"case": f"{case:03d}", "topic": topic, "stamp": stamp, "v": float(value)})
+    return files
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json"])
+def test_ties_between_files_are_decided_alike(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Parquet through gate 1, JSON lines through gate 2; names in another order than times."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, rows in zip(("b", "c", "a"), tied_rows(40, 40), strict=True):
+        table = pa.Table.from_pylist(rows)
+        if kind == "parquet":
+            pq.write_table(table, folder / f"{name}.parquet", row_group_size=100)
+        else:
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{name}.json").write_text(lines)
+    made = PipelineDefinition.of(
+        {
+            "name": "ties",
+            "streams": {
+                "arm": {
+                    "source": {"format": kind, "path": str(folder)},
+                    "key": "case", "topic": "topic",
+                    "eventtime": {"column": "stamp", "type": "unixtimestamp_ns"},
+                }
+            },
+            "options": {"mode": "batch", "eventtime": {"enabled": True, "lateTolerance": "8 ns"}},
+            "stages": [
+                {
+                    "align": {
+                        "reference": "camera",
+                        "topics": {
+                            "joint": {"latest": "9 ns"},
+                            "imu": {"linear": "9 ns"},
+                        },
+                    }
+                }
+            ],
+            # Spark's JSON lines have columns of their own
+            "dataset": {"format": "parquet", "columns": ["camera.v", "joint.v", "imu.v"]},
+        }
+    )  # fmt: skip
+    here = write_dataset(made, to=tmp_path / "here")
+    there = write_dataset(made, to=tmp_path / "there", spark=True)
+    assert here.outcomes["late"] == there.outcomes["late"] > 0
+    assert here.outcomes == there.outcomes
+    tables = [pq.read_table(tmp_path / way) for way in ("here", "there")]
+    rows = [sorted_by_key(table, "case") for table in tables]
+    assert rows[0] == rows[1]
+
+
+def sorted_by_key(table: pa.Table, key: str) -> list[dict[str, Any]]:
+    """The rows of each key in the order in which they left."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return sorted(rows, key=lambda row: row[key])

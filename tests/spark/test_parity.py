@@ -26,9 +26,9 @@ from spark.outcomes import (
 from spark.recordings import Recording, cut, ordered, stream_of, with_control
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import ControlSignal, End, Outcome
+from tidegate.eventtime.arrival_order import ArrivalOrder
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames
-from tidegate.spark.arrival import ArrivalOrder
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import run_batch_job
 

@@ -7,22 +7,28 @@ are taken from the file where the dataset is written (`mcap.blocks`).
 
 Where `file` is in the key, no message of a file has anything to do with those of another
 (`is_by_file`). Then every file has a flow of its own, and its episodes end with it: a thousand
-files take no more memory than one. Else MCAP files are read together, in the order of log times.
+files take no more memory than one. Else files are read together (`side_by_side`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidegate.core.outcomes import Collection, Outcome
+from tidegate.core.time import parse_duration
 from tidegate.dataset.lerobot import LeRobotWriter
+from tidegate.dataset.side_by_side import FileReader, rows_side_by_side
 from tidegate.dataset.tables import LanceWriter, ParquetWriter
 from tidegate.errors import ConfigError
-from tidegate.pipeline import PipelineDefinition, plan
+from tidegate.eventtime import EventtimeWatermark
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 
@@ -30,6 +36,8 @@ __all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset_here"
 
 ROWS_AT_ONCE = 100_000
 """Rows read from a table at once: enough for the kernels, little against any memory."""
+BYTES_AT_ONCE = 64 << 20
+"""Bytes read from a Parquet file at once, about: 100,000 rows with images would fill any memory."""
 
 
 class DatasetSummary(NamedTuple):
@@ -77,7 +85,7 @@ def make_dataset_here(
     chosen = source.files if files is None else list(files)
     for some in [[file] for file in chosen] if is_by_file(definition) else [chosen]:
         flow = planned.flow()
-        for batch in rows.batches(some):
+        for batch in rows_side_by_side(some, rows.reader, _arrival_order(planned), planned.decoder):
             read += batch.num_rows
             _hand_over(flow.process(batch), writer, counts, rows.attach)
         _hand_over(flow.end(), writer, counts, rows.attach)
@@ -261,8 +269,7 @@ def _single_stream(definition: PipelineDefinition) -> tuple[str, StreamDefinitio
 class _SourceRows(NamedTuple):
     """The rows of a source, as the flow gets them."""
 
-    batches: Callable[[Sequence[Path]], Iterator[pa.RecordBatch]]
-    """Reads files one after the other."""
+    reader: FileReader
     schema: pa.Schema
     attach: Callable[[pa.RecordBatch], pa.RecordBatch]
     """Puts bytes in the place of references, in rows that leave the flow."""
@@ -297,7 +304,7 @@ def source_files(name: str, stream: StreamDefinition) -> list[Path]:
 
 
 def _open_source(name: str, stream: StreamDefinition, chosen: Sequence[Path] | None) -> _Source:
-    """Look at a source; its rows come in the order of its files.
+    """Look at a source.
 
     Raises:
         ConfigError: There is no source, nothing is there, or only Spark can read it.
@@ -313,19 +320,43 @@ def _open_source(name: str, stream: StreamDefinition, chosen: Sequence[Path] | N
     from pyarrow import dataset
 
     opened = dataset.dataset([str(file) for file in files], format=kind)
+    parts = dict(zip(files, opened.get_fragments(), strict=True))
+
+    def glance(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        at_once = _rows_at_once(file, columns) if kind == "parquet" else ROWS_AT_ONCE
+        found: Iterator[pa.RecordBatch] = parts[file].to_batches(
+            schema=opened.schema, columns=list(columns), batch_size=at_once, batch_readahead=1
+        )
+        return found
 
     def narrow(columns: Sequence[str], _: Sequence[str]) -> _SourceRows:
         schema = pa.schema([opened.schema.field(column) for column in columns])
-
-        def batches(_: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-            found: Iterator[pa.RecordBatch] = opened.to_batches(
-                columns=list(columns), batch_size=ROWS_AT_ONCE
-            )
-            return found
-
-        return _SourceRows(batches, schema, lambda rows: rows)
+        reader = FileReader(lambda file: glance(file, columns), glance)
+        return _SourceRows(reader, schema, lambda rows: rows)
 
     return _Source(files, opened.schema, narrow)
+
+
+def _rows_at_once(file: Path, columns: Sequence[str]) -> int:
+    """How many rows of a Parquet file are read at a time: fewer where they hold images."""
+    known = pq.read_metadata(file)
+    wanted = set(columns)
+    size = sum(
+        known.row_group(group).column(place).total_uncompressed_size
+        for group in range(known.num_row_groups)
+        for place in range(known.num_columns)
+        if known.row_group(group).column(place).path_in_schema.split(".")[0] in wanted
+    )
+    return int(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE * known.num_rows // max(1, size))))
+
+
+def _arrival_order(planned: Plan) -> ArrivalOrder:
+    """The rule by which rows of several files are put in order, as on Spark."""
+    skew, confirm = -1, 1
+    for stage in planned.flow_stages():
+        if isinstance(stage, EventtimeWatermark) and stage.max_future_skew is not None:
+            skew, confirm = parse_duration(stage.max_future_skew), stage.skew_confirm
+    return ArrivalOrder(planned.arrival, True, tuple(planned.key), skew, confirm)
 
 
 def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _Source:
@@ -350,10 +381,11 @@ def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _So
     def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
         reader = BlockReader(selection, columns, referred)
 
-        def batches(some: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-            return reader.merged(some)
+        def glance(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            decode = tuple(each for each in fields if each.name in columns)
+            return BlockReader(replace(selection, decode=decode), columns, ()).batches(file)
 
-        return _SourceRows(batches, reader.schema, reader.attach)
+        return _SourceRows(FileReader(reader.batches, glance), reader.schema, reader.attach)
 
     return _Source(files, mcap.schema(clock, fields), narrow)
 

@@ -32,9 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.arrow import concat
 from tidegate.core.numba import as_readonly, kernel
-from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import StateError
 from tidegate.mcap.chunks import MessageBlock, PieceMessages, messages_of, places_in_file
 from tidegate.mcap.index import Fault, Piece
@@ -152,67 +150,17 @@ class BlockReader:
         Raises:
             OSError: the file cannot be opened.
         """
-        for rows, _ in self._read(str(path), self.schema):
-            yield rows
-
-    def merged(self, paths: Sequence[str | Path]) -> Iterator[pa.RecordBatch]:
-        """Read several files together, in the order of their log times.
-
-        A recorder may give every topic a file of its own, or begin the next file before the last
-        one ends: one file after the other would make all messages of the second one late. Memory
-        holds the rows of a block of each file that is being read.
-
-        Args:
-            paths: The files. Of messages with the same log time, those of an earlier file come
-                first.
-
-        Yields:
-            Batches with the columns of `schema`; none is empty.
-
-        Raises:
-            OSError: a file cannot be opened.
-        """
-        if len(paths) == 1:
-            yield from self.batches(paths[0])
-            return
-        names, wanted = self.schema.names, self.schema
-        if "log_time_ns" not in names:
-            wanted = wanted.append(pa.field("log_time_ns", pa.int64()))
-        unread = {}
-        for order, path in enumerate(paths):
-            pieces = self._file(str(path)).pieces(self.selection)
-            unread[order] = (_earliest(pieces), self._read(str(path), wanted))
-        held: list[pa.RecordBatch] = []
-        while unread or held:
-            if unread:
-                order = min(unread, key=lambda each: (unread[each][0], each))
-                _, source = unread[order]
-                found = next(source, None)
-                if found is None:
-                    del unread[order]
-                else:
-                    held.append(found[0])
-                    unread[order] = (found[1], source)
-            until = min((each[0] for each in unread.values()), default=MAX_NS)
-            ready, held = _before(held, until)
-            if ready is not None:
-                yield ready.select(names)
-
-    def _read(self, path: str, wanted: pa.Schema) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the batches of a file, each with the earliest log time of what is still unread."""
-        file = self._file(path)
+        file, wanted = self._file(str(path)), self.schema
         chosen = file.pieces(self.selection)
         file.will_read(chosen)
         waiting = _Pieces(mapped=False)
         faults: list[Fault] = []
-        for place, piece in enumerate(chosen):
+        for piece in chosen:
             raw, fault = file.raw(piece, crc=self.selection.crc)
             if raw is not None:
                 mapped = _is_within(raw, file.buf)
                 if not waiting.fits(piece, raw, mapped):
-                    coming = _earliest(chosen[place:])
-                    for rows in self._rows(file, waiting, faults, wanted):
-                        yield rows, coming
+                    yield from self._rows(file, waiting, faults, wanted)
                     waiting, faults = _Pieces(mapped), []
                 found = messages_of(raw, file.channels)
                 if found.fault is not None and piece.whole:
@@ -221,8 +169,7 @@ class BlockReader:
                 waiting.add(piece, raw, found)
             if fault is not None:
                 faults.append(fault)
-        for rows in self._rows(file, waiting, [*faults, *file.index.faults], wanted):
-            yield rows, MAX_NS
+        yield from self._rows(file, waiting, [*faults, *file.index.faults], wanted)
 
     def _rows(
         self, file: McapFile, some: _Pieces, faults: list[Fault], wanted: pa.Schema
@@ -367,30 +314,6 @@ class BlockReader:
         return pa.Array.from_buffers(
             pa.binary_view(), count, [valid, pa.py_buffer(views), *buffers]
         )
-
-
-def _earliest(pieces: Sequence[Piece]) -> int:
-    """The earliest log time that pieces may hold; the smallest time there is if that is unknown."""
-    times = [MIN_NS if piece.start_ns is None else piece.start_ns for piece in pieces]
-    return min(times, default=MAX_NS)
-
-
-def _before(
-    held: list[pa.RecordBatch], until: int
-) -> tuple[pa.RecordBatch | None, list[pa.RecordBatch]]:
-    """The rows with a log time before `until` in the order of these, and the rest.
-
-    Rows without one, which say what cannot be read, come first.
-    """
-    joined = concat(held)
-    if joined is None:
-        return None, []
-    log = joined.column("log_time_ns").fill_null(MIN_NS).to_numpy()
-    ready = np.flatnonzero((log < until) | (until == MAX_NS))
-    ready = ready[np.argsort(log[ready], kind="stable")]
-    rest = np.flatnonzero((log >= until) & (until != MAX_NS))
-    left = [joined.take(pa.array(rest))] if len(rest) else []
-    return joined.take(pa.array(ready)) if len(ready) else None, left
 
 
 def _is_within(part: Bytes, whole: Bytes) -> bool:

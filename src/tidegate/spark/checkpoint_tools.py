@@ -27,16 +27,16 @@ from tidegate.core.columns import PLACE, TIME
 from tidegate.core.flow import Flow
 from tidegate.core.seal import open_pages
 from tidegate.errors import ConfigError, StateError, TidegateError
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.eventtime.slices import Slices
 from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.filesystem import filesystem, read_bytes
 from tidegate.output.savepoint import Savepoint
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.pipeline.run_record import RECORD, RunRecord
-from tidegate.spark.arrival import ArrivalOrder
 from tidegate.spark.checkpoint import CheckpointRecord, check_checkpoint, finished_batches
 from tidegate.spark.open import state_key_of
 from tidegate.spark.shards import labels, partition_of, shard_of
-from tidegate.spark.slices import Slices
 from tidegate.spark.stateful_step import SLICES_PAGE, TOKEN_PAGE
 
 __all__ = [

@@ -42,10 +42,11 @@ from tidegate.core.seal import StateKey
 from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
+from tidegate.eventtime.arrival_order import ArrivalOrder, compile_arrival
 from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint
 from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.output.tally import audited_columns
-from tidegate.spark.arrival import ArrivalOrder, compile_arrival, file_column
+from tidegate.spark.arrival import file_column
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.gate import Payload, Reading, choose_columns, ordering_columns
 from tidegate.spark.columnar.payload import MissingPayload, PayloadAttacher

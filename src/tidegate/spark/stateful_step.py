@@ -37,12 +37,13 @@ from tidegate.core.text import plural
 from tidegate.core.time import UNSET
 from tidegate.errors import ContractError, StateError
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.eventtime.slices import Slices
 from tidegate.output.commit import BEHIND, SEEN
 from tidegate.output.tally import IN, Tallies
-from tidegate.spark.arrival import PARTS, ArrivalOrder, Packed
+from tidegate.spark.arrival import BOUND, END, PARTS, Packed, bound_of
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
-from tidegate.spark.slices import BOUND, END, Slices, bound_of
 
 __all__ = [
     "METRIC",

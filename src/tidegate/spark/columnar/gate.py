@@ -22,12 +22,12 @@ from tidegate.core.chain import Chain
 from tidegate.core.columns import ADDRESS
 from tidegate.core.operator import Operator
 from tidegate.eventtime import Decoder
+from tidegate.eventtime.slices import is_number_like
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.payload import without_address
-from tidegate.spark.slices import is_number_like
 
 if TYPE_CHECKING:
-    from tidegate.spark.arrival import ArrivalOrder
+    from tidegate.eventtime.arrival_order import ArrivalOrder
 
 __all__ = ["LARGE_PAYLOAD", "Payload", "Reading", "choose_columns", "ordering_columns"]
 

@@ -11,7 +11,7 @@ returned. A micro-batch that runs again slices the same log and reads the same r
 recorded run takes pieces of all files side by side. Let `low` be the smallest value, in a piece or
 any later one of its file, of what orders the run (event time, or the arrival column). Pieces are
 taken by `low`; after any number of them no row still to be read has a value below the `low` of the
-next piece: the bound. `tidegate.spark.slices` holds back what is at or above it.
+next piece: the bound. `tidegate.eventtime.slices` holds back what is at or above it.
 """
 
 from __future__ import annotations

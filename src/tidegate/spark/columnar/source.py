@@ -41,7 +41,8 @@ from tidegate.core.columns import (
 )
 from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import StateError
-from tidegate.spark.arrival import Origin
+from tidegate.eventtime.slices import Bound, arrival_values
+from tidegate.spark.arrival import BOUND, END, Origin
 from tidegate.spark.columnar.format import ColumnarFormat, Limits, Low
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
 from tidegate.spark.pack import PACKED, PACKED_DDL, Packer, to_blobs
@@ -50,7 +51,6 @@ from tidegate.spark.read_limits import (
     ReadLimit,
     SupportsTriggerAvailableNow,
 )
-from tidegate.spark.slices import BOUND, END, Bound, arrival_values
 
 __all__ = ["GateInput", "GatePlan", "address_of", "open_gate"]
 

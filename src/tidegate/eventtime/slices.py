@@ -2,10 +2,11 @@
 
 A recording is read in micro-batches, and each brings some pieces of some files. Rows are ordered by
 how far event time has come in their own file, for their own key (rule 2 of
-`tidegate.spark.arrival`), or by an arrival column (rule 1). With every micro-batch comes a bound
-(`tidegate.spark.columnar.pieces`): no row still to be read has a value below it. So rows below the
-bound can be put in their final order and handed on; the others are held, in the state, until the
-bound has passed them. The outcome is the same as if all files had been read at once.
+`tidegate.eventtime.arrival_order`), or by an arrival column (rule 1). With every micro-batch comes
+a bound (`tidegate.spark.columnar.pieces`; in process `tidegate.dataset.side_by_side`): no row still
+to be read has a value below it. So rows below the bound can be put in their final order and handed
+on; the others are held, in the state, until the bound has passed them. The outcome is the same as
+if all files had been read at once.
 
 What is held is the disorder between files, not the recording: pieces are read in the order of their
 smallest values.
@@ -16,7 +17,6 @@ a slice ends between the two it comes behind the other rows of that slice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,22 +25,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.core.arrow import concat, factorize, first_rows
-from tidegate.core.columns import NEWEST, ORDER, SOURCE, SUSPECTS, TIME
+from tidegate.core.columns import FIRST, NEWEST, ORDER, SOURCE, SUSPECTS, TIME
 from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int64s
 from tidegate.core.sort import order_rows
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
 from tidegate.errors import StateError
-from tidegate.spark.arrival import ROWS_PER_PIECE, ArrivalOrder, Packed, file_progress
+from tidegate.eventtime.arrival_order import ROWS_PER_PIECE, ArrivalOrder, file_progress
 
-__all__ = ["BOUND", "END", "Bound", "Slices", "arrival_values", "bound_of", "is_number_like"]
-
-BOUND = "bound"
-"""The kind of a packed row that says how far a recorded run has come; one per shard and batch."""
-
-END = "end of recording"
-"""The kind of a packed row that ends a backfill: everything held leaves."""
+__all__ = ["Bound", "Slices", "arrival_values", "is_number_like"]
 
 
 class Bound(NamedTuple):
@@ -54,11 +48,6 @@ class Bound(NamedTuple):
     begun: frozenset[str]
 
 
-def bound_of(row: Packed) -> Bound:
-    """Return the bound that a packed row of kind `BOUND` carries."""
-    return Bound(row.changed, frozenset(json.loads(row.file)))
-
-
 class Slices:
     """The rows of one shard that wait, and how far event time has come in files read in part.
 
@@ -69,9 +58,10 @@ class Slices:
     def __init__(self, order: ArrivalOrder) -> None:
         self.order = order
         self.held: pa.RecordBatch | None = None
-        """Rows that wait, with their value (`ORDER`) and their file (`SOURCE`)."""
+        """Rows that wait, with their value (`ORDER`), their file (`SOURCE`) and the first time of
+        their key there (`FIRST`)."""
         self.progress: pa.RecordBatch | None = None
-        """Per file and key: `SOURCE`, the key columns, `NEWEST` and `SUSPECTS`."""
+        """Per file and key: `SOURCE`, the key columns, `FIRST`, `NEWEST` and `SUSPECTS`."""
         self.changed = False
         """Whether the state is another than when `page` was last called."""
 
@@ -94,19 +84,20 @@ class Slices:
             self._forget(bound.begun)
             return
         new = concat(parts)
-        value = np.zeros(0, np.int64)
+        value = first = np.zeros(0, np.int64)
         if new is not None:
-            value = self._values(new, parts, sources)
+            value, first = self._values(new, parts, sources)
         everything = bound.value == MAX_NS
         plain = len(self.order.columns) < 2 and not self._is_by_text(new)
         in_order = plain and bool((value[1:] >= value[:-1]).all())
+        in_order = in_order and not _ties_between_files(value, parts, sources)
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
             assert new is not None
             self._forget(bound.begun)
             yield from _in_pieces(new)
             return
         self.changed = True
-        named = None if new is None else self._named(new, value, parts, sources)
+        named = None if new is None else self._named(new, value, first, parts, sources)
         rows = concat([self.held, named])
         assert rows is not None
         value = rows.column(ORDER).to_numpy()
@@ -118,13 +109,16 @@ class Slices:
 
     def _values(
         self, rows: pa.RecordBatch, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
-    ) -> Int64s:
-        """Return what orders each row: its arrival, or the progress of its file for its key."""
+    ) -> tuple[Int64s, Int64s]:
+        """Return what orders each row: its arrival, or the progress of its file for its key; and
+        the first time of its key in its file, 0 where that does not count.
+        """
+        same = np.zeros(rows.num_rows, np.int64)
         if self.order.columns:
-            return arrival_values(rows, self.order.columns[0])
+            return arrival_values(rows, self.order.columns[0]), same
         index = rows.schema.get_field_index(TIME)
         if index < 0:  # no event time: the order of files
-            return np.full(rows.num_rows, MIN_NS)
+            return np.full(rows.num_rows, MIN_NS), same
         time_ns = rows.column(index).fill_null(MIN_NS).to_numpy()
         counts = [part.num_rows for part in parts]
         names = pa.DictionaryArray.from_arrays(
@@ -145,7 +139,9 @@ class Slices:
         code, size = factorize(both.columns)
         newest = np.full(size, UNSET, np.int64)
         suspects = np.zeros(size, np.int64)
+        known_first = np.zeros(0, np.int64)
         if self.progress is not None:
+            known_first = self.progress.column(FIRST).to_numpy()
             newest[code[:before]] = self.progress.column(NEWEST).to_numpy()
             suspects[code[:before]] = self.progress.column(SUSPECTS).to_numpy()
         progress = np.empty(len(time_ns), np.int64)
@@ -153,39 +149,44 @@ class Slices:
             as_readonly(np.ascontiguousarray(code[before:])), as_readonly(time_ns),
             self.order.skew_ns, self.order.skew_confirm, newest, suspects, progress,
         )  # fmt: skip
-        first = first_rows(code, size)
-        there = np.flatnonzero(first >= 0)
-        table = both.take(pa.array(first[there]))
-        self.progress = table.append_column(NEWEST, pa.array(newest[there])).append_column(
-            SUSPECTS, pa.array(suspects[there])
-        )
+        row = first_rows(code, size)
+        there = np.flatnonzero(row >= 0)
+        began = np.zeros(size, np.int64)
+        began[there] = np.concatenate([known_first, time_ns])[row[there]]
+        table = both.take(pa.array(row[there]))
+        for name, numbers in ((FIRST, began), (NEWEST, newest), (SUSPECTS, suspects)):
+            table = table.append_column(name, pa.array(numbers[there]))
+        self.progress = table
         self.changed = True
-        return progress
+        return progress, began[code[before:]]
 
     def _named(
         self,
         rows: pa.RecordBatch,
         value: Int64s,
+        first: Int64s,
         parts: Sequence[pa.RecordBatch],
         sources: Sequence[str],
     ) -> pa.RecordBatch:
-        """Return the rows with their value and their file."""
+        """Return the rows with their value, their first time and their file."""
         names = [
             pa.repeat(pa.scalar(source, pa.string()), part.num_rows)
             for part, source in zip(parts, sources, strict=True)
         ]
-        with_value = rows.append_column(ORDER, pa.array(value))
+        with_value = rows.append_column(ORDER, pa.array(value)).append_column(
+            FIRST, pa.array(first)
+        )
         return with_value.append_column(SOURCE, pa.concat_arrays(names))
 
     def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows by value, then file, then position, without our two columns."""
+        """Return rows by value, then first time and file, then position, without our columns."""
         source = rows.column(SOURCE).dictionary_encode()
         rank = pc.rank(source.dictionary, sort_keys="ascending").to_numpy().astype(np.int32)
         by_file = rank[source.indices.to_numpy()]
-        order = np.argsort(by_file, kind="stable")
+        order = np.lexsort((by_file, rows.column(FIRST).to_numpy()))
         value = rows.column(ORDER).to_numpy()[order]
         order = order[order_rows(np.zeros(len(value), np.int32), value, 1)]
-        rows = rows.drop_columns([ORDER, SOURCE]).take(pa.array(order))
+        rows = rows.drop_columns([ORDER, FIRST, SOURCE]).take(pa.array(order))
         by_value = len(self.order.columns) < 2 and not self._is_by_text(rows)
         return rows if by_value else self.order.rows(rows)
 
@@ -226,11 +227,12 @@ class Slices:
             for blob in blobs
         )
         if held is not None:
-            _require(held, {ORDER: pa.int64(), SOURCE: pa.string()})
+            _require(held, {ORDER: pa.int64(), FIRST: pa.int64(), SOURCE: pa.string()})
             if TIME in held.schema.names:
                 _require(held, {TIME: pa.int64()})
         if progress is not None:
-            _require(progress, {SOURCE: pa.string(), NEWEST: pa.int64(), SUSPECTS: pa.int64()})
+            numbers = dict.fromkeys((FIRST, NEWEST, SUSPECTS), pa.int64())
+            _require(progress, {SOURCE: pa.string(), **numbers})
         self.held, self.progress, self.changed = held, progress, False
 
 
@@ -268,6 +270,19 @@ def _require(table: pa.RecordBatch, columns: dict[str, pa.DataType]) -> None:
         index = table.schema.get_field_index(name)
         if index < 0 or table.column(index).type != kind or table.column(index).null_count:
             raise StateError(f"the rows that wait for other files have no usable column {name!r}")
+
+
+def _ties_between_files(
+    value: Int64s, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
+) -> bool:
+    """Whether rows of two files next to each other agree in their value, so that their order is
+    still to be decided."""
+    at = 0
+    for part, one, other in zip(parts[:-1], sources[:-1], sources[1:], strict=True):
+        at += part.num_rows
+        if one != other and 0 < at < len(value) and value[at] == value[at - 1]:
+            return True
+    return False
 
 
 def _in_pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
