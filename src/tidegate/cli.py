@@ -540,7 +540,7 @@ def init(
     limit: Limit = 1_000_000,
     purpose: Annotated[
         str | None,
-        typer.Option("--for", help="training: a pipeline from an MCAP to a LeRobot dataset."),
+        typer.Option("--for", help="training: a pipeline from MCAP or a bag to a LeRobot dataset."),
     ] = None,
 ) -> None:
     """Write a first pipeline.yaml from a profile of the data, with a comment on every choice, and

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -107,3 +109,71 @@ def test_what_is_no_recording_for_training(tmp_path: Path) -> None:
     alone = record(tmp_path / "b.mcap", [m for m in messages(1) if m.topic == "joint"])
     with pytest.raises(ConfigError, match="nothing to align"):
         training_pipeline(alone)
+
+
+def in_ros1(one: Any, store: Any) -> bytes:
+    """A message of joints or an IMU as ROS 1 serialises it."""
+    from dataset.recordings import KINDS
+
+    types = store.types
+    stamp = types["builtin_interfaces/msg/Time"](
+        sec=one.stamp_ns // 10**9, nanosec=one.stamp_ns % 10**9
+    )
+    header = types["std_msgs/msg/Header"](seq=0, stamp=stamp, frame_id="base")
+    none, zeros = np.array([], np.float64), np.zeros(9)
+    if one.topic == "joint":
+        made = types[KINDS["joint"]](
+            header=header, name=["a", "b"], position=np.array(one.value), velocity=none,
+            effort=none,
+        )  # fmt: skip
+    else:
+        vector = types["geometry_msgs/msg/Vector3"]
+        made = types[KINDS["imu"]](
+            header=header,
+            orientation=types["geometry_msgs/msg/Quaternion"](x=0.0, y=0.0, z=0.0, w=1.0),
+            orientation_covariance=zeros, angular_velocity=vector(x=0.0, y=0.0, z=0.0),
+            angular_velocity_covariance=zeros,
+            linear_acceleration=vector(x=0.0, y=0.0, z=one.value),
+            linear_acceleration_covariance=zeros,
+        )  # fmt: skip
+    return bytes(store.serialize_ros1(made, KINDS[one.topic]))
+
+
+@pytest.mark.parametrize("kind", ["one.bag", "two"])
+def test_bags_too(tmp_path: Path, kind: str) -> None:
+    """ROS 1 and ROS 2 bags, from `init` to the dataset; their joints are those that were sent."""
+    from rosbags import rosbag1, rosbag2
+    from rosbags.typesys import Stores, get_typestore
+
+    from dataset.recordings import KINDS, payload
+
+    sent = sorted((m for m in messages(2) if m.topic != "camera"), key=lambda m: m.stamp_ns)
+    path, ros1 = tmp_path / kind, get_typestore(Stores.ROS1_NOETIC)
+    if kind == "two":
+        with rosbag2.Writer(path, version=9) as bag:
+            topics = {
+                name: bag.add_connection(name, KINDS[name], typestore=ros.store())
+                for name in ("joint", "imu")
+            }
+            for one in sent:
+                bag.write(topics[one.topic], one.stamp_ns, payload(one))
+    else:
+        with rosbag1.Writer(path) as old:
+            topics = {
+                name: old.add_connection(name, KINDS[name], typestore=ros1)
+                for name in ("joint", "imu")
+            }
+            for one in sent:
+                old.write(topics[one.topic], one.stamp_ns, in_ros1(one, ros1))
+    file, out = tmp_path / "run.yaml", tmp_path / "d"
+    ran = CliRunner().invoke(
+        app, ["init", str(path), "--for", "training", "--to", str(file), "--out", str(out)]
+    )
+    assert ran.exit_code == 0, ran.output
+    ran = CliRunner().invoke(app, ["dataset", str(file)])
+    assert ran.exit_code == 0, ran.output
+    rows = pq.read_table(out / "data/chunk-000/file-000.parquet").to_pylist()
+    joints = {m.stamp_ns: m.value for m in sent if m.topic == "joint"}
+    assert len(rows) > 90
+    for row in rows:
+        assert row["observation.state"][:2] == pytest.approx(joints[row["time_ns"]], rel=1e-6)

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tidegate.dataset import write_dataset
+from tidegate.dataset import LeRobotWriter, write_dataset
+from tidegate.output.reader import StoredRun
 from tidegate.pipeline import PipelineDefinition
 
 pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
@@ -153,3 +154,27 @@ def sorted_by_key(table: pa.Table, key: str) -> list[dict[str, Any]]:
     """The rows of each key in the order in which they left."""
     rows: list[dict[str, Any]] = table.to_pylist()
     return sorted(rows, key=lambda row: row[key])
+
+
+def test_by_rows_the_driver_holds_a_few_rows_at_a_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the writer gets is small, in order, and the episodes are those made in process."""
+    record(tmp_path / "in" / "a.mcap", messages(3, pause_s=1))
+    settings = {"format": "lerobot", "fps": 10, "task": "wave", "features": FEATURES}
+    made = PipelineDefinition.of(pipeline(tmp_path / "in", settings))
+    monkeypatch.setattr(StoredRun.batches, "__defaults__", (1000,))
+    sizes = []
+    write = LeRobotWriter.write
+    monkeypatch.setattr(
+        LeRobotWriter, "write", lambda self, rows: (sizes.append(rows.num_rows), write(self, rows))
+    )
+    there = write_dataset(made, to=tmp_path / "there", spark=True)
+    assert max(sizes) < 10 < len(sizes) + sum(sizes)
+    monkeypatch.undo()
+    here = write_dataset(made, to=tmp_path / "here")
+    assert there.written == here.written
+    assert here.written["episodes"] == 2
+    for file in ("data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"):
+        rows = [pq.read_table(tmp_path / way / file).to_pylist() for way in ("here", "there")]
+        assert rows[0] == rows[1]

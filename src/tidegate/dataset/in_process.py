@@ -12,7 +12,7 @@ files take no more memory than one. Else files are read together (`side_by_side`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +28,13 @@ from tidegate.dataset.tables import LanceWriter, ParquetWriter
 from tidegate.errors import ConfigError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.mcap import Selection
+from tidegate.mcap.index import Channels
+from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
+from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
 __all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset_here", "source_files"]
 
@@ -295,11 +299,17 @@ def source_files(name: str, stream: StreamDefinition) -> list[Path]:
         raise ConfigError(field, None, "is required")
     path, _ = source_settings(stream.source, field)
     kind = stream.source.format
-    if kind not in ("parquet", "csv", "json", "mcap"):
-        expected = "can be read in process if it is parquet, csv, json or mcap; else use --spark"
+    known = ("parquet", "csv", "json", "mcap", "rosbag")
+    if kind not in known:
+        expected = f"can be read in process if it is one of {', '.join(known)}; else use --spark"
         raise ConfigError(f"{field}.format", kind, expected)
     if path is None:
         raise ConfigError(f"{field}.path", None, "is required")
+    if kind == "rosbag":
+        bags = [Path(bag) for bag in bags_of(path)]
+        if not bags:
+            raise ConfigError(f"{field}.path", path, "has no bag to read")
+        return bags
     return _files(path, kind, f"{field}.path")
 
 
@@ -315,6 +325,8 @@ def _open_source(name: str, stream: StreamDefinition, chosen: Sequence[Path] | N
     _, options = source_settings(stream.source, field)
     if kind == "mcap":
         return _read_mcap(files, options, field)
+    if kind == "rosbag":
+        return _read_bags(files, options, field)
     if options:
         raise ConfigError(f"{field}.options", sorted(options), "need --spark for this format")
     from pyarrow import dataset
@@ -363,20 +375,10 @@ def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _So
     """MCAP files; options as for Spark's source, as far as they choose messages."""
     from tidegate import mcap
     from tidegate.mcap.blocks import BlockReader
-    from tidegate.mcap.payload import parse_fields, resolve_fields
 
-    known = {"topics", "startNs", "endNs", "clock", "crc", "decode"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise ConfigError(f"{field}.options", unknown[0], f"may be {', '.join(sorted(known))} here")
-    chosen = options.get("topics")
-    topics = None if chosen is None else tuple(one.strip() for one in chosen.split(","))
-    clock: Any = options.get("clock", "log")
-    start, end = (int(options[n]) if n in options else None for n in ("startNs", "endNs"))
-    crc = options.get("crc", "false").lower() == "true"
     with mcap.McapFile(files[0]) as first:
-        fields = resolve_fields(parse_fields(options.get("decode")), first.definitions(), topics)
-    selection = mcap.Selection(topics, start, end, clock, crc, fields)
+        selection = _selection(options, field, first.definitions())
+    fields = selection.decode
 
     def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
         reader = BlockReader(selection, columns, referred)
@@ -387,7 +389,49 @@ def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _So
 
         return _SourceRows(FileReader(reader.batches, glance), reader.schema, reader.attach)
 
-    return _Source(files, mcap.schema(clock, fields), narrow)
+    return _Source(files, selection.schema, narrow)
+
+
+def _read_bags(bags: list[Path], options: Mapping[str, str], field: str) -> _Source:
+    """Bags of ROS 1 and ROS 2, with the options of MCAP files; images go through the flow."""
+    selection = _selection(options, field, (bag_definitions(str(bag)) for bag in bags))
+
+    def glance(bag: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for rows in read_bag(str(bag), selection):
+            yield rows.select(list(columns))
+
+    def narrow(columns: Sequence[str], _: Sequence[str]) -> _SourceRows:
+        schema = pa.schema([selection.schema.field(column) for column in columns])
+        reader = FileReader(lambda bag: glance(bag, columns), glance)
+        return _SourceRows(reader, schema, lambda rows: rows)
+
+    return _Source(bags, selection.schema, narrow)
+
+
+def _selection(
+    options: Mapping[str, str], field: str, definitions: Iterable[Channels]
+) -> Selection:
+    """Which messages of recordings are read, and which fields of them.
+
+    Args:
+        options: Those of the source.
+        field: Its name, for errors.
+        definitions: The channels of the recordings, which know the types of fields.
+
+    Raises:
+        ConfigError: An option is not known here.
+    """
+    known = {"topics", "startNs", "endNs", "clock", "crc", "decode"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(f"{field}.options", unknown[0], f"may be {', '.join(sorted(known))} here")
+    chosen = options.get("topics")
+    topics = None if chosen is None else tuple(one.strip() for one in chosen.split(","))
+    clock: Any = options.get("clock", "log")
+    start, end = (int(options[n]) if n in options else None for n in ("startNs", "endNs"))
+    crc = options.get("crc", "false").lower() == "true"
+    fields = resolve_fields(parse_fields(options.get("decode")), definitions, topics)
+    return Selection(topics, start, end, clock, crc, fields)
 
 
 def _files(path: str, kind: str, field: str) -> list[Path]:

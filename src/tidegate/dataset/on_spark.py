@@ -6,8 +6,9 @@ makes a dataset of its files just as one process would, with images by reference
 joins these by moving files. Nothing goes through a shuffle, and videos are encoded by all cores.
 
 By rows, for everything else: the pipeline runs as `tidegate run` does, to Parquet in a folder of
-its own, and the driver makes the dataset of its rows by key and time. The rows, with their images,
-must fit into the driver's memory.
+its own, and the driver makes the dataset of its rows, a few at a time, in the order in which they
+left: that of each key is the order of time. The driver holds a batch of them and the open episodes,
+however long the recording is; the folder, in the place for temporary files, needs room for all.
 
 Both need a folder that the driver and the tasks see, as every dataset on a local disk does.
 """
@@ -26,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tidegate.core.columns import PREFIX, TIME_NS
+from tidegate.core.columns import PREFIX
 from tidegate.dataset.in_process import (
     DatasetSummary,
     dataset_writer,
@@ -170,12 +171,10 @@ def _make_by_rows(
     writer = dataset_writer(definition, wanted, path)
     _, frames = open_pipeline(session, definition, streaming=False)
     out = str(scratch / "out")
-    frames.write(out)
+    frames.write(out, options={"compression": "none"})  # it is read once; images are compressed
     run = open_run(out)
     if "data" in run.kinds:
         names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
-        rows = run.table("data", names).select(names)  # it adds one of ours
-        keys = next(iter(definition.streams.values())).key
-        order = [*((key, "ascending") for key in keys), (TIME_NS, "ascending")]
-        writer.write(rows.sort_by(order))
+        for rows in run.batches("data", names):
+            writer.write(rows)
     return DatasetSummary(str(path), writer.close(), 0, dict(run.counts), [])

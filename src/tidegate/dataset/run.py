@@ -38,8 +38,8 @@ def write_dataset(
     Args:
         definition: The pipeline, or the path of its file.
         to: The folder of the dataset, instead of `dataset.path`.
-        spark: Run the pipeline on Spark. Default: in process, which reads Parquet, CSV, JSON lines
-            and MCAP.
+        spark: Run the pipeline on Spark. Default: in process, which reads Parquet, CSV, JSON
+            lines, MCAP and bags.
 
     Returns:
         What was written, and what was not.

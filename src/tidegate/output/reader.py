@@ -127,6 +127,31 @@ class StoredRun:
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))
         return pa.concat_tables(parts, promote_options="permissive").combine_chunks()
 
+    def batches(
+        self, kind: str, columns: Sequence[str], nbytes: int = 64 * 2**20
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of a kind in the order of the commits, a few rows at a time.
+
+        Rows of one key come in the order in which they left: a key is in one file per commit.
+
+        Args:
+            kind: One of `kinds`.
+            columns: Those that every file has.
+            nbytes: About how many bytes a batch has; a single larger row is a batch of its own.
+                A row group of a file is in memory at a time.
+
+        Raises:
+            StateError: If a file that was committed cannot be read.
+        """
+        for commit in self.commits:
+            for file in commit.files_of(kind):
+                opened = self._opened(file)
+                for number in range(opened.metadata.num_row_groups):
+                    # One by one: `iter_batches` was seen to hold all row groups of a file.
+                    rows = opened.read_row_group(number, columns=list(columns), use_threads=False)
+                    at_once = max(1, int(nbytes * rows.num_rows / max(1, rows.nbytes)))
+                    yield from rows.to_batches(max_chunksize=at_once)
+
     def payloads(
         self, kind: str, columns: Sequence[str], rows: Int64s, most_bytes: int = 256 * 2**20
     ) -> Iterator[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""Write a pipeline from an MCAP recording to a training dataset: `tidegate init --for training`.
+"""Write a pipeline from a recording (MCAP, bag) to a training dataset: `init --for training`.
 
 The recording itself says most of it. Its schemas say which topics are cameras (bytes beside a
 format or an encoding), joint states (a list `position`) and IMUs; the stamps of its first messages
@@ -14,6 +14,7 @@ sensible. What only people know, above all the task, stands in the file with a c
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapFile, Selection, schema
+from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.mcap.payload.codecs import codec_of
 from tidegate.mcap.payload.values import NotDecodableError
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.spans import setting
+from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
 __all__ = ["training_pipeline"]
 
@@ -70,39 +73,54 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     """The text of a pipeline file that makes a LeRobot dataset of a recording.
 
     Args:
-        path: An MCAP file, or a folder of such files; the first one is looked at.
+        path: An MCAP file, a bag, or a folder of such; the first one is looked at.
         out: The folder of the dataset.
 
     Raises:
-        ConfigError: There is no MCAP file, or none of its topics can become a feature.
+        ConfigError: There is no recording, or none of its topics can become a feature.
     """
-    files = sorted(Path(path).rglob("*.mcap")) if Path(path).is_dir() else [Path(path)]
-    if not files or files[0].suffix != ".mcap" or not files[0].exists():
-        raise ConfigError("path", str(path), "must be an MCAP file or a folder of them")
-    with McapFile(files[0]) as file:
-        topics, decode = _topics(file)
-        clock, late_ns = _measure(file, topics)
-        usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
-        if not any(topic.columns for topic in usable):
-            expected = "has no topic with numbers that are known here (joint states, IMUs)"
-            raise ConfigError("path", str(path), expected)
-        columns = _columns(file, clock, decode)
+    kind, definitions, batches = _recording(Path(path))
+    topics, decode = _topics(definitions)
+    clock, late_ns = _measure(batches, topics)
+    usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
+    if not any(topic.columns for topic in usable):
+        expected = "has no topic with numbers that are known here (joint states, IMUs)"
+        raise ConfigError("path", str(path), expected)
+    columns = _columns(definitions, clock, decode)
     cameras = [topic for topic in usable if topic.image]
     reference = max(cameras or usable, key=lambda topic: topic.period_ns)
     others = [topic for topic in usable if topic is not reference]
     if not others:
         raise ConfigError("path", str(path), "has one usable topic only: nothing to align")
-    text = _pipeline_text(Path(path).absolute(), out, usable, reference, (clock, late_ns, decode))
+    source = (kind, Path(path).absolute())
+    text = _pipeline_text(source, out, usable, reference, (clock, late_ns, decode))
     made = PipelineDefinition.from_yaml(text)
     plan(made, {"robot": columns})  # what is written must run
     return text
 
 
-def _topics(file: McapFile) -> tuple[list[_Topic], list[str]]:
+def _recording(path: Path) -> tuple[str, list[Channels], Iterator[pa.RecordBatch]]:
+    """The format of a recording, the channels of its first file, and the messages there.
+
+    Raises:
+        ConfigError: There is neither an MCAP file nor a bag.
+    """
+    files = sorted(path.rglob("*.mcap")) if path.is_dir() else [path]
+    chosen = Selection(clock="header")
+    if files and files[0].suffix == ".mcap" and files[0].exists():
+        opened = McapFile(files[0])
+        return "mcap", list(opened.definitions()), opened.batches(chosen)
+    bags = bags_of(str(path)) if path.is_dir() or path.suffix == ".bag" else []
+    if not bags or not path.exists():
+        raise ConfigError("path", str(path), "must be an MCAP file, a bag, or a folder of them")
+    return "rosbag", [bag_definitions(bags[0])], read_bag(bags[0], chosen)
+
+
+def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
     """The topics of a file with what can be decoded of them, and the fields to decode."""
     found: dict[str, _Topic] = {}
     decode: dict[str, None] = {}
-    for channels in file.definitions():
+    for channels in definitions:
         for channel in channels.by_id.values():
             if channel.topic in found or "." in channel.topic:
                 continue  # a dot would be taken for a path
@@ -132,11 +150,11 @@ def _topics(file: McapFile) -> tuple[list[_Topic], list[str]]:
     return list(found.values()), list(decode)
 
 
-def _measure(file: McapFile, topics: list[_Topic]) -> tuple[str, int]:
+def _measure(batches: Iterator[pa.RecordBatch], topics: list[_Topic]) -> tuple[str, int]:
     """Fill in the periods; return the clock to use and the late tolerance in ns."""
     seen: dict[str, list[np.ndarray]] = {}
     clock, behind, newest, count = "header", 0, None, 0
-    for batch in file.batches(Selection(clock="header")):
+    for batch in batches:
         stamps = batch.column("header_stamp_ns")
         if stamps.null_count * 100 > len(stamps):
             clock = "log"  # topics without a stamp of their own: only the recorder's clock is whole
@@ -161,14 +179,14 @@ def _measure(file: McapFile, topics: list[_Topic]) -> tuple[str, int]:
     return clock, max(LEAST_LATE_NS, 2 * behind)
 
 
-def _columns(file: McapFile, clock: str, decode: list[str]) -> pa.Schema:
+def _columns(definitions: list[Channels], clock: str, decode: list[str]) -> pa.Schema:
     """The columns that the source will have."""
     chosen: Any = clock
-    return schema(chosen, resolve_fields(parse_fields(decode), file.definitions()))
+    return schema(chosen, resolve_fields(parse_fields(decode), definitions))
 
 
 def _pipeline_text(
-    path: Path,
+    source: tuple[str, Path],
     out: str,
     topics: list[_Topic],
     reference: _Topic,
@@ -177,7 +195,7 @@ def _pipeline_text(
     """The file itself.
 
     Args:
-        path: The recording.
+        source: The format and the path of the recording.
         out: The folder of the dataset.
         topics: What can be used.
         reference: The topic that gives the rows.
@@ -192,8 +210,8 @@ def _pipeline_text(
         "streams:",
         "  robot:",
         "    source:",
-        "      format: mcap",
-        f"      path: {q(str(path))}",
+        f"      format: {source[0]}",
+        f"      path: {q(str(source[1]))}",
         f"      options: {{clock: {clock}, decode: {q(', '.join(decode))}}}",
         "    topic: topic",
         f"    eventtime: {{column: {time}, type: unixtimestamp_ns}}",

@@ -34,6 +34,9 @@ MAGIC = b"#ROSBAG V2.0"
 ROWS = 8_192
 """Messages per Arrow batch; bounds what is in memory while a bag is read."""
 
+BATCH_BYTES = 64 << 20
+"""Bytes of payload per Arrow batch, about: 8,192 images are half a gigabyte."""
+
 
 def bags_of(path: str) -> list[str]:
     """Return the bags that a path names, sorted: itself, those below a folder, or those a pattern
@@ -109,7 +112,7 @@ def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
                 return
             span = selection.log_span
             found = bag.messages(wanted, start=span[0], stop=span[1])
-            while some := list(islice(found, ROWS)):
+            while some := _some_messages(found):
                 yield _messages_as_rows(path, some, count, decoder, selection)
                 count += len(some)
     except (GeneratorExit, ConfigError):
@@ -132,6 +135,17 @@ def _bag_fault(path: str, error: Exception) -> str:
     if "index" in words.lower():
         words = "its index is damaged: it was cut off or not closed (rosbag reindex mends it)"
     return f"the bag cannot be read on: {words}"
+
+
+def _some_messages(found: Iterator[Any]) -> list[Any]:
+    """The next messages, (connection, log time, payload) each: few of them where they are large."""
+    some, size = [], 0
+    for message in islice(found, ROWS):
+        some.append(message)
+        size += len(message[2])
+        if size >= BATCH_BYTES:
+            break
+    return some
 
 
 def _reader(path: str) -> Any:
