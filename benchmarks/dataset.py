@@ -73,8 +73,8 @@ def message(topic: str, stamp: int, number: int, noise: np.ndarray) -> bytes:
     return bytes(STORE.serialize_cdr(made, kind))
 
 
-def record(path: Path, gigabytes: float) -> int:
-    """Write the recording; returns how many messages it has."""
+def record(path: Path, gigabytes: float) -> None:
+    """Write the recording."""
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, 2 * IMAGE_BYTES, np.uint8)
     noise[:3] = (0xFF, 0xD8, 0xFF)
@@ -96,7 +96,6 @@ def record(path: Path, gigabytes: float) -> int:
             )  # fmt: skip
         for at, stamp, number, topic in sent:
             log.message(channels[topic], at, message(topic, stamp, number, noise))
-    return len(sent)
 
 
 def definition(path: Path) -> PipelineDefinition:
@@ -190,11 +189,15 @@ def main() -> None:
         return
     gigabytes = float(sys.argv[1] if len(sys.argv) > 1 else 0.2)
     folder = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp(prefix="tidegate-"))
-    path = folder / "robot.mcap"
-    count = record(path, gigabytes)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"robot-{gigabytes:g}.mcap"
+    if not path.exists():  # kept from an earlier run
+        record(path, gigabytes)
     size = path.stat().st_size
-    print(f"{path}: {size / 1e9:.2f} GB, {count:,} messages")
+    print(f"{path}: {size / 1e9:.2f} GB")
     small = folder / "small.mcap"
+    for name in ("warm", "again"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     record(small, 0.02)
     ours(small, folder / "warm")  # compile
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 2

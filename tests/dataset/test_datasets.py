@@ -14,13 +14,21 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate.cli import app
-from tidegate.dataset import LanceWriter, LeRobotWriter, ParquetWriter, tables, write_dataset
+from tidegate.core import parallel
+from tidegate.dataset import (
+    LanceWriter,
+    LeRobotWriter,
+    ParquetWriter,
+    lerobot,
+    tables,
+    write_dataset,
+)
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapFile, Selection
 from tidegate.pipeline import PipelineDefinition
 
 pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
-from dataset.recordings import START_NS, messages, picture, pipeline, record
+from dataset.recordings import START_NS, jpeg, messages, picture, pipeline, record
 
 FEATURES = {"observation.state": ["joint.q", "imu.az"], "action": "action"}
 
@@ -365,3 +373,53 @@ def test_files_by_size(tmp_path: Path) -> None:
     assert made["files"] == 2
     assert pq.read_table(tmp_path / "d")["n"].to_pylist()[:3] == [0, 1, 2]
     assert not list((tmp_path / "d").glob("*.part"))
+
+
+@pytest.mark.parametrize("images", ["video", "image"])
+def test_the_same_rows_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: str
+) -> None:
+    """Whatever the order of keys, the cuts, the threads, and whether episodes wait on disk."""
+    pytest.importorskip("av", reason="pip install 'tidegate[training]'")
+    rows = [
+        {"robot": robot, "episode": at // 4, "time_ns": at, "q": [at + 0.5, 1.0],
+         "front": jpeg(picture(at)), "wrist": jpeg(picture(at + 9))}
+        for at in range(12) for robot in ("b", None, "a")
+    ]  # fmt: skip
+    features = {"state": "q", "images.front": "front", "images.wrist": "wrist"}
+
+    def made(name: str, rows: list[dict[str, Any]], at_once: int) -> dict[str, bytes]:
+        writer = LeRobotWriter(
+            tmp_path / name, fps=10, features=features, key="robot", task="wave", images=images
+        )
+        schema = pa.schema(
+            [("robot", pa.string()), ("episode", pa.int64()), ("time_ns", pa.int64()),
+             ("q", pa.list_(pa.float64())), ("front", pa.binary()), ("wrist", pa.binary())]
+        )  # fmt: skip
+        for first in range(0, len(rows), at_once):
+            writer.write(pa.RecordBatch.from_pylist(rows[first : first + at_once], schema))
+        assert writer.close()["episodes"] == 9
+        files = [file for file in (tmp_path / name).rglob("*") if file.is_file()]
+        return {str(file.relative_to(tmp_path / name)): file.read_bytes() for file in files}
+
+    one = made("one", rows, 100)
+    assert len(one) == (5 + 2 * 9 if images == "video" else 5)
+    data = pq.read_table(tmp_path / "one" / "data")
+    assert data["time_ns"].to_pylist() == [*range(12)] * 3
+    monkeypatch.setattr(lerobot, "DATA_MB", 0.0005 if images == "video" else 0.02)
+    count = parallel.count()
+    parallel.use(1 if count > 1 else 2)
+    try:
+        by_key = sorted(rows, key=lambda row: str(row["robot"]))
+        other = made("other", by_key, 5)
+    finally:
+        parallel.use(count)
+    assert {name for name in other if not name.startswith("data")} == {
+        name for name in one if not name.startswith("data")
+    }
+    again = pq.read_table(tmp_path / "other" / "data")
+    assert again.equals(data)
+    for name, content in one.items():  # the others say in which files the rows are
+        assert name.startswith(("data", "meta")) or other[name] == content, name
+    monkeypatch.setattr(lerobot, "DATA_MB", 100)
+    assert made("third", by_key, 7) == one

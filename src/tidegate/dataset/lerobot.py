@@ -10,9 +10,15 @@
 Theory of operation. Rows come with `episode` and `time_ns`, by key in order (the stages `align` and
 `episodes` see to that). Vectors of an open episode are kept in memory, a few bytes per frame; its
 images are encoded at once into one file per camera, so memory does not grow with the recording. An
-episode ends when the next one of its key begins, or at `close`; it then gets the next number of the
-dataset and its rows are written. Nothing is a dataset before `close` has written meta/info.json,
-which is written last.
+episode ends when the next one of its key begins, or at `close`. Nothing is a dataset before `close`
+has written meta/info.json, which is written last.
+
+The same rows give the same bytes, however they come. Episodes are numbered by key, then by number
+within the key: in which order episodes of several keys end depends on how rows were cut into
+batches, and on Spark's shards. So finished episodes wait until `end_episodes`, those beyond DATA_MB
+on disk; without a key nothing waits. Every encoder has a single thread, as the bytes of x264 depend
+on how many there are (and, seen with PyAV 18, on luck where there are several); cameras are encoded
+side by side instead.
 
 Times. LeRobot wants frame n of an episode at n / fps, to a tenth of a millisecond. That is what
 `timestamp` says; the event time of the row is kept beside it as the feature `time_ns`. On a grid
@@ -28,16 +34,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from tidegate.core import parallel
 from tidegate.core.arrow import column_of_path, factorize, type_of_path
 from tidegate.core.checks import names, one_of
 from tidegate.dataset.features import Feature, features_of
@@ -52,7 +61,11 @@ VERSION = "v3.0"
 CHUNK_FILES = 1000
 """Files per folder `chunk-...`, LeRobot's own figure: a folder stays quick to list."""
 DATA_MB = 100
-"""Size of a data file after which a new one is begun, in MB of Arrow memory; LeRobot's default."""
+"""Size of a data file after which a new one is begun, in MB of Arrow memory; LeRobot's default.
+Finished episodes that wait for their number are put on disk beyond it."""
+FRAMES_AHEAD = 4
+"""Frames per camera that may wait for their encoder: enough to keep its thread busy while the next
+ones are decoded, little memory even for large images."""
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 """The quantiles LeRobot normalises with."""
 SAMPLED_FRAMES = 100
@@ -75,6 +88,7 @@ _NUMBERED = ("episode_index", "index", "task_index")
 class _Episode:
     """An episode that is open: its vectors so far, and the encoders of its cameras."""
 
+    key: tuple[Any, ...]
     number: int
     """Its number within its key."""
     task: str
@@ -86,6 +100,23 @@ class _Episode:
     looks: dict[str, _Look] = field(default_factory=dict)
     """What was seen of the images, for the statistics."""
     frames: int = 0
+
+
+class _EndedEpisode(NamedTuple):
+    """An episode that waits for its number in the dataset."""
+
+    order: tuple[Any, ...]
+    """Sorts episodes: the values of the key, nulls first, then the number within the key."""
+    task: str
+    statistics: dict[str, Any]
+    videos: dict[str, Path]
+    """Per camera the file, under the name it has while it is written."""
+    rows: pa.Table | None
+    """Its frames, without the indices that depend on the episodes before; None: on disk."""
+    file: Path | None = None
+    """Where they are on disk."""
+    batches: tuple[int, int] = (0, 0)
+    """Which batches of that file."""
 
 
 class _Look:
@@ -137,11 +168,16 @@ class _Look:
 class _Video:
     """The encoder of one camera in one episode."""
 
-    def __init__(self, path: Path, fps: int, codec: str, shape: tuple[int, int]) -> None:
+    def __init__(
+        self, path: Path, fps: int, codec: str, shape: tuple[int, int], thread: Executor | None
+    ) -> None:
         if codec == "libsvtav1":
             os.environ.setdefault("SVT_LOG", "1")  # only errors: else it prints 30 lines per video
         av = require_av()
         self.path, self.shape = path, shape
+        self._thread = thread
+        """Of one worker, so frames stay in order; None: the caller encodes."""
+        self._waiting: deque[Future[None]] = deque()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = av.open(str(path), "w", format="mp4")
         try:
@@ -156,6 +192,7 @@ class _Video:
         if codec == "libx264":
             options |= {"preset": "veryfast", "bf": "0"}
         self._stream.options = options
+        self._stream.codec_context.thread_count = 1
         self._av = av
 
     @property
@@ -164,6 +201,19 @@ class _Video:
         return str(self._stream.pix_fmt)
 
     def add(self, image: Pixels) -> None:
+        """Encode one frame, or have it encoded. Raises what went wrong with earlier ones."""
+        if self._thread is None:
+            self._encode(image)
+            return
+        self._waiting.append(self._thread.submit(self._encode, image))
+        self._wait(FRAMES_AHEAD)
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most this many frames wait for the encoder."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
+
+    def _encode(self, image: Pixels) -> None:
         """Encode one frame."""
         frame = self._av.VideoFrame.from_ndarray(image, format="rgb24")
         for packet in self._stream.encode(frame):
@@ -171,6 +221,7 @@ class _Video:
 
     def close(self) -> None:
         """Write what the encoder holds back, and the end of the file."""
+        self._wait(0)
         for packet in self._stream.encode(None):
             self._file.mux(packet)
         self._file.close()
@@ -240,6 +291,10 @@ class LeRobotWriter:
         self._video_info: dict[str, dict[str, Any]] = {}
         self._data: list[pa.Table] = []
         self._data_bytes, self._file, self._index, self._begun = 0, 0, 0, 0
+        self._ended: list[_EndedEpisode] = []
+        self._spilled: list[Path] = []
+        self._threads: list[ThreadPoolExecutor] = []
+        self._encoders = 0
         self.left_out = 0
         """Rows that lacked a value or whose image could not be read."""
         self.reasons: dict[str, int] = {}
@@ -352,7 +407,7 @@ class LeRobotWriter:
         vectors: dict[str, list[NDArray[np.float32]]] = {
             feature.name: [] for feature in self._features if not feature.image
         }
-        made = self._open[key] = _Episode(number, task, vectors)
+        made = self._open[key] = _Episode(key, number, task, vectors)
         self._begun += 1
         for feature in self._features:
             if feature.image:
@@ -420,7 +475,8 @@ class LeRobotWriter:
         if video is None:
             path = self.path / "videos" / name / f"open-{self._begun:06d}.mp4"
             shape = (int(image.shape[0]), int(image.shape[1]))
-            video = episode.videos[name] = _Video(path, self.fps, self.codec, shape)
+            thread = self._encoder_thread()
+            video = episode.videos[name] = _Video(path, self.fps, self.codec, shape, thread)
             self._video_info[name] = {
                 "video.height": shape[0], "video.width": shape[1],
                 "video.codec": {"libx264": "h264", "libsvtav1": "av1"}.get(self.codec, self.codec),
@@ -429,10 +485,19 @@ class LeRobotWriter:
             }  # fmt: skip
         video.add(image)
 
+    def _encoder_thread(self) -> Executor | None:
+        """The thread of the next encoder: they take turns; None where there is but one thread."""
+        if parallel.count() < 2:
+            return None
+        if len(self._threads) < parallel.count():
+            self._threads.append(ThreadPoolExecutor(1, "tidegate-encoder"))
+        self._encoders += 1
+        return self._threads[self._encoders % len(self._threads)]
+
     # -- episodes ---------------------------------------------------------------------------------
 
     def _end(self, episode: _Episode) -> None:
-        """Give an episode its number in the dataset and write its rows."""
+        """Close the videos of an episode, and let it wait for its number."""
         n = episode.frames
         for video in episode.videos.values():
             video.close()
@@ -457,7 +522,47 @@ class LeRobotWriter:
         statistics = {name: _statistics(values) for name, values in arrays.items()}
         statistics |= {name: look.statistics() for name, look in episode.looks.items()}
         videos = {name: video.path for name, video in episode.videos.items()}
-        self._append(pa.table(columns), episode.task, statistics, videos)
+        order = (*((value is not None, value) for value in episode.key), episode.number)
+        rows = pa.table(columns)
+        self._ended.append(_EndedEpisode(order, episode.task, statistics, videos, rows))
+        if not self._keys:
+            self._number_episodes()
+        elif sum(one.rows.nbytes for one in self._ended if one.rows) > DATA_MB * 10**6:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Put the rows of the episodes that wait on disk."""
+        file = self.path / "data" / f"ended-{len(self._spilled):06d}.arrow"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._spilled.append(file)
+        first = next(one.rows for one in self._ended if one.rows is not None)
+        written = 0
+        with pa.ipc.new_file(file, first.schema) as out:
+            for place, one in enumerate(self._ended):
+                if one.rows is None:
+                    continue
+                batches = one.rows.to_batches()
+                for batch in batches:
+                    out.write_batch(batch)
+                span = (written, written + len(batches))
+                self._ended[place] = one._replace(rows=None, file=file, batches=span)
+                written = span[1]
+
+    def _number_episodes(self) -> None:
+        """Give the episodes that wait their numbers in the dataset, and write their rows."""
+        opened = {file: pa.ipc.open_file(pa.memory_map(str(file))) for file in self._spilled}
+        for one in sorted(self._ended, key=lambda one: one.order):
+            rows = one.rows
+            if rows is None:
+                assert one.file is not None
+                batches = [opened[one.file].get_batch(n) for n in range(*one.batches)]
+                rows = pa.Table.from_batches(batches)
+            self._append(rows, one.task, one.statistics, one.videos)
+        if self._spilled:
+            self._write_data()  # what is left in memory is a view of these files
+        for file in self._spilled:
+            file.unlink()
+        self._ended, self._spilled = [], []
 
     def _append(
         self,
@@ -511,7 +616,8 @@ class LeRobotWriter:
     @property
     def is_empty(self) -> bool:
         """Whether no frame has come, so that there is nothing to close."""
-        return not self._episodes and not any(one.frames for one in self._open.values())
+        ended = self._episodes or self._ended
+        return not ended and not any(one.frames for one in self._open.values())
 
     def absorb(self, folder: str | Path) -> None:
         """Add the episodes of another dataset behind those of this one; its files are moved.
@@ -560,6 +666,8 @@ class LeRobotWriter:
 
     def _write_data(self) -> None:
         """Write the rows of the finished episodes as the next data file."""
+        if not self._data:
+            return
         path = self.path / "data" / f"{_chunk_file(self._file)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.concat_tables(self._data), path, compression="snappy")
@@ -567,10 +675,11 @@ class LeRobotWriter:
         self._file += 1
 
     def end_episodes(self) -> None:
-        """End all open episodes: no further row belongs to them. Called at the end of a file whose
-        keys occur in no other."""
+        """End all open episodes: no further row belongs to them, and no episode still to come is
+        numbered before one of them. Called at the end of a file whose keys occur in no other."""
         for key in list(self._open):
             self._end(self._open.pop(key))
+        self._number_episodes()
 
     def close(self) -> dict[str, Any]:
         """End the open episodes and write the metadata: only now it is a dataset.
@@ -582,6 +691,8 @@ class LeRobotWriter:
             ConfigError: There is no frame at all.
         """
         self.end_episodes()
+        for thread in self._threads:
+            thread.shutdown()
         if not self._episodes:
             reason = next(iter(self.reasons), "no row came")
             raise ConfigError("features", self._given, f"leave no frame to write: {reason}")
@@ -597,7 +708,7 @@ class LeRobotWriter:
         info = meta / "info.json.part"
         info.write_text(json.dumps(self._info(), indent=4))
         os.replace(info, meta / "info.json")
-        most = sorted(self.reasons.items(), key=lambda item: -item[1])[:SHOWN_REASONS]
+        most = sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_REASONS]
         return {
             "episodes": len(self._episodes), "frames": self._index,
             "left_out": self.left_out, "reasons": dict(most),
