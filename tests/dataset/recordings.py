@@ -96,7 +96,10 @@ def payload(sent: Sent) -> bytes:
 
 
 def record(path: Path, sent: list[Sent], broken: int | None = None) -> Path:
-    """Write messages in the order of arrival, up to 30 ms after their stamps and out of order."""
+    """Write messages in the order of arrival, up to 30 ms after their stamps and out of order.
+
+    A topic without messages is not in the file at all.
+    """
     rng = np.random.default_rng(5)
     delay = rng.integers(0, 30_000_000, len(sent))
     order = np.argsort([one.stamp_ns + by for one, by in zip(sent, delay, strict=True)])
@@ -108,6 +111,7 @@ def record(path: Path, sent: list[Sent], broken: int | None = None) -> Path:
                 schema_data=ros.definition(kind), encoding="cdr",
             )
             for topic, kind in KINDS.items()
+            if any(one.topic == topic for one in sent)
         }  # fmt: skip
         for place, number in enumerate(order.tolist()):
             one = sent[number]

@@ -112,4 +112,5 @@ def _decoded(payload: bytes, codec: str) -> Pixels:
         raise ImageError(f"cannot be decoded: {error}") from error
     if not frames:
         raise ImageError("cannot be decoded: it has no picture")
-    return np.asarray(frames[0].to_ndarray(format="rgb24"), np.uint8)
+    # One thread: by default as many as there are cores start and end for every image.
+    return np.asarray(frames[0].to_ndarray(format="rgb24", threads=1), np.uint8)

@@ -64,6 +64,7 @@ def make_dataset_here(
     wanted: DatasetDefinition,
     path: str | Path,
     files: Sequence[Path] | None = None,
+    among: Sequence[Path] | None = None,
 ) -> DatasetSummary:
     """Run a pipeline to a dataset in this process.
 
@@ -72,13 +73,15 @@ def make_dataset_here(
         wanted: What to make of the rows.
         path: The folder of the dataset.
         files: The files to read. Default: all of the source.
+        among: All files of the source, which tell the types of columns: a field may be in no
+            message of the files that are read. Default: those that are there now.
 
     Raises:
         ConfigError: A setting is wrong, or the source cannot be read here.
     """
     counts: dict[str, int] = {}
     name, stream = _single_stream(definition)
-    source = _open_source(name, stream, files)
+    source = _open_source(name, stream, among)
     plan(definition, {name: source.schema})  # what is wrong is said of all columns
     needed = _needed_columns(definition, stream, wanted, source.schema)
     rows = source.narrow(needed, _referred(definition, stream, needed, source.schema))
@@ -313,13 +316,13 @@ def source_files(name: str, stream: StreamDefinition) -> list[Path]:
     return _files(path, kind, f"{field}.path")
 
 
-def _open_source(name: str, stream: StreamDefinition, chosen: Sequence[Path] | None) -> _Source:
-    """Look at a source.
+def _open_source(name: str, stream: StreamDefinition, known: Sequence[Path] | None) -> _Source:
+    """Look at a source, whose files may be known already.
 
     Raises:
         ConfigError: There is no source, nothing is there, or only Spark can read it.
     """
-    files = source_files(name, stream) if chosen is None else list(chosen)
+    files = source_files(name, stream) if known is None else list(known)
     assert stream.source is not None
     field, kind = f"streams.{name}.source", stream.source.format
     _, options = source_settings(stream.source, field)
@@ -376,8 +379,12 @@ def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _So
     from tidegate import mcap
     from tidegate.mcap.blocks import BlockReader
 
-    with mcap.McapFile(files[0]) as first:
-        selection = _selection(options, field, first.definitions())
+    def definitions() -> Iterator[Channels]:
+        for file in files:
+            with mcap.McapFile(file) as opened:
+                yield from opened.definitions()
+
+    selection = _selection(options, field, definitions())
     fields = selection.decode
 
     def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
@@ -397,7 +404,8 @@ def _read_bags(bags: list[Path], options: Mapping[str, str], field: str) -> _Sou
     selection = _selection(options, field, (bag_definitions(str(bag)) for bag in bags))
 
     def glance(bag: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for rows in read_bag(str(bag), selection):
+        decode = tuple(each for each in selection.decode if each.name in columns)
+        for rows in read_bag(str(bag), replace(selection, decode=decode)):
             yield rows.select(list(columns))
 
     def narrow(columns: Sequence[str], _: Sequence[str]) -> _SourceRows:

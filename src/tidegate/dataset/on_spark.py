@@ -8,7 +8,7 @@ joins these by moving files. Nothing goes through a shuffle, and videos are enco
 By rows, for everything else: the pipeline runs as `tidegate run` does, to Parquet in a folder of
 its own, and the driver makes the dataset of its rows, a few at a time, in the order in which they
 left: that of each key is the order of time. The driver holds a batch of them and the open episodes,
-however long the recording is; the folder, in the place for temporary files, needs room for all.
+however long the recording is; the folder is inside that of the dataset, and needs room for all.
 
 Both need a folder that the driver and the tasks see, as every dataset on a local disk does.
 """
@@ -73,7 +73,7 @@ def make_dataset_on_spark(
         session = session_for(definition, None, Path(scratch) / "spark.log")
         if wanted.format in ("parquet", "lerobot") and is_by_file(definition):
             return _make_by_file(session, definition, wanted, Path(path))
-        return _make_by_rows(session, definition, wanted, path, Path(scratch))
+        return _make_by_rows(session, definition, wanted, Path(path))
 
 
 # -- by file --------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _make_by_file(
     path.mkdir(parents=True, exist_ok=True)
     work = path.absolute() / f".parts-{uuid4().hex}"
     try:
-        task = _FileTask(definition, tuple(tuple(map(str, run)) for run in runs), str(work))
+        task = _FileTask(definition, tuple(map(str, files)), tuple(map(len, runs)), str(work))
         told = session.range(0, len(runs), 1, len(runs)).mapInArrow(task, _TOLD).collect()
         parts = [DatasetSummary(**json.loads(row["summary"])) for row in told]
         for row, part in zip(told, parts, strict=True):
@@ -129,17 +129,22 @@ class _FileTask:
     """
 
     definition: PipelineDefinition
-    runs: tuple[tuple[str, ...], ...]
+    files: tuple[str, ...]
+    """All files, in the order of the runs."""
+    sizes: tuple[int, ...]
+    """How many files each run has."""
     work: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = self.definition.dataset
         assert wanted is not None
+        files = [Path(file) for file in self.files]
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 folder = Path(self.work) / f"{number}-{uuid4().hex}"
-                files = [Path(file) for file in self.runs[number]]
-                made = make_dataset_here(self.definition, wanted, folder, files)
+                first = sum(self.sizes[:number])
+                some = files[first : first + self.sizes[number]]
+                made = make_dataset_here(self.definition, wanted, folder, some, files)
                 told = json.dumps(made._asdict())
                 yield pa.record_batch({"folder": [str(folder)], "summary": [told]})
 
@@ -164,17 +169,21 @@ def _make_by_rows(
     session: SparkSession,
     definition: PipelineDefinition,
     wanted: DatasetDefinition,
-    path: str | Path,
-    scratch: Path,
+    path: Path,
 ) -> DatasetSummary:
     """Run the pipeline to a folder of its own, and write the rows it left."""
     writer = dataset_writer(definition, wanted, path)
     _, frames = open_pipeline(session, definition, streaming=False)
-    out = str(scratch / "out")
-    frames.write(out, options={"compression": "none"})  # it is read once; images are compressed
-    run = open_run(out)
-    if "data" in run.kinds:
-        names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
-        for rows in run.batches("data", names):
-            writer.write(rows)
-    return DatasetSummary(str(path), writer.close(), 0, dict(run.counts), [])
+    path.mkdir(parents=True, exist_ok=True)
+    out = path.absolute() / f".rows-{uuid4().hex}"
+    try:
+        # Not compressed: it is read once, and images are compressed already.
+        frames.write(str(out), options={"compression": "none"})
+        run = open_run(str(out))
+        if "data" in run.kinds:
+            names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
+            for rows in run.batches("data", names):
+                writer.write(rows)
+        return DatasetSummary(str(path), writer.close(), 0, dict(run.counts), [])
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
