@@ -55,6 +55,8 @@ def message(topic: str, stamp: int, number: int, noise: np.ndarray) -> bytes:
     kind = KINDS[topic][0]
     if topic in ("front", "wrist"):
         begin = number * 997 % IMAGE_BYTES
+        if len(noise) > 2 * IMAGE_BYTES:  # whole pictures
+            begin = number * IMAGE_BYTES % len(noise)
         data = noise[begin : begin + IMAGE_BYTES]
         made = types[kind](header=header, format="jpeg", data=data)
     elif topic == "joint":
@@ -73,11 +75,18 @@ def message(topic: str, stamp: int, number: int, noise: np.ndarray) -> bytes:
     return bytes(STORE.serialize_cdr(made, kind))
 
 
-def record(path: Path, gigabytes: float) -> None:
-    """Write the recording."""
+def record(path: Path, gigabytes: float, pictures: np.ndarray | None = None) -> None:
+    """Write the recording.
+
+    Args:
+        path: The file.
+        gigabytes: Its size.
+        pictures: The bytes of images of `IMAGE_BYTES` each; default: some that look like JPEG.
+    """
     rng = np.random.default_rng(1)
     noise = rng.integers(0, 256, 2 * IMAGE_BYTES, np.uint8)
     noise[:3] = (0xFF, 0xD8, 0xFF)
+    noise = noise if pictures is None else pictures
     seconds = gigabytes * 1e9 / (60 * IMAGE_BYTES + 100 * 330 + 200 * 380)
     sent = []
     for topic, (_, rate) in KINDS.items():

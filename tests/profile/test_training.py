@@ -34,6 +34,26 @@ def test_the_file_fits_the_recording(tmp_path: Path) -> None:
     assert made.dataset.features["observation.images.camera"] == "camera.image"
 
 
+def test_a_file_per_topic(tmp_path: Path) -> None:
+    """The same pipeline as for one file with all topics; a missing topic is named."""
+    sent = messages(3)
+    whole = training_pipeline(record(tmp_path / "whole" / "a.mcap", sent), out="d")
+    for topic in ("imu", "joint", "camera"):
+        record(tmp_path / "parts" / f"{topic}.mcap", [one for one in sent if one.topic == topic])
+    made, expected = (
+        PipelineDefinition.from_yaml(text)
+        for text in (training_pipeline(tmp_path / "parts", out="d"), whole)
+    )
+    assert made.stages == expected.stages
+    assert made.dataset is not None
+    assert expected.dataset is not None
+    state = "observation.state"
+    assert set(made.dataset.features.pop(state)) == set(expected.dataset.features.pop(state))
+    assert made.dataset == expected.dataset
+    with pytest.raises(ConfigError, match=r"no topic with numbers.*its topics: camera"):
+        training_pipeline(tmp_path / "parts" / "camera.mcap")
+
+
 def test_the_command_and_its_dataset(tmp_path: Path) -> None:
     path = record(tmp_path / "arm.mcap", [m for m in messages(3) if m.topic != "camera"])
     file, out = tmp_path / "run.yaml", tmp_path / "d"

@@ -34,9 +34,13 @@ from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
 __all__ = ["training_pipeline"]
 
+FILES_READ = 100
+"""Files of a folder whose topics are looked at: enough for a file per topic."""
 MESSAGES_READ = 100_000
-"""Messages that are looked at for rates and disorder. A few minutes of a robot; more would not
-change a period, and reading a file of many GB would take as long as making the dataset."""
+"""Messages of a file that are looked at for rates and disorder. A few minutes of a robot; more
+would not change a period, and reading many GB would take as long as making the dataset."""
+TOPICS_NAMED = 5
+"""Topics that an error names: a line of text; `tidegate inspect` lists all."""
 PERIODS_TOLERATED = 2.5
 """Tolerance of a topic in its own periods."""
 LEAST_TOLERANCE_NS = 20_000_000
@@ -73,18 +77,22 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     """The text of a pipeline file that makes a LeRobot dataset of a recording.
 
     Args:
-        path: An MCAP file, a bag, or a folder of such; the first one is looked at.
+        path: An MCAP file, a bag, or a folder of such; the first one is looked at, and of the next
+            ones those that have further topics.
         out: The folder of the dataset.
 
     Raises:
         ConfigError: There is no recording, or none of its topics can become a feature.
     """
-    kind, definitions, batches = _recording(Path(path))
+    kind, definitions, recordings = _recording(Path(path))
     topics, decode = _topics(definitions)
-    clock, late_ns = _measure(batches, topics)
+    clock, late_ns = _measure(recordings, topics)
     usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
     if not any(topic.columns for topic in usable):
         expected = "has no topic with numbers that are known here (joint states, IMUs)"
+        there = {c.topic for channels in definitions for c in channels.by_id.values()}
+        expected += f"; its topics: {', '.join(sorted(there)[:TOPICS_NAMED])}" if there else ""
+        expected += f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
         raise ConfigError("path", str(path), expected)
     columns = _columns(definitions, clock, decode)
     cameras = [topic for topic in usable if topic.image]
@@ -99,21 +107,40 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     return text
 
 
-def _recording(path: Path) -> tuple[str, list[Channels], Iterator[pa.RecordBatch]]:
-    """The format of a recording, the channels of its first file, and the messages there.
+def _recording(path: Path) -> tuple[str, list[Channels], list[Iterator[pa.RecordBatch]]]:
+    """The format of a recording, the channels of its files, and the messages of those files that
+    have a topic which the ones before have not.
 
     Raises:
         ConfigError: There is neither an MCAP file nor a bag.
     """
     files = sorted(path.rglob("*.mcap")) if path.is_dir() else [path]
     chosen = Selection(clock="header")
+    definitions: list[Channels] = []
+    messages: list[Iterator[pa.RecordBatch]] = []
+    known: set[str] = set()
+
+    def is_new(found: list[Channels]) -> bool:
+        topics = {c.topic for channels in found for c in channels.by_id.values()} - known
+        known.update(topics)
+        return bool(topics)
+
     if files and files[0].suffix == ".mcap" and files[0].exists():
-        opened = McapFile(files[0])
-        return "mcap", list(opened.definitions()), opened.batches(chosen)
+        for file in files[:FILES_READ]:
+            opened = McapFile(file)
+            found = list(opened.definitions())
+            if is_new(found):
+                definitions += found
+                messages.append(opened.batches(chosen))
+        return "mcap", definitions, messages
     bags = bags_of(str(path)) if path.is_dir() or path.suffix == ".bag" else []
     if not bags or not path.exists():
         raise ConfigError("path", str(path), "must be an MCAP file, a bag, or a folder of them")
-    return "rosbag", [bag_definitions(bags[0])], read_bag(bags[0], chosen)
+    for bag in bags[:FILES_READ]:
+        if is_new(found := [bag_definitions(bag)]):
+            definitions += found
+            messages.append(read_bag(bag, chosen))
+    return "rosbag", definitions, messages
 
 
 def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
@@ -150,11 +177,26 @@ def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
     return list(found.values()), list(decode)
 
 
-def _measure(batches: Iterator[pa.RecordBatch], topics: list[_Topic]) -> tuple[str, int]:
+def _first_messages(
+    recordings: list[Iterator[pa.RecordBatch]],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The first messages of every recording, each batch with the number of its recording."""
+    for number, batches in enumerate(recordings):
+        count = 0
+        for batch in batches:
+            yield number, batch
+            count += batch.num_rows
+            if count >= MESSAGES_READ:
+                break
+
+
+def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -> tuple[str, int]:
     """Fill in the periods; return the clock to use and the late tolerance in ns."""
     seen: dict[str, list[np.ndarray]] = {}
-    clock, behind, newest, count = "header", 0, None, 0
-    for batch in batches:
+    clock, behind, newest, last = "header", 0, None, -1
+    for number, batch in _first_messages(recordings):
+        if number != last:  # a run has a watermark per file, too
+            newest, last = None, number
         stamps = batch.column("header_stamp_ns")
         if stamps.null_count * 100 > len(stamps):
             clock = "log"  # topics without a stamp of their own: only the recorder's clock is whole
@@ -169,9 +211,6 @@ def _measure(batches: Iterator[pa.RecordBatch], topics: list[_Topic]) -> tuple[s
             running = np.maximum(np.maximum.accumulate(times[good]), first)
             behind = max(behind, int((running - times[good]).max()))
             newest = running[-1]
-        count += batch.num_rows
-        if count >= MESSAGES_READ:
-            break
     for topic in topics:
         times = np.sort(np.concatenate(seen.get(topic.name, [np.empty(0, np.int64)])))
         if len(times) > 1:
