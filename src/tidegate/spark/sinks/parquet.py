@@ -25,7 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from tidegate.core.arrow import conform
+from tidegate.core.arrow import conform, cut_by_bytes
 from tidegate.core.text import plural
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import FOLDER, Commit, CommitLog
@@ -46,6 +46,11 @@ from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 __all__ = ["BlobWriter", "ParquetSink"]
 
 log = logging.getLogger(__name__)
+
+GROUP_BYTES = 64 * 2**20
+"""Bytes of a row group, about. Readers hold one whole, several times over while they decode it; all
+rows of a micro-batch in one took a gigabyte where they had images. Rows without payload stay far
+below."""
 
 COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -299,7 +304,8 @@ class BlobWriter:
                         fs.create_dir(folder)
                         file = f"{folder}/part-{part:05d}-{attempt}.{self.suffix}"
                         writers[kind] = (file, self.open(file, kind, fs))
-                    writers[kind][1].write_batch(rows)
+                    for group in cut_by_bytes(rows, GROUP_BYTES):
+                        writers[kind][1].write_batch(group)
                     counts[kind] = counts.get(kind, 0) + rows.num_rows
         for file, writer in writers.values():
             writer.close()
