@@ -8,7 +8,7 @@ from pathlib import Path
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import expand, refuse_links_out
 
-__all__ = ["PathColumns", "below", "files_of", "paths_named"]
+__all__ = ["PathColumns", "below", "data_files", "files_of", "paths_named"]
 
 
 def paths_named(path: str | None) -> list[Path]:
@@ -50,6 +50,26 @@ def files_of(path: str | None, suffixes: tuple[str, ...]) -> list[str]:
     # Again at every listing: a link may have been put into a stream's folder since it started.
     refuse_links_out(map(Path, files), "path")
     return sorted(files)
+
+
+def data_files(path: str, *, recursive: bool = False) -> list[str]:
+    """Return the files that a path names, sorted by name: itself, those directly in a
+    folder (or below it, if `recursive`), or those of everything a pattern matches. Names that begin
+    with a dot or an underscore are being written and are left out, as Spark does it.
+    """
+    found: set[Path] = set()
+    for place in paths_named(path):
+        if place.is_dir():
+            inside = place.rglob("*") if recursive else place.iterdir()
+            found |= {
+                each
+                for each in inside
+                if each.is_file()
+                and not any(part[0] in "._" for part in each.relative_to(place).parts)
+            }
+        else:
+            found.add(place)
+    return [str(each.absolute()) for each in sorted(found, key=lambda one: (one.name, str(one)))]
 
 
 class PathColumns:

@@ -103,6 +103,7 @@ class Dataflow:
         file: The column that names the file a row was recorded in; None: Spark is asked.
         warnings: Sentences about the definition that are logged before a run.
         columnar: The inputs as gate 1 reads them, one per input; empty: rows come through gate 2.
+        why_rows: Why they do, in words for `explain`; None: the input is a DataFrame.
         payload: How columns travel that no stage looks at; see `tidegate.spark.columnar.gate`.
         missing_payload: What to do where a file is changed or gone before its rows left.
         log: Where a stream keeps the log of files it has found; None: it has none yet.
@@ -133,6 +134,7 @@ class Dataflow:
     warnings: tuple[str, ...] = ()
     state_key: StateKey | None = None
     columnar: tuple[ColumnarInput, ...] = ()
+    why_rows: str | None = None
     payload: Payload = "auto"
     missing_payload: MissingPayload = "stop"
     log: str | None = None
@@ -302,7 +304,7 @@ class Dataflow:
     def no_gate(self) -> str | None:
         """Return why rows come through gate 2; None if they come through gate 1."""
         if not self.columnar:
-            return "the input is not made of files that Tidegate reads itself"
+            return self.why_rows or "the input is not made of files that Tidegate reads itself"
         if self.is_stream and self.log is None:
             return "a stream keeps a log of its files: use write(), which knows where"
         return None

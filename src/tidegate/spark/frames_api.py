@@ -111,8 +111,12 @@ def frames(
             be told apart, or a number is out of range.
     """
     columnar: tuple[ColumnarInput, ...] = ()
+    why_rows = None
     if isinstance(df, Recording):
-        columnar = () if df.columnar is None else (df.columnar,)
+        if isinstance(df.columnar, ColumnarInput):
+            columnar = (df.columnar,)
+        else:
+            why_rows = df.columnar
         df = df.df
     one_of("payload", payload, get_args(Payload))
     one_of("missing_payload", missing_payload, get_args(MissingPayload))
@@ -135,7 +139,7 @@ def frames(
     return Frames(
         df, keys, time, topic, arrivals, types or EventtimeTypes(), shards, forget, file=file,
         state_key=None if state_key is None else StateKey(state_key),
-        columnar=columnar, payload=payload, missing_payload=missing_payload,
+        columnar=columnar, why_rows=why_rows, payload=payload, missing_payload=missing_payload,
     )  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def open_pipeline(
         for stream in definition.streams.values()
         if stream.source is not None
     }
-    columnar = _columnar([opened[each.stream] for each in made.inputs])
+    columnar, why_rows = _columnar([opened[each.stream] for each in made.inputs])
     frames = Frames(
         df,
         made.key,
@@ -199,16 +199,20 @@ def open_pipeline(
         else _warn_of_limits(definition),
         state_key=state_key_of(definition),
         columnar=columnar,
+        why_rows=why_rows,
         payload=definition.options.payload,
         missing_payload=definition.options.missing_payload,
     )
     return made, frames
 
 
-def _columnar(recordings: Sequence[Recording]) -> tuple[ColumnarInput, ...]:
-    """Return the inputs as gate 1 reads them; empty unless it reads all of them."""
+def _columnar(recordings: Sequence[Recording]) -> tuple[tuple[ColumnarInput, ...], str | None]:
+    """Return the inputs as gate 1 reads them; none, and why, unless it reads all of them."""
     found = [recording.columnar for recording in recordings]
-    return tuple(one for one in found if one is not None) if all(found) else ()
+    read = tuple(one for one in found if isinstance(one, ColumnarInput))
+    if len(read) == len(found):
+        return read, None
+    return (), next((why for why in found if isinstance(why, str)), None)
 
 
 def state_key_of(definition: PipelineDefinition) -> StateKey | None:

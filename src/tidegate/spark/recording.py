@@ -26,11 +26,11 @@ class Recording:
 
     Args:
         df: The rows, batch or streaming; for looking at them, and where gate 1 cannot be used.
-        columnar: How gate 1 reads them; None: it cannot.
+        columnar: How gate 1 reads them, or why it cannot; None: it was not asked.
     """
 
     df: DataFrame
-    columnar: ColumnarInput | None = None
+    columnar: ColumnarInput | str | None = None
 
 
 def open_recording(spark: SparkSession, request: SourceRequest) -> Recording:

@@ -23,6 +23,7 @@ from tidegate.errors import ConfigError, RunError, StateError
 from tidegate.mcap import McapWriter
 from tidegate.spark import Frames, Recording, frames, read
 from tidegate.spark import query as running
+from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.pack import from_blob
 from tidegate.spark.read_limits import IN_STEPS
 
@@ -231,7 +232,7 @@ def test_a_file_that_cannot_be_read_is_an_error_row(
     place = copied(folder, tmp_path / "in")
     (place / "d.parquet").write_bytes(b"PAR1 and nothing else")
     known = read(str(folder), spark=spark)
-    assert known.columnar is not None
+    assert isinstance(known.columnar, ColumnarInput)
     format = replace(known.columnar.format, path=str(place))
     made = pipeline(Recording(known.df, known.columnar._replace(format=format)))
     commit = made.write(str(tmp_path / "out"))

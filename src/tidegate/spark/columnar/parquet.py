@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from tidegate.core.arrow import conform
 from tidegate.core.time import MAX_NS
 from tidegate.pipeline.security import check_files_read
-from tidegate.recordings.listing import paths_named
+from tidegate.recordings.listing import data_files
 from tidegate.recordings.parquet_footer import open_checked
 from tidegate.spark.columnar.format import (
     ColumnarFormat,
@@ -31,7 +30,7 @@ from tidegate.spark.columnar.format import (
     identity_of,
 )
 
-__all__ = ["ParquetColumns", "parquet_files"]
+__all__ = ["ParquetColumns"]
 
 ROWS_PER_BATCH = 131_072
 """Rows read at a time: blobs of some MB. Fewer, and the cost per blob counts; more, and a task of
@@ -43,26 +42,6 @@ BYTES_PER_BATCH = 64 * 2**20
 ROWS_PER_PART = 2_000_000
 BYTES_PER_PART = 256 * 2**20
 """Row groups are joined up to this: a task's share of a large file. A row group is never split."""
-
-
-def parquet_files(path: str, *, recursive: bool = False) -> list[str]:
-    """Return the Parquet files that a path names, sorted by name: itself, those directly in a
-    folder (or below it, if `recursive`), or those of everything a pattern matches. Names that begin
-    with a dot or an underscore are being written and are left out, as Spark does it.
-    """
-    found: set[Path] = set()
-    for place in paths_named(path):
-        if place.is_dir():
-            inside = place.rglob("*") if recursive else place.iterdir()
-            found |= {
-                each
-                for each in inside
-                if each.is_file()
-                and not any(part[0] in "._" for part in each.relative_to(place).parts)
-            }
-        else:
-            found.add(place)
-    return [str(each.absolute()) for each in sorted(found, key=lambda one: (one.name, str(one)))]
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ class ParquetColumns(ColumnarFormat):
         return replace(self, told=self._some(columns))
 
     def files(self) -> list[str]:
-        found = parquet_files(self.path, recursive=self.recursive)
+        found = data_files(self.path, recursive=self.recursive)
         if self.roots:  # again at every look: a link may have been put there since
             check_files_read(found, self.roots)
         return found

@@ -36,9 +36,13 @@ from pyspark.sql.pandas.functions import arrow_udf
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import check_files_read, current_roots, expand, is_local
 from tidegate.pipeline.text_files import check_lines, read_header
-from tidegate.recordings.listing import below, paths_named
+from tidegate.recordings.listing import below, data_files, paths_named
+from tidegate.spark.columnar.csv_lines import CsvColumns
 from tidegate.spark.columnar.format import ColumnarInput, Limits
+from tidegate.spark.columnar.json_lines import JsonColumns, is_readable_json
+from tidegate.spark.columnar.lines import UNREADABLE
 from tidegate.spark.columnar.parquet import ParquetColumns
+from tidegate.spark.columnar.text_values import is_supported
 from tidegate.spark.options import number, text
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sources.registry import Source, SourceRequest
@@ -87,28 +91,60 @@ class FileSource(Source):
 class ParquetSource(FileSource):
     """Parquet: through gate 1 where the files are local and no option asks for more than that."""
 
-    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
-        """Return how Arrow reads the files; None for remote ones, and for folders whose names are
-        columns (`day=2026-01-01`).
-        """
-        path = request.path
-        known = {"maxfilespertrigger", "maxbytespertrigger", "recursivefilelookup", "maxfileage"}
-        if path is None or any(name.lower() not in known for name in request.options):
-            return None
-        size = text(request.options, "maxBytesPerTrigger")
-        if "://" in path.removeprefix("file://") or not (size is None or size.isdigit()):
-            return None
-        recursive = (text(request.options, "recursiveFileLookup") or "false").lower() == "true"
-        if not recursive and _has_partitions(path):
-            return None
-        limits = Limits(
-            number(request.options, "maxFilesPerTrigger", 1),
-            number(request.options, "maxBytesPerTrigger", 1),
-        )
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+        """Return how Arrow reads the files, or why it does not: see `_why_rows`."""
+        why = _why_rows(request, LISTING_OPTIONS)
+        if why is not None:
+            return why
+        assert request.path is not None
         by_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-        return ColumnarInput(
-            ParquetColumns(path, arrow_schema(df), recursive, current_roots(), by_case), limits
-        )
+        recursive = _is_true(request, "recursiveFileLookup")
+        files = ParquetColumns(request.path, arrow_schema(df), recursive, current_roots(), by_case)
+        return ColumnarInput(files, _limits(request))
+
+
+LISTING_OPTIONS = frozenset(
+    {"maxfilespertrigger", "maxbytespertrigger", "recursivefilelookup", "maxfileage"}
+)
+"""Options, in lower case, about which files are taken: gate 1 has them too."""
+
+CSV_OPTIONS = LISTING_OPTIONS | {
+    "header", "sep", "delimiter", "quote", "escape", "inferschema", "samplingratio", "preferdate",
+    "encoding", "charset",
+}  # fmt: skip
+JSON_OPTIONS = LISTING_OPTIONS | {"encoding", "charset", "samplingratio", "dropfieldifallnull"}
+"""Options that gate 1 honours, or that say only how Spark infers a schema."""
+
+
+def _why_rows(request: SourceRequest, known: frozenset[str]) -> str | None:
+    """Return why files cannot come through gate 1: they are remote, an option asks for more than
+    it can, or folders have names that are columns (`day=2026-01-01`); None if they can.
+    """
+    path = request.path
+    if path is None or "://" in path.removeprefix("file://"):
+        return "the files are not on a file system that is mounted here"
+    others = [name for name in request.options if name.lower() not in known]
+    if others:
+        return f"only Spark's reader has the option {others[0]}"
+    size = text(request.options, "maxBytesPerTrigger")
+    if not (size is None or size.isdigit()):
+        return "the option maxBytesPerTrigger has a unit"
+    if not _is_true(request, "recursiveFileLookup") and _has_partitions(path):
+        return "names of folders are columns"
+    return None
+
+
+def _is_true(request: SourceRequest, option: str) -> bool:
+    """Whether an option is set to true."""
+    return (text(request.options, option) or "false").lower() == "true"
+
+
+def _limits(request: SourceRequest) -> Limits:
+    """Return how much a micro-batch takes."""
+    return Limits(
+        number(request.options, "maxFilesPerTrigger", 1),
+        number(request.options, "maxBytesPerTrigger", 1),
+    )
 
 
 def _has_partitions(path: str) -> bool:
@@ -155,6 +191,10 @@ class LineSource(FileSource):
             seen = spark.read.format(request.format).options(**options).load(request.path)
             known = seen.schema
         return _open_lines(spark, request, options, known, request.path)
+
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+        """Return how gate 1 reads the lines, or why it does not."""
+        return _columnar_lines(request, df)
 
 
 def _open_lines(
@@ -304,6 +344,89 @@ def _open_by_name(
         made = rows if made is None else made.union(rows)
     assert made is not None
     return made
+
+
+# -- gate 1 ---------------------------------------------------------------------------------------
+
+
+def _columnar_lines(request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+    """Return how gate 1 reads lines of text with the columns of `df`, or why it does not."""
+    is_csv = request.format == "csv"
+    why = _why_rows(request, CSV_OPTIONS if is_csv else JSON_OPTIONS) or _why_not_text(request)
+    if why is not None:
+        return why
+    assert request.path is not None
+    told = arrow_schema(df)
+    extra = (UNPARSED, FILE, CSV_FILE)
+    names = tuple(name for name in told.names if name not in extra)
+    readable = is_supported if is_csv else is_readable_json
+    for name in names:
+        if not readable(told.field(name).type):
+            return f"column {name!r} has a type ({told.field(name).type}) that only Spark reads"
+    conf = df.sparkSession.conf
+    zone = conf.get("spark.sql.session.timeZone")
+    if zone not in ("UTC", "Etc/UTC") and any(_has_zone(field.type) for field in told):
+        return f"Spark reads times without a zone as those of {zone}"
+    if str(conf.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY":
+        return "Spark reads times by its old rules (spark.sql.legacy.timeParserPolicy)"
+    recursive = _is_true(request, "recursiveFileLookup")
+    common = {"recursive": recursive, "roots": current_roots()}
+    where = (
+        request.path,
+        told,
+        names,
+        UNPARSED,
+        FILE,
+        CSV_FILE if CSV_FILE in told.names else None,
+    )
+    if not is_csv:
+        return ColumnarInput(JsonColumns(*where, **common), _limits(request))
+    options = {name.lower(): value for name, value in request.options.items()}
+    reference, by_name = None, CSV_FILE in told.names
+    header = _is_true(request, "header")
+    if header:
+        found = {
+            read_header(path, options) for path in data_files(request.path, recursive=recursive)
+        }
+        found.discard(())
+        if len(found) > 1 and not by_name:
+            return "the headers of the files differ"
+        reference = next(iter(found)) if len(found) == 1 else None
+        known = request.ddl is not None and reference is not None
+        by_name = by_name or (known and set(names) <= set(reference or ()) and reference != names)
+    separator = options.get("sep") or options.get("delimiter") or ","
+    files = CsvColumns(
+        *where, **common, separator=separator.replace("\\t", "\t"),
+        escape=options.get("escape", "\\"), header=header, reference=reference, by_name=by_name,
+        options=tuple(sorted(options.items())),
+    )  # fmt: skip
+    return ColumnarInput(files, _limits(request))
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    """Whether values of a type are times in a zone, or hold some."""
+    if pa.types.is_nested(kind):
+        return any(_has_zone(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _why_not_text(request: SourceRequest) -> str | None:
+    """Return why text cannot be read by gate 1 for what its options say; None if it can."""
+    encoding = text(request.options, "encoding") or text(request.options, "charset") or "utf-8"
+    if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        return f"text in {encoding} is decoded by Spark"
+    separator = text(request.options, "sep") or text(request.options, "delimiter") or ","
+    separator = separator.replace("\\t", "\t")
+    if len(separator) != 1 or not separator.isascii() or separator in '"\\\r\n\0 ':
+        return f"the separator {separator!r} is one that only Spark reads"
+    if text(request.options, "quote") not in (None, '"'):
+        return "only Spark's reader takes another sign for quotes"
+    if text(request.options, "escape") not in (None, "\\", '"'):
+        return "only Spark's reader takes that sign to escape quotes"
+    assert request.path is not None
+    recursive = _is_true(request, "recursiveFileLookup")
+    packed = [p for p in data_files(request.path, recursive=recursive) if p.endswith(UNREADABLE)]
+    return f"{packed[0]} is compressed in a way that only Spark reads" if packed else None
 
 
 def _inside_roots(rows: DataFrame, request: SourceRequest) -> DataFrame:

@@ -88,12 +88,12 @@ class McapSource(DataSource):
         return "mcap"
 
     @staticmethod
-    def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+    def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
         """Return how gate 1 reads recordings that are there: a batch. One that is still being
         written is followed by the stream reader below.
         """
         if request.streaming:
-            return None
+            return "a recording that is still being written is followed message by message"
         options = {**request.options, "path": request.path or ""}
         settings = RecordingSettings.of(options).typed(definitions, df.schema)
         return ColumnarInput(McapColumns(settings, arrow_schema(df), current_roots()))

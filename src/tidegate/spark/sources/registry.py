@@ -80,14 +80,14 @@ class Source:
         """
         raise NotImplementedError
 
-    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
-        """Return how gate 1 reads the same rows; None, the default, if it cannot.
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+        """Return how gate 1 reads the same rows, or why it cannot, in words for `explain`.
 
         Args:
             request: What `open` was called with.
             df: What `open` returned: its columns are those gate 1 delivers.
         """
-        return None
+        return "the input is not made of files that Tidegate reads itself"
 
 
 class PythonSource(Source):
@@ -102,10 +102,10 @@ class PythonSource(Source):
         self.kind = kind
         self.file_column = getattr(kind, "file_column", None)
 
-    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | None:
+    def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
         """Return what the class says with its static method `columnar`, if it has one."""
         told = getattr(self.kind, "columnar", None)
-        return None if told is None else told(request, df)
+        return super().columnar(request, df) if told is None else told(request, df)
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Register the class with the session and load it, with the options and schema of the
