@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from longer import mark
+
 LAWS = Path(__file__).parent / "laws"
 FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
 
@@ -15,6 +17,7 @@ FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     scaled = set()  # the items of a parametrised test share one function
     for item in items:
+        mark(item)
         if LAWS in item.path.parents:
             item.add_marker(pytest.mark.laws)
         function = getattr(item, "function", None)
