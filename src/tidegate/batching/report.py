@@ -404,7 +404,7 @@ def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
         decision: What the kernel decided.
         labels: The name of the stream of each part, as text.
     """
-    batches = _columns_of(decision.batches)
+    batches = _fields_as_columns(decision.batches)
     offsets = np.append(batches["part"], len(decision.parts)).astype(np.int32)
     return [
         _number_column(batches["id"]),
@@ -418,7 +418,7 @@ def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
         pa.array(batches["complete"] != 0),
         pa.ListArray.from_arrays(
             pa.array(offsets),
-            _streams(_columns_of(decision.parts), labels),
+            _streams(_fields_as_columns(decision.parts), labels),
             type=SUMMARY_FIELDS[-1].type,
         ),
     ]
@@ -443,7 +443,7 @@ _ARROW = {
 """Arrow's type for a numpy type, by its character: cheaper to look up than a dtype."""
 
 
-def _columns_of(records: Records) -> dict[str, NDArray[Any]]:
+def _fields_as_columns(records: Records) -> dict[str, NDArray[Any]]:
     """Return the fields of BATCH or PART records as arrays of their own, by name.
 
     In one pass: numpy takes one per field, and each of them reads all of the memory.
