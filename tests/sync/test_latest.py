@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError, ContractError, StateError
-from tidegate.sync import EpsilonTime, LatestTime, SyncSet, Unmatched
+from tidegate.sync import EpsilonTime, LatestTime, Synchronize, SyncSet, Unmatched
 
 TOPICS = ("a", "b", "c")
 MESSAGES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=60).map(
@@ -130,3 +130,8 @@ def test_what_it_refuses() -> None:
         sync.snapshot()
     with pytest.raises(StateError, match="EpsilonTime"):
         LatestTime.restore(EpsilonTime(["a", "b"], max_interval=5, queue_size=4).snapshot())
+
+
+def test_a_stage_names_what_to_use_instead() -> None:
+    with pytest.raises(ConfigError, match=r"in process only.*align stage.*method latest"):
+        Synchronize(("a", "b"), policy="latest")

@@ -8,19 +8,21 @@ Compiled kernels check no bounds: their callers guarantee the indices.
 The largest kernels take ten to twenty seconds to compile, a row in plain Python a tenth of a
 millisecond. So on a machine that has never run them, `interpret_first` runs the first few thousand
 rows in plain Python: a first look at a small recording, a notebook or a doctest never compiles.
+Where it does compile, it warns.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
-import llvmlite.ir
 import numba
-import numba.extending
 import numpy as np
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 __all__ = [
@@ -34,14 +36,14 @@ __all__ = [
     "lean_inner",
     "lean_kernel",
     "prefetch",
+    "written_in",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
 _njit: Any = numba.njit  # its stubs know only the documented options
 _types: Any = numba.types
-_extending: Any = numba.extending
+_ir: Any = cgutils.ir  # type: ignore[attr-defined]  # llvmlite's, which has no stubs
 
 
 def _lean_options() -> dict[str, bool]:
@@ -105,6 +107,13 @@ def lean_inline(function: F) -> F:
     return cast(F, _tolerant(_njit(cache=True, nogil=True, forceinline=True, **_LEAN)(function)))
 
 
+def written_in(function: F) -> F:
+    """A function that is written into each of its callers before these are compiled: for views of
+    arrays that several kernels make alike. It may return records, which a compiled function cannot,
+    and never runs by itself."""
+    return cast(F, _njit(inline="always")(function))
+
+
 INTERPRETED_ROWS = 5_000
 """Rows that a kernel handles in plain Python before it is compiled: about half a second's worth, a
 small share of what compiling takes. Above some 100,000, plain Python would take longer than
@@ -144,16 +153,32 @@ def interpret_first(function: F, work: Callable[..., int]) -> F:
 
     def call(*arguments: Any) -> Any:
         nonlocal done
-        if not dispatcher.overloads and not _at_once:
+        if not dispatcher.overloads and not _is_cached(dispatcher, arguments):
             done += work(*arguments)
-            if done <= INTERPRETED_ROWS and not _is_cached(dispatcher, arguments):
+            if done <= INTERPRETED_ROWS and not _at_once:
                 if not plain:
                     plain.append(_in_python(dispatcher, {}))
                 with np.errstate(all="ignore"):  # as compiled: numpy's warnings are not for users
                     return plain[0](*arguments)
+            _announce_compiling()
         return dispatcher(*arguments)
 
     return cast(F, call)
+
+
+_announced = False
+
+
+def _announce_compiling() -> None:
+    """Warn, once per process, that a wait is for the compiler."""
+    global _announced
+    if not _announced:
+        _announced = True
+        warnings.warn(
+            "tidegate compiles its kernels for this machine, once: up to half a minute "
+            "(`tidegate warm` does it beforehand)",
+            stacklevel=3,
+        )
 
 
 def _is_cached(dispatcher: Any, arguments: tuple[Any, ...]) -> bool:
@@ -229,7 +254,7 @@ CACHE_LINE_BYTES = 64
 """What one access to memory brings into the cache, on every processor we know."""
 
 
-def prefetch(records: NDArray[Any], i: int) -> None:
+def prefetch(records: NDArray[Any], i: Any) -> None:
     """Ask the processor to bring entry `i` of an array into the cache, without waiting for it.
 
     For kernels that go through large records in an order that the processor cannot guess: asked for
@@ -241,14 +266,13 @@ def prefetch(records: NDArray[Any], i: int) -> None:
     """
 
 
-@_extending.intrinsic
+@intrinsic
 def _prefetch_line(typing_context: Any, address: Any) -> Any:
     """Emit the instruction for one cache line."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = llvmlite.ir.IntType(32)
-        pointer = llvmlite.ir.IntType(8).as_pointer()
-        kind = llvmlite.ir.FunctionType(llvmlite.ir.VoidType(), [pointer, word, word, word])
+        word, pointer = cgutils.int32_t, cgutils.voidptr_t
+        kind = _ir.FunctionType(_ir.VoidType(), [pointer, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
         place = builder.inttoptr(arguments[0], pointer)
         # For reading and writing, to be kept in all caches, data rather than instructions.
@@ -258,13 +282,16 @@ def _prefetch_line(typing_context: Any, address: Any) -> Any:
     return _types.void(_types.intp), generate
 
 
-@_extending.overload(prefetch)
+_line: Any = _prefetch_line  # numba fills in its first argument
+
+
+@overload(prefetch)
 def _compiled_prefetch(records: Any, i: Any) -> Any:
     """What `prefetch` is in compiled code."""
 
     def compiled(records: Any, i: Any) -> None:
         place = records.ctypes.data + i * records.strides[0]
         for line in range(min(records.strides[0], 512) // CACHE_LINE_BYTES + 1):
-            _prefetch_line(place + line * CACHE_LINE_BYTES)
+            _line(place + line * CACHE_LINE_BYTES)
 
     return compiled

@@ -39,31 +39,29 @@ from tidegate.core.numba import kernel as counted_kernel
 from tidegate.core.numba import lean_inline as inline
 from tidegate.core.numba import lean_kernel as kernel
 from tidegate.sync.lane import (
-    COUNT,
-    DROP,
     HIGHEST,
     HISTORY,
     LOWEST,
     MOST,
     PARTS,
-    RULES,
-    SET,
     TALLY,
-    TOPIC_RULES,
-    Lane,
     LeaveReason,
-    Output,
     apart,
     capped,
     carray,
     corrected,
-    first_set,
+    forget_history,
+    lane_at,
+    lane_of,
     later,
     note_arrival,
     note_drop,
+    output_at,
+    output_of,
     pointer,
     record,
     scaled,
+    tell,
 )
 
 __all__ = [
@@ -704,73 +702,29 @@ def _admit_to_queue(lane: Any, out: Any, i: Any, stamp: Any, row: Any, index: An
 
 @kernel
 def run_approximate(arrays: Any, messages: Any, out: Any) -> None:
-    """Handle messages in arrival order, of any lanes.
-
-    The views of a lane are made when the lane changes, so messages sorted by lane are the
-    cheapest.
-
-    Args:
-        arrays: The `LaneArrays` of all lanes.
-        messages: The `Arrivals`; `places` is filled in.
-        out: The `Output`, with room for all that these messages can decide (`Matcher.output`).
-    """
+    """`Matcher.run` of this search. The views of a lane are made when the lane changes, so
+    messages sorted by lane are the cheapest."""
     known = np.int64(0)
-    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
-    rules, limits = arrays.rules[0], arrays.limits
-    lane = Lane(known, rules, limits, arrays.search[known], arrays.topics[known],
-                arrays.stamps[known], arrays.rows[known])  # fmt: skip
+    output = output_of(out)
+    lane = lane_of(arrays, known)
     for k in range(len(messages.topic)):
         number, row = messages.lane[k], messages.first_row + k
         if number != known:
             known = number
-            lane = Lane(number, rules, limits, arrays.search[number], arrays.topics[number],
-                        arrays.stamps[number], arrays.rows[number])  # fmt: skip
+            lane = lane_of(arrays, number)
         i, stamp = messages.topic[k], messages.time_ns[k]
         messages.places[k] = _admit_to_queue(lane, output, i, stamp, row, row)
 
 
 @counted_kernel  # carray needs reference counts
 def push_one_approximate(address: Any, i: Any, stamp: Any) -> Any:
-    """Handle one message for the only lane, whose arrays are parts of one array.
-
-    Args:
-        address: Address of that array, which begins with the addresses of its parts (see
-            `in_process` and `PARTS`).
-        i: Number of the topic.
-        stamp: Its stamp as delivered, in ns.
-
-    Returns:
-        Sets + 2**32 * drops, mostly 0. A single set is also written as plain numbers
-        (`first_set`).
-    """
+    """`Matcher.push_one` of this search."""
     at = carray(pointer(address), (PARTS,), np.int64)
-    rules = carray(pointer(at[0]), (1,), RULES)[0]
-    n = rules.topics
-    lane = Lane(
-        0,
-        rules,
-        carray(pointer(at[1]), (n,), TOPIC_RULES),
-        carray(pointer(at[2]), (1,), SEARCH)[0],
-        carray(pointer(at[3]), (n,), TOPIC),
-        carray(pointer(at[4]), (n * rules.ring,), np.int64),
-        carray(pointer(at[5]), (n * rules.ring,), np.int64),
-    )
-    count = carray(pointer(at[6]), (1,), COUNT)[0]
-    count.sets = 0
-    count.drops = 0
-    room = n * rules.ring
-    out = Output(
-        carray(pointer(at[7]), (room,), SET),
-        carray(pointer(at[8]), (room, n), np.int64),
-        carray(pointer(at[9]), (room, n), np.int64),
-        carray(pointer(at[10]), (room,), DROP),
-        count,
-    )
+    lane = lane_at(at, SEARCH, TOPIC)
+    out = output_at(at, lane.rules.topics, lane.rules.ring)
     row = lane.search.seen
     _admit_to_queue(lane, out, i, stamp, row, row)
-    if count.sets == 1:
-        first_set(out, n, carray(pointer(at[11]), (2 * n + 4,), np.int64))
-    return count.sets + (count.drops << 32)
+    return tell(at, out, lane.rules.topics)
 
 
 @kernel
@@ -784,10 +738,9 @@ def tick_approximate(arrays: Any, lanes: Any, now: Any, out: Any) -> None:
         now: The time, comparable with corrected stamps.
         out: The `Output` for sets and drops.
     """
-    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    output = output_of(out)
     for number in lanes:
-        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
-                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        lane = lane_of(arrays, number)
         search = lane.search
         if search.open == 0 or now <= search.now or lane.rules.timeout < 0:
             continue
@@ -809,11 +762,10 @@ def finish_approximate(arrays: Any, lanes: Any, out: Any) -> None:
         lanes: Numbers of the lanes.
         out: The `Output` for sets and drops.
     """
-    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    output = output_of(out)
     n = arrays.rules[0].topics
     for number in lanes:
-        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
-                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        lane = lane_of(arrays, number)
         search = lane.search
         search.moment = search.now
         search.moment_corrected = search.now
@@ -845,10 +797,9 @@ def search_approximate(arrays: Any, lanes: Any, out: Any) -> None:
         lanes: Numbers of the lanes.
         out: The `Output` for sets and drops, with room for all that is held.
     """
-    output = Output(out.sets, out.members, out.times, out.drops, out.count[0])
+    output = output_of(out)
     for number in lanes:
-        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
-                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        lane = lane_of(arrays, number)
         lane.search.pivot = 0
         _search_again(lane, output, np.int64(-1))
 
@@ -866,10 +817,7 @@ def _forget(lane: Any) -> None:
         topic.front = topic.low = topic.next = topic.last = topic.newest = 0
         topic.flag = topic.takes_part = topic.absent = topic.inverted = topic.started = 0
         topic.bound = topic.gap = topic.gap_before = topic.gaps = 0
-        topic.arrivals = topic.last_arrival = topic.pause = topic.still = topic.since_set = 0
-        topic.late_low = topic.late_high = topic.late_low_before = topic.late_high_before = 0
-        topic.late_first = topic.block_stamp = topic.period = 0
-        topic.matched_block = topic.matched_before = topic.matched
+        forget_history(topic)
 
 
 # -- restored state ---------------------------------------------------------------------------
@@ -896,22 +844,9 @@ PROBLEMS = (
 
 @kernel
 def check_approximate(arrays: Any, scratch: Any) -> Any:
-    """Check what the other kernels rely on, in state that comes from outside.
-
-    The kernels check no bounds, and their loops end because of these rules. The cost is one look
-    at every held message.
-
-    Args:
-        arrays: The `LaneArrays` of all lanes.
-        scratch: Not used here; the exact search needs it.
-
-    Returns:
-        (lane, problem): the first lane with a problem and its index into PROBLEMS; (0, 0) if all
-        is well.
-    """
+    """`Matcher.check` of this search, without scratch: one look at every held message."""
     for number in range(len(arrays.search)):
-        lane = Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
-                    arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+        lane = lane_of(arrays, number)
         problem = _check_queues(lane)
         if problem == 0 and lane.search.pivot != 0:
             problem = _check_candidate(lane)

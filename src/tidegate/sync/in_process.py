@@ -149,10 +149,14 @@ class _InProcessSynchronizer:
         self._on_set, self._on_unmatched, self._on_clock_jump = on_set, on_unmatched, on_clock_jump
         self._observed = (on_set, on_unmatched, on_clock_jump) != (None, None, None)
         self._lock = Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._number = {name: number for number, name in enumerate(settings.topics)}
         self._payloads: dict[int, Any] = {}
         self._left: dict[int, tuple[list[Unmatched], list[ClockJump]]] = {}
+        # What `push` needs every time: looking it up one by one is a twelfth of a call.
+        lock = self._lock
+        self._for_push = self._number, self._payloads, self._left, lock.acquire, lock.release
+        # What `push_one` returns for one set and no drop, where all members are there.
+        self._one_set = -1 if settings.optional else 1
         self._attach(state or State(self.matcher.layout(settings, rows=True)))
 
     def _attach(self, state: State) -> None:
@@ -236,34 +240,36 @@ class _InProcessSynchronizer:
         >>> sync.push("a", 1), sync.push("b", 2), len(sync.push("a", 9))
         ([], [], 1)
         """
-        number = self._number.get(topic)
+        numbers, kept, left, acquire, release = self._for_push
+        number = numbers.get(topic)
         if number is None:
             known = ", ".join(self.settings.topics)
             raise ContractError(f"push: no topic {topic!r}; the topics are {known}")
         if type(time_ns) is not int or not MIN_NS <= time_ns <= MAX_NS:
             time_ns = stamp_of(time_ns)
-        self._acquire()
+        acquire()
         try:
+            row = self._seen
             if payload is not None:
-                self._payloads[self._seen] = payload
-            self._seen += 1
-            if self._left:
-                self._left.pop(get_ident(), None)
+                kept[row] = payload
+            self._seen = row + 1
+            if left:
+                left.pop(get_ident(), None)
             made = self._push_one(self._address, number, time_ns)
             if not made:
                 return []
-            if made == 1 and not self.settings.optional:
+            if made == self._one_set:
                 flat = self._unpack(self._first)
                 n = self._topic_count
                 rows = flat[:n]
-                payloads = tuple(map(self._payloads.pop, rows, self._no_payloads))
+                payloads = tuple(map(kept.pop, rows, self._no_payloads))
                 how = flat[2 * n :]
                 one = (flat[n : 2 * n], payloads, rows, *how, self.settings.offsets)
                 out = [tuple.__new__(SyncSet, one)]
             else:
                 out = self._collect(made & 0xFFFFFFFF, made >> 32)
         finally:
-            self._release()
+            release()
         if self._observed:
             self._call_back(out)
         return out

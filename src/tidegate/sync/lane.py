@@ -28,6 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tidegate.core.numba import lean_kernel as kernel
+from tidegate.core.numba import written_in
 from tidegate.core.outcomes import Int64s
 
 __all__ = [
@@ -54,13 +55,18 @@ __all__ = [
     "carray",
     "corrected",
     "factor_of",
-    "first_set",
+    "forget_history",
+    "lane_at",
+    "lane_of",
     "later",
     "note_arrival",
     "note_drop",
+    "output_at",
+    "output_of",
     "pointer",
     "record",
     "scaled",
+    "tell",
 ]
 
 LOWEST = -(2**63)
@@ -438,3 +444,81 @@ def note_arrival(search: Any, topic: Any, stamp: Any, last: Any) -> None:
     else:
         topic.late_low = min(topic.late_low, late)
         topic.late_high = max(topic.late_high, late)
+
+
+@kernel
+def forget_history(topic: Any) -> None:
+    """Begin the history of a topic (`HISTORY`) anew; its counters stay."""
+    topic.arrivals = topic.last_arrival = topic.pause = topic.still = topic.since_set = 0
+    topic.late_low = topic.late_high = topic.late_low_before = topic.late_high_before = 0
+    topic.late_first = topic.block_stamp = topic.period = 0
+    topic.matched_block = topic.matched_before = topic.matched
+
+
+# -- views of one lane ------------------------------------------------------------------------
+
+
+@written_in
+def lane_of(arrays: Any, number: Any) -> Any:
+    """Return the `Lane` with this number, out of the `LaneArrays` of all lanes."""
+    return Lane(number, arrays.rules[0], arrays.limits, arrays.search[number],
+                arrays.topics[number], arrays.stamps[number], arrays.rows[number])  # fmt: skip
+
+
+@written_in
+def output_of(out: Any) -> Any:
+    """Return an `Output` whose `count` is the record itself instead of an array of one."""
+    return Output(out.sets, out.members, out.times, out.drops, out.count[0])
+
+
+@written_in
+def lane_at(at: Any, search_type: Any, topic_type: Any) -> Any:
+    """Return the only `Lane` of a synchroniser whose arrays are parts of one array.
+
+    Args:
+        at: The addresses of the parts (`PARTS`).
+        search_type: Record type of the lane's own record.
+        topic_type: Record type of its topics.
+    """
+    rules = carray(pointer(at[0]), (1,), RULES)[0]
+    n = rules.topics
+    return Lane(
+        0,
+        rules,
+        carray(pointer(at[1]), (n,), TOPIC_RULES),
+        carray(pointer(at[2]), (1,), search_type)[0],
+        carray(pointer(at[3]), (n,), topic_type),
+        carray(pointer(at[4]), (n * rules.ring,), np.int64),
+        carray(pointer(at[5]), (n * rules.ring,), np.int64),
+    )
+
+
+@written_in
+def output_at(at: Any, n: Any, ring: Any) -> Any:
+    """Return the `Output` of such a synchroniser, empty.
+
+    Args:
+        at: The addresses of the parts (`PARTS`).
+        n: Number of topics.
+        ring: Places per topic.
+    """
+    room = n * ring
+    count = carray(pointer(at[6]), (1,), COUNT)[0]
+    count.sets = 0
+    count.drops = 0
+    return Output(
+        carray(pointer(at[7]), (room,), SET),
+        carray(pointer(at[8]), (room, n), np.int64),
+        carray(pointer(at[9]), (room, n), np.int64),
+        carray(pointer(at[10]), (room,), DROP),
+        count,
+    )
+
+
+@written_in
+def tell(at: Any, out: Any, n: Any) -> Any:
+    """Return what `push_one` returns: sets + 2**32 * drops. A single set is also written as plain
+    numbers (`first_set`)."""
+    if out.count.sets == 1:
+        first_set(out, n, carray(pointer(at[11]), (2 * n + 4,), np.int64))
+    return out.count.sets + (out.count.drops << 32)

@@ -68,10 +68,13 @@ class Matcher:
     stamps_per_place: int
     """int64 per place of a ring of stamps; 0: one ring per topic with one each."""
     run: Callable[[LaneArrays, Arrivals, Output], None]
-    """Handle many messages, of any lanes."""
+    """Handle many messages in arrival order, of any lanes. `Arrivals.places` is filled in; the
+    `Output` has room for all that these messages can decide (`output`)."""
     push_one: Callable[[int, int, int], int]
-    """Handle one message of a single lane: (address, topic number, stamp) to sets + 2**32 * drops.
-    """
+    """Handle one message for the only lane, whose arrays are parts of one array: (address of that
+    array, which begins with the addresses of its parts, see `in_process` and `lane.PARTS`; topic
+    number; stamp as delivered in ns) to sets + 2**32 * drops, mostly 0. A single set is also
+    written as plain numbers (`lane.first_set`)."""
     tick: Callable[[LaneArrays, Int64s, int, Output], None]
     """Let time pass in some lanes, without a message."""
     search_again: Callable[[LaneArrays, Int64s, Output], None]
@@ -79,7 +82,10 @@ class Matcher:
     finish: Callable[[LaneArrays, Int64s, Output], None]
     """End some lanes: deliver what can be, let go of the rest."""
     check: Callable[[LaneArrays, Int64s], tuple[int, int]]
-    """Check state that comes from outside: (lane, index into `problems`)."""
+    """Check what the other kernels rely on, in state that comes from outside: they check no bounds,
+    and their loops end because of these rules. Zeros, one per place of the ring, are scratch.
+    Returns (lane, index into `problems`) of the first lane with a problem, (0, 0) if all is well.
+    """
     problems: tuple[str, ...]
     """What `check` may find."""
 

@@ -56,6 +56,11 @@ _SEARCH_SETTINGS = frozenset(
      "optional", "timeout")
 )  # fmt: skip
 """Settings that a search which is under way depends on."""
+_LATEST_IN_PROCESS = (
+    "is in process only (tidegate.sync.LatestTime); in a flow use an align stage with the pivot as "
+    "reference and the method latest, which carries the newest message forward"
+)
+"""Why a stage has no policy `latest`: `align` does this for rows, with values as columns."""
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
 
@@ -104,7 +109,8 @@ class Synchronize(SyncSettings, Operator):
     """Deliver the messages that leave without a set. They are counted in any case."""
     policy: str = "approximate"
     """`"approximate"`; `"exact"` (equal stamps; queue_size then counts open stamps); or
-    `"epsilon"`: the oldest messages of all topics once they lie within `max_interval`."""
+    `"epsilon"`: the oldest messages of all topics once they lie within `max_interval`. There is no
+    `"latest"` here: an `align` stage with method `latest` does that for rows."""
 
     diagnosis: bool = False
     """Deliver a side table `diagnosis`: a row for a key whenever its diagnosis (`Diagnosis.problem`
@@ -118,6 +124,8 @@ class Synchronize(SyncSettings, Operator):
         boolean("unmatched", self.unmatched)
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigError("topic", self.topic, "must be the name of a column")
+        if self.policy == "latest":
+            raise ConfigError("policy", self.policy, _LATEST_IN_PROCESS)
         one_of("policy", self.policy, _MATCHERS)
         taken = {"time_ns", "spread_ns", "decided_at_ns", *self.keys}
         for name in self.topics:
