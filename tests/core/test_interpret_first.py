@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,24 @@ def test_many_rows_are_compiled() -> None:
     assert not add_one.overloads
     assert counted(values) == 2
     assert add_one.overloads
+
+
+@kernel
+def add_two(values: Any) -> Any:
+    """Count up by two in place."""
+    for i in range(len(values)):
+        values[i] += 2
+    return values[0]
+
+
+def test_a_wait_for_the_compiler_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(add_two, "overloads"):
+        pytest.skip("without the JIT")
+    warnings.simplefilter("error")  # pytest undoes it
+    monkeypatch.setattr("tidegate.core.numba._announced", False)
+    monkeypatch.setattr("tidegate.core.numba._is_cached", lambda *_: False)
+    made = interpret_first(add_two, len)
+    made(np.zeros(INTERPRETED_ROWS, np.int64))  # in plain Python, without a word
+    with pytest.warns(UserWarning, match="`tidegate warm` does it beforehand"):
+        made(np.zeros(1, np.int64))
+    made(np.zeros(1, np.int64))

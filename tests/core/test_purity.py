@@ -18,6 +18,7 @@ ALLOWED = {
     "datetime", "decimal", "enum",
     "fractions", "functools", "hashlib", "heapq", "hmac", "itertools", "json", "math", "operator",
     "re", "struct", "threading", "types", "typing", "zlib",
+    "warnings",  # tells the caller; where that is shown is the caller's choice
     "zoneinfo",  # its tables are data of the installation, like those of Unicode
     "numba", "numpy", "pyarrow", "tidegate",
 }  # fmt: skip
