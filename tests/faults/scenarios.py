@@ -21,6 +21,8 @@ SCENARIOS: dict[str, Scenario] = {
     "a schema that changes": sources.schema_changes,
     "a clock that steps back": sources.clock_steps_back,
     "a full disk": storage.full_disk,
+    "a read-only disk": storage.read_only,
+    "a deleted part file": storage.deleted_part,
     "a checkpoint half written": storage.half_written,
 }
 

@@ -1,4 +1,5 @@
-"""Storage that fails: a full disk, and files of a checkpoint that a crash left half written."""
+"""Storage that fails: a disk that is full or read-only, a part file that somebody deleted, and
+files of a checkpoint that a crash left half written."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from pyspark.sql import SparkSession
 from faults.sources import FILES, Place
 from spark.outcomes import run_now
 from tidegate.errors import TidegateError
+from tidegate.output.audit import audit_run
+from tidegate.output.commit import CommitLog
+from tidegate.output.upkeep import maintain
 
 
 class CannotMountError(Exception):
@@ -21,8 +25,8 @@ class CannotMountError(Exception):
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Callable[[int], None]]:
-    """A disk of so many bytes at `folder`, and a way to make it larger."""
+def small_disk(folder: Path, size: int) -> Iterator[Callable[[str], None]]:
+    """A disk of so many bytes at `folder`, and a way to mount it again with other options."""
     folder.mkdir(parents=True)
 
     def mount(options: str) -> None:
@@ -35,7 +39,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Callable[[int], None]]:
 
     mount(f"size={size}")
     try:
-        yield lambda larger: mount(f"remount,size={larger}")
+        yield lambda options: mount(f"remount,{options}")
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
@@ -48,7 +52,7 @@ def full_disk(spark: SparkSession, folder: Path) -> tuple[str, int]:
         for number, part in enumerate(place.parts):
             place.put(part, number)
         disk = folder / what / "disk"
-        with small_disk(disk, 96 * 1024) as grow:
+        with small_disk(disk, 96 * 1024) as mount_again:
             checkpoint = folder / what / "checkpoint"
             if what == "output":
                 place.out = disk / "out"
@@ -57,11 +61,70 @@ def full_disk(spark: SparkSession, folder: Path) -> tuple[str, int]:
             place.stops(place.frames(), "No space left", checkpoint=str(checkpoint))
             done = len(list((place.out / "_commits").glob("*.json")))
             assert done < FILES
-            grow(64 * 2**20)
+            mount_again(f"size={64 * 2**20}")
             run_now(place.frames(), place.out, checkpoint=str(checkpoint))
             rows += place.check(place.parts)
             said.append(f"{what} full after {done} of {FILES} batches")
     return f"tmpfs: {', '.join(said)}; then larger", rows
+
+
+def read_only(spark: SparkSession, folder: Path) -> tuple[str, int]:
+    """The disk of the output turns read-only between two runs, then that of the checkpoint; the run
+    says so, and goes on when it can be written again."""
+    rows = 0
+    for what in ("output", "checkpoint"):
+        place = Place(spark, folder / what)
+        half = FILES // 2
+        for number in range(half):
+            place.put(place.parts[number], number)
+        disk = folder / what / "disk"
+        with small_disk(disk, 64 * 2**20) as mount_again:
+            checkpoint = folder / what / "checkpoint"
+            if what == "output":
+                place.out = disk / "out"
+            else:
+                checkpoint = disk / "checkpoint"
+            run_now(place.frames(), place.out, checkpoint=str(checkpoint))
+            for number in range(half, FILES):
+                place.put(place.parts[number], number)
+            mount_again("ro")
+            place.stops(place.frames(), "Read-only file system", checkpoint=str(checkpoint))
+            rows += place.check(place.parts[:half])
+            mount_again("rw")
+            run_now(place.frames(), place.out, checkpoint=str(checkpoint))
+            rows += place.check(place.parts)
+    return "tmpfs: output, then checkpoint read-only; then not", rows
+
+
+def deleted_part(spark: SparkSession, folder: Path) -> tuple[str, int]:
+    """Somebody deletes a part file of the output. The audit names it, maintenance keeps its name,
+    and the stream goes on beside it: put back, everything is there."""
+    place = Place(spark, folder)
+    for number in range(FILES - 1):
+        place.put(place.parts[number], number)
+    run_now(place.frames(), place.out)
+    record = CommitLog.at(str(place.out)).read(1)
+    assert record is not None
+    lost = record.files_of("data")[0]
+    (place.out / lost).rename(folder / "aside")
+    maintained = folder / "maintained"
+    shutil.copytree(place.out, maintained)
+    maintain(str(maintained))
+    place.put(place.parts[-1], FILES - 1)
+    run_now(place.frames(), place.out)
+    for out in (place.out, maintained):
+        audit = audit_run(str(out))
+        said = " ".join(audit.lines())
+        assert not audit.passed, f"{out.name}: the audit passed"
+        assert lost in said, f"{out.name}: the audit does not name {lost}: {said[:300]}"
+    shutil.copy(folder / "aside", maintained / lost)
+    (folder / "aside").rename(place.out / lost)
+    for out in (place.out, maintained):
+        audit = audit_run(str(out))
+        assert audit.passed, f"{out.name}: put back, the audit says {audit.lines()}"
+    return "the audit names it, also after maintenance; put back, all is well", place.check(
+        place.parts
+    )
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
