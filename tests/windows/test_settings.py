@@ -120,7 +120,6 @@ def test_refused(make: Any, field: str) -> None:
         (Window(aggregates={"s": ("sum", "nothing")}), "aggregates"),
         (Window(aggregates={"s": ("sum", "s")}), "aggregates"),
         (Window(aggregates={"s": ("mean", "k")}), "aggregates"),
-        (Window(aggregates={"s": ("unheard_of", "v")}), "aggregates"),
         (Window(aggregates={"pane": "count"}), "aggregates"),
         (Window(aggregates={"k": "count"}, keys=("k",)), "aggregates"),
         (Window(keys=("nothing",), aggregates={"n": "count"}), "keys"),

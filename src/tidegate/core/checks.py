@@ -13,9 +13,12 @@ from typing import Any, TypeVar
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["boolean", "duration", "int_in", "names", "number_in", "one_of", "snake"]
+__all__ = ["boolean", "column_name", "duration", "int_in", "names", "number_in", "one_of", "snake"]
 
 T = TypeVar("T")
+
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
+"""What a kernel can take: a larger setting would only be refused by the first row."""
 
 
 def int_in(field: str, value: object, low: int | None = None, high: int | None = None) -> int:
@@ -32,6 +35,8 @@ def int_in(field: str, value: object, low: int | None = None, high: int | None =
     tidegate.errors.ConfigError: queue_size: got 0, must be a whole number of at least 1
     """
     whole: int | None = value.__index__() if hasattr(value, "__index__") else None
+    if whole is not None and not _MIN_INT <= whole <= _MAX_INT:
+        raise ConfigError(field, value, "must be a whole number of 64 bits")
     if isinstance(value, bool) or whole is None or not _within(whole, low, high):
         raise ConfigError(field, value, f"must be a whole number{_limits_in_words(low, high)}")
     return whole
@@ -111,6 +116,19 @@ def names(field: str, value: object, *, empty: bool = True) -> tuple[str, ...]:
     if not out and not empty:
         raise ConfigError(field, value, "must have at least one name")
     return tuple(out)
+
+
+def column_name(field: str, value: object) -> str | None:
+    """The name of a column; None: there is none.
+
+    >>> column_name("size_column", ["bytes"])
+    Traceback (most recent call last):
+        ...
+    tidegate.errors.ConfigError: size_column: got ['bytes'], must be the name of a column, as text
+    """
+    if value is not None and not (isinstance(value, str) and value):
+        raise ConfigError(field, value, "must be the name of a column, as text")
+    return value
 
 
 def boolean(field: str, value: object) -> bool:

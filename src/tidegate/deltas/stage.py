@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.core.arrow import concat, first_rows, take
-from tidegate.core.checks import duration, int_in, names
+from tidegate.core.checks import column_name, duration, int_in, names
 from tidegate.core.columns import LANE, NEXT, TIME, UNDELIVERED
 from tidegate.core.numba import kernel
 from tidegate.core.operator import Adopted, Operator, left_behind
@@ -810,7 +810,8 @@ class Compact(Operator):
     held_tables: ClassVar[tuple[str, ...]] = ("waiting",)
 
     def __post_init__(self) -> None:
-        int_in("dims", self.dims, 1)
+        int_in("dims", self.dims, 1, 2**31 - 1)  # the length of a list of Arrow
+        column_name("time_column", self.time_column)
         compactor = Compactor(
             self.strategy,  # type: ignore[arg-type]  # read there
             self.delta_threshold,

@@ -79,7 +79,6 @@ allowed are all, any, count, memory_pressure, once, rate_change, size, time, wat
         "aggregates": _aggregates,
         "memory": lambda value: _make(Memory, value, "memory"),
         "accumulation": _accumulation,
-        "group_by": lambda value: (value,) if isinstance(value, str) else tuple(value),
     }
     for name, read in readers.items():
         if made.get(name) is not None:

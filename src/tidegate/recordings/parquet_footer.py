@@ -68,7 +68,7 @@ def open_checked(path: str) -> pq.ParquetFile:
     """
     footer = _footer_of(path)
     _checker(os.getpid()).check(footer)
-    return pq.ParquetFile(path, metadata=_parsed(footer))
+    return pq.ParquetFile(path, metadata=_metadata_in(footer))
 
 
 def _footer_of(path: str) -> bytes:
@@ -86,7 +86,7 @@ def _footer_of(path: str) -> bytes:
         return file.read(length)
 
 
-def _parsed(footer: bytes) -> pq.FileMetaData:
+def _metadata_in(footer: bytes) -> pq.FileMetaData:
     """Return the metadata in the bytes of a footer."""
     whole = _MAGIC + footer + struct.pack("<I", len(footer)) + _MAGIC
     return pq.read_metadata(pa.BufferReader(whole))
@@ -216,7 +216,7 @@ def _exactly(given: BinaryIO, size: int) -> bytes:
 def _fault_of(footer: bytes) -> str:
     """Look at everything in a footer; return why it cannot be read, or nothing."""
     try:
-        meta = _parsed(footer)
+        meta = _metadata_in(footer)
         meta.schema.to_arrow_schema()
         for group in range(meta.num_row_groups):
             about = meta.row_group(group)

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.core.checks import int_in
+from tidegate.core.checks import column_name, int_in, number_in
 from tidegate.core.columns import LANE, SERIAL
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int32s, Int64s
@@ -169,11 +169,18 @@ class Aggregate:
                 raise ConfigError("type", None, "must be given for a function of your own")
             if isinstance(what, Fold) and not hasattr(what, "state_type"):
                 raise ConfigError("state_type", None, f"must be given by {label}")
+        if isinstance(what, str) and what != "approx_quantile" and not _is_known(what):
+            known = sorted((*AGGREGATE_FUNCTIONS, "approx_quantile"))
+            text = f"must be one of {', '.join(known)}, or an aggregation of Arrow's"
+            raise ConfigError("function", what, text)
+        if not isinstance(self.type, pa.DataType | None):
+            raise ConfigError("type", self.type, "must be a type of Arrow, such as pa.float64()")
+        column_name("column", self.column)
+        column_name("by", self.by)
         if self.column is None and what != "count":
             raise ConfigError("column", None, f"must be given for {label}")
         if what in ("quantile", "approx_quantile"):
-            if not isinstance(self.q, (int, float)) or not 0 <= self.q <= 1:
-                raise ConfigError("q", self.q, "must be between 0 and 1 for a quantile")
+            number_in("q", self.q, 0, 1)
         elif self.q is not None:
             raise ConfigError("q", self.q, "is only for a quantile")
         if what == "top":
@@ -243,6 +250,8 @@ def parse_aggregates(given: object) -> tuple[tuple[str, Aggregate], ...]:
         if not isinstance(item, tuple) or len(item) != 2:
             raise ConfigError("aggregates", item, 'must be like {"m": ("mean", "v")}')
         name, what = item
+        if not isinstance(name, str) or not name:
+            raise ConfigError("aggregates", name, "must be a name for the result, as text")
         if isinstance(what, Aggregate):
             made = what
         elif isinstance(what, str):
@@ -253,10 +262,21 @@ def parse_aggregates(given: object) -> tuple[tuple[str, Aggregate], ...]:
             made = Aggregate(what[0], what[1], *(what[2:]))
         else:
             raise ConfigError(f"aggregates.{name}", what, 'must be like ("mean", "v")')
-        out.append((str(name), made))
+        out.append((name, made))
     if len({name for name, _ in out}) != len(out):
         raise ConfigError("aggregates", given, "must have different names")
     return tuple(out)
+
+
+def _is_known(function: str) -> bool:
+    """Whether there is an aggregate of this name, of ours or of Arrow's."""
+    if function in AGGREGATE_FUNCTIONS:
+        return True
+    try:
+        pc.get_function(f"hash_{function}")
+    except KeyError:
+        return False
+    return True
 
 
 def column_type(rows: pa.Schema, name: str, field: str = "aggregates") -> pa.DataType:

@@ -89,7 +89,7 @@ class Memory:
         _bytes("budget", self.budget)
         for name in ("high_water", "emergency"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and 0 < value <= 1):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
                 raise ConfigError(name, value, "must be above 0 and at most 1")
         if self.high_water > self.emergency:
             raise ConfigError(
@@ -101,6 +101,9 @@ class Memory:
             except ValueError as error:
                 known = ", ".join(policy.value for policy in MemoryPolicy)
                 raise ConfigError("policy", self.policy, f"must be one of {known}") from error
+        if not isinstance(self.components, Mapping | None):
+            text = "must be a mapping of components to bytes"
+            raise ConfigError("components", self.components, text)
         parts = dict(COMPONENTS)
         for name, size in (self.components or {}).items():
             if name not in COMPONENTS:
@@ -158,7 +161,7 @@ class Memory:
 
 
 def _bytes(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
         raise ConfigError(name, value, "must be a whole number of bytes, at least 1")
     return value
 

@@ -147,6 +147,7 @@ class Wanted(NamedTuple):
     stats: bool
     affected: str | None
     deduplicate_by: str | None
+    size_column: str | None
     numbered: bool
     look_back: bool
     sized: bool
@@ -172,6 +173,10 @@ def make_plan(rows: pa.Schema, wanted: Wanted) -> OutputPlan:
     for setting in ("deduplicate_by", "affected"):
         if getattr(wanted, setting) is not None:
             column_type(rows, getattr(wanted, setting), setting)
+    size = wanted.size_column
+    if size is not None and not pa.types.is_integer(column_type(rows, size, "size_column")):
+        text = f"must be a column of whole numbers, not {rows.field(size).type}"
+        raise ConfigError("size_column", size, text)
     widened = rows.append(pa.field(BYTES, pa.int64())) if wanted.stats else rows
     own = dict(WINDOW_COLUMNS)
     if wanted.look_back:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.adoption import STAGE_REMOVED, SettingChange
 from tidegate.core.arrow import concat, factorize, ranges, take
-from tidegate.core.checks import boolean, names
+from tidegate.core.checks import boolean, column_name, names
 from tidegate.core.columns import IS_LATE, LANE, SERIAL, TIME, WAITS, output_names
 from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
 from tidegate.core.operator import Adopted, Operator, left_behind, plain_setting
@@ -404,6 +404,8 @@ class Window(Operator):
         put(self, "group_by", names("group_by", self.group_by))
         put(self, "keys", names("keys", self.keys))
         put(self, "aggregates", parse_aggregates(self.aggregates))
+        for setting in ("deduplicate_by", "affected", "size_column"):
+            column_name(setting, getattr(self, setting))
         boolean("stats", self.stats)
         boolean("in_order", self.in_order)
         boolean("complete", self.complete)
@@ -538,6 +540,7 @@ class Window(Operator):
                 stats=self.stats,
                 affected=self.affected,
                 deduplicate_by=self.deduplicate_by,
+                size_column=self.size_column,
                 numbered=self.window.emits_once,
                 look_back=family is Family.LOOK_BACK,
                 sized=self.program.sized,
