@@ -151,6 +151,7 @@ def is_no_json(row: str) -> bool:
 def test_csv_columns_by_their_header(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\nt,key,x\n1,a,0.5\n2,b,oops\n")
     (tmp_path / "b.csv").write_text("x,more,key,t\n0.5,m,a,3\n")
+    (tmp_path / "c.csv").write_text("t,key\n4,a\n")
     schema = "key string, t bigint, x double"
     opened = read(str(tmp_path), "csv", schema=schema, options={"header": "true"}, spark=spark)
     assert compared(through_gate(opened)) == compared(opened.df.toArrow())

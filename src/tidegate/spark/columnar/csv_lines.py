@@ -70,7 +70,7 @@ class CsvColumns(TextColumns):
         if not found or (found == self.reference and not self.by_name):
             return CsvFile(self.names)
         named = set(self.names) & set(found)
-        if self.reference is None and not set(self.names) <= set(found):
+        if not self.by_name and self.reference is None and not set(self.names) <= set(found):
             return CsvFile(self.names)  # the schema has names of its own
         if not named or (not self.by_name and not set(self.names) <= set(self.reference or found)):
             raise pa.ArrowInvalid(
@@ -100,7 +100,9 @@ class CsvColumns(TextColumns):
                 made[name] = column
         if judged:
             told = np.flatnonzero(bad)
-            words = pa.array([lines.text(n).decode("utf-8", "replace") for n in told], pa.string())
+            words = pa.array(
+                [lines.text(n).decode("utf-8", "replace") for n in told.tolist()], pa.string()
+            )
             back = np.full(count, -1, np.int64)
             back[told] = np.arange(len(told))
             made[self.unparsed] = words.take(pa.array(back, mask=back < 0))
@@ -174,8 +176,8 @@ class CsvColumns(TextColumns):
             try:
                 data.decode("utf-8")
             except UnicodeDecodeError:
-                for line in range(len(starts)):
-                    plain[line] = _is_text(lines.text(line))
+                for each in range(len(starts)):
+                    plain[each] = _is_text(lines.text(each))
         separators = np.flatnonzero(view == ord(self.separator))
         quotes = np.flatnonzero(view == ord('"')) if b'"' in data else np.zeros(0, np.int64)
         if len(quotes):
@@ -207,7 +209,7 @@ class CsvColumns(TextColumns):
         of = np.searchsorted(starts, separators, "right") - 1
         inside = (of >= 0) & (separators < ends[np.maximum(of, 0)])
         fields = np.bincount(of[inside], minlength=len(starts)) + 1
-        return plain & (fields == expected)
+        return np.asarray(plain & (fields == expected), np.bool_)
 
     def _by_arrow(
         self, lines: Lines, places: Sequence[int], expected: int
@@ -282,7 +284,8 @@ class _LineScanner:
         self.line, self.separator, self.escape = line, separator, escape
         self.escape_of_escape = "" if escape == '"' else escape
         self.at = 0
-        self.sign = self.last = ""
+        self.sign: str = ""
+        self.last: str = ""
         self.made: list[str] = []
         self.odd = False
 
@@ -335,8 +338,12 @@ class _LineScanner:
             self.made.insert(0, '"')
             self._next()
             self._take_until((self.separator,))
-            return
-        self._next()
+        else:
+            self._next()
+            self._rest_of_quoted()
+
+    def _rest_of_quoted(self) -> None:
+        """Read a quoted field from the character behind its opening quote on."""
         while not (self.last == '"' and (self.sign <= " " or self.sign == self.separator)):
             if self.sign not in ('"', self.escape):
                 if self.last == '"':

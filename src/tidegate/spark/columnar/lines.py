@@ -406,7 +406,7 @@ def _next_border(opened: Any, at: int, size: int) -> int:
         if ends:
             first = min(ends)
             if block[first : first + 1] == b"\n":
-                return at + first + 1
+                return int(at + first + 1)
             if first + 1 < len(block) or at + first + 1 >= size:
                 pair = block[first + 1 : first + 2] == b"\n"
                 return int(at + first + 1 + pair)

@@ -370,7 +370,7 @@ def _columnar_lines(request: SourceRequest, df: DataFrame) -> ColumnarInput | st
     if str(conf.get("spark.sql.legacy.timeParserPolicy")).upper() == "LEGACY":
         return "Spark reads times by its old rules (spark.sql.legacy.timeParserPolicy)"
     recursive = _is_true(request, "recursiveFileLookup")
-    common = {"recursive": recursive, "roots": current_roots()}
+    roots = current_roots()
     where = (
         request.path,
         told,
@@ -380,7 +380,9 @@ def _columnar_lines(request: SourceRequest, df: DataFrame) -> ColumnarInput | st
         CSV_FILE if CSV_FILE in told.names else None,
     )
     if not is_csv:
-        return ColumnarInput(JsonColumns(*where, **common), _limits(request))
+        return ColumnarInput(
+            JsonColumns(*where, recursive=recursive, roots=roots), _limits(request)
+        )
     options = {name.lower(): value for name, value in request.options.items()}
     reference, by_name = None, CSV_FILE in told.names
     header = _is_true(request, "header")
@@ -396,7 +398,7 @@ def _columnar_lines(request: SourceRequest, df: DataFrame) -> ColumnarInput | st
         by_name = by_name or (known and set(names) <= set(reference or ()) and reference != names)
     separator = options.get("sep") or options.get("delimiter") or ","
     files = CsvColumns(
-        *where, **common, separator=separator.replace("\\t", "\t"),
+        *where, recursive=recursive, roots=roots, separator=separator.replace("\\t", "\t"),
         escape=options.get("escape", "\\"), header=header, reference=reference, by_name=by_name,
         options=tuple(sorted(options.items())),
     )  # fmt: skip
