@@ -101,9 +101,10 @@ class Memory:
             except ValueError as error:
                 known = ", ".join(policy.value for policy in MemoryPolicy)
                 raise ConfigError("policy", self.policy, f"must be one of {known}") from error
-        if not isinstance(self.components, Mapping | None):
+        components: object = self.components
+        if not isinstance(components, Mapping | None):
             text = "must be a mapping of components to bytes"
-            raise ConfigError("components", self.components, text)
+            raise ConfigError("components", components, text)
         parts = dict(COMPONENTS)
         for name, size in (self.components or {}).items():
             if name not in COMPONENTS:
