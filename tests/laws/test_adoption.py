@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
@@ -411,6 +411,7 @@ WINDOW_CHANGES: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("old", "new"), WINDOW_CHANGES)
 @examples(max_examples=10, deadline=None)
 @given(at=st.integers(1, 119))
+@example(at=45)  # a window is open that a trigger has emitted
 def test_windows_adopt_and_lose_nothing(old: Operator, new: Operator, at: int) -> None:
     parts = cut(tick(0, 120), [at])
     head = EventtimeWatermark("50 ms")

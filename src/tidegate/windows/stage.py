@@ -93,6 +93,7 @@ from tidegate.windows.kernels.firing import (
 from tidegate.windows.kernels.ids import join_numbers
 from tidegate.windows.kernels.layout import (
     KEPT,
+    MAX_LEAVES,
     STACK,
     Call,
     Family,
@@ -682,8 +683,9 @@ class Window(Operator):
         return not every or unique is not None or any(each.need is Need.ROWS for each in every)
 
     def carry_over(self, old: Mapping[str, Any], state: State) -> Adopted:
-        """Arrays that triggers on rates need come and go; once-only triggers start anew if triggers
-        changed; accumulators of open windows get the columns that the aggregates now need."""
+        """Arrays that triggers on rates need come and go; open windows forget which trigger emitted
+        them if triggers changed; their accumulators get the columns that the aggregates now need.
+        """
         layout = self.layout()
         for name in {*state.arrays, *layout.arrays} - (set(state.arrays) & set(layout.arrays)):
             if name not in LaneState._fields[2:5]:
@@ -694,9 +696,7 @@ class Window(Operator):
         made = state.conformed(layout, self.name)
         held = made.tables["open"]
         if held is not None and held.num_rows and old["trigger"] != self.settings()["trigger"]:
-            at = held.schema.get_field_index("spent")
-            zeros = pa.array(np.zeros(held.num_rows, np.int64))
-            made.tables["open"] = held.set_column(at, held.schema.field(at), zeros)
+            made.tables["open"] = _without_triggers(held)
         if old["aggregates"] != self.settings()["aggregates"]:
             self._adopt_aggregates(old["aggregates"], made)
         return Adopted(made, [])
@@ -1978,6 +1978,18 @@ def _by_group(
         steps = as_steps(decision.row_panes, decision.first)
     slots, steps = split_groups(steps, as_readonly(codes[n_held:]), total, old, decision.n)
     return slots, steps, total
+
+
+def _without_triggers(held: pa.RecordBatch) -> pa.RecordBatch:
+    """Return open windows for a stage with other triggers: once-only ones start anew, and a window
+    that a trigger has emitted stays emitted, by a `FORMER_TRIGGER`."""
+    fired = held.column("fired").to_numpy()
+    reasons = fired & ~np.int64((1 << MAX_LEAVES) - 1)
+    reasons = np.where(fired == reasons, fired, reasons | FiringReason.FORMER_TRIGGER)
+    for name, values in (("spent", np.zeros(held.num_rows, np.int64)), ("fired", reasons)):
+        at = held.schema.get_field_index(name)
+        held = held.set_column(at, held.schema.field(at), pa.array(values))
+    return held
 
 
 def _rows_of_fired(decision: WindowDecision, owner: Int64s) -> tuple[Int64s, Int64s]:

@@ -115,6 +115,8 @@ class FiringReason(IntEnum):
     """The key was forgotten after a long silence."""
     FIRE = 1 << 49
     """A control signal asked for it."""
+    FORMER_TRIGGER = 1 << 50
+    """A trigger that the stage had before its settings changed."""
 
 
 MAX_LEAVES = 32
