@@ -346,7 +346,7 @@ def _typed(
         column = _cleared(table[name], word)
         text[name] = column
         kinds[name] = text_column_type(column)
-        if _all_match(column, _NUMBER_AND_COMMA):
+        if _values_match(column, _NUMBER_AND_COMMA):
             commas.append(name)
         if pc.any(pc.match_substring(column, "\n")).as_py():
             options["multiLine"] = True
@@ -357,7 +357,7 @@ def _typed(
         notes.append(f"{several} of numbers with a decimal comma ({listed}) {stay} text")
     typed = []
     for each in tables:
-        columns = {n: _convert(_cleared(each[n], word), kinds[n]) for n in each.column_names}
+        columns = {n: _convert_text(_cleared(each[n], word), kinds[n]) for n in each.column_names}
         typed.append(pa.table(columns) if columns else each)
     if layout.encoding != "UTF-8":
         notes.append(f"the text is read as {layout.encoding}")
@@ -388,7 +388,7 @@ def _null_word(table: pa.Table) -> str | None:
         words = [w for w in NULL_WORDS if pc.any(pc.equal(column, w)).as_py()]
         for word in words:
             rest = column.filter(pc.not_equal(column, word))
-            if len(rest) and (_all_match(rest, _NUMBER) or _all_match(rest, _VALUE.pattern)):
+            if len(rest) and (_values_match(rest, _NUMBER) or _values_match(rest, _VALUE.pattern)):
                 found[word] = found.get(word, 0) + len(column) - len(rest)
             elif len(rest):
                 spoiled.add(word)
@@ -407,18 +407,18 @@ def text_column_type(column: pa.ChunkedArray) -> pa.DataType:
     if len(values) == 0:
         return pa.string()
     first = values[0].as_py()
-    if re.fullmatch(r"(?i)true|false", first) and _all_match(values, "(?i)^(true|false)$"):
+    if re.fullmatch(r"(?i)true|false", first) and _values_match(values, "(?i)^(true|false)$"):
         return pa.bool_()
     if not re.fullmatch(r"[-+.0-9NI].*", first, re.DOTALL):
         return pa.string()
-    if _all_match(values, _INTEGER):
+    if _values_match(values, _INTEGER):
         return pa.int64()
-    if _all_match(values, _DIGITS):
+    if _values_match(values, _DIGITS):
         return pa.string()  # too long for an integer, and a float would lose digits
-    return pa.float64() if _all_match(values, _NUMBER) else pa.string()
+    return pa.float64() if _values_match(values, _NUMBER) else pa.string()
 
 
-def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
+def _values_match(values: pa.ChunkedArray, pattern: str) -> bool:
     """Return whether all values that are not null match a pattern; False if there are none."""
     if len(values) == values.null_count:
         return False
@@ -426,7 +426,7 @@ def _all_match(values: pa.ChunkedArray, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(values, whole)).as_py())
 
 
-def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _convert_text(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Convert text to the type that all its values have."""
     if pa.types.is_string(kind):
         return column

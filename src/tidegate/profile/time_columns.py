@@ -316,9 +316,9 @@ def _candidates_of(name: str, column: pa.Array, written: pa.Array | None) -> lis
     if pa.types.is_integer(kind):
         if written is not None and pc.all(pc.match_substring_regex(written, "^[0-9]{14}$")).as_py():
             return [replace(each, as_text=(name,)) for each in _text(name, written)]
-        return _integer(name, column, column)
+        return _integer_times(name, column, column)
     if pa.types.is_floating(kind):
-        return _float(name, column, written)
+        return _float_times(name, column, written)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(name, column)
     return []
@@ -365,7 +365,7 @@ def _made(
     return made
 
 
-def _integer(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandidate]:
+def _integer_times(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandidate]:
     """Return the readings of whole numbers: calendar numbers, counts since 1970, counts since a
     start.
 
@@ -473,7 +473,7 @@ def _since_start(
     return [] if made is None else [made]
 
 
-def _float(name: str, column: pa.Array, written: pa.Array | None) -> list[TimeCandidate]:
+def _float_times(name: str, column: pa.Array, written: pa.Array | None) -> list[TimeCandidate]:
     """Return the readings of numbers with a fraction."""
     words = _own_words(name)
     timely = bool(words & TIME_WORDS)
@@ -521,11 +521,11 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
     digits = values.filter(pc.match_substring_regex(values, r"^-?[0-9]{1,18}$|^[0-8][0-9]{18}$"))
     if len(digits) > len(values) / 2:
         if len(digits[0].as_py()) != 14:
-            return _integer(name, digits.cast(pa.int64()), column)
+            return _integer_times(name, digits.cast(pa.int64()), column)
     else:
         numbers = values.filter(pc.match_substring_regex(values, r"^-?[0-9]+(\.[0-9]+)?$"))
         if len(numbers) > len(values) / 2:
-            return _float(name, numbers.cast(pa.float64()), column)
+            return _float_times(name, numbers.cast(pa.float64()), column)
     whole = pc.match_substring_regex(values, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
     if pc.all(whole).as_py():
         made = _made(name, column, "date", reason="dates", has_time=False)

@@ -177,7 +177,7 @@ class CsvColumns(TextColumns):
                 data.decode("utf-8")
             except UnicodeDecodeError:
                 for each in range(len(starts)):
-                    plain[each] = _is_text(lines.text(each))
+                    plain[each] = _is_utf8(lines.text(each))
         separators = np.flatnonzero(view == ord(self.separator))
         quotes = np.flatnonzero(view == ord('"')) if b'"' in data else np.zeros(0, np.int64)
         if len(quotes):
@@ -245,7 +245,7 @@ class CsvColumns(TextColumns):
         return read.combine_chunks().to_batches()[0]
 
 
-def _is_text(line: bytes) -> bool:
+def _is_utf8(line: bytes) -> bool:
     try:
         line.decode("utf-8")
     except UnicodeDecodeError:

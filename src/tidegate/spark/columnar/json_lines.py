@@ -185,7 +185,7 @@ def _rows_of_line(text: str, schema: pa.Schema, raw: bytes) -> Iterator[_JsonRow
     if any(one.kind != "object" for one in members):
         yield nothing
         return
-    rows = [_convert(one, pa.struct(list(schema))) for one in members]
+    rows = [_convert_json(one, pa.struct(list(schema))) for one in members]
     fits = all(row.fits for row in rows)
     for row in rows:
         yield _JsonRow([row.value.get(name) for name in schema.names], fits)
@@ -218,7 +218,7 @@ _NOT_NUMBERS = {
 }  # fmt: skip
 
 
-def _convert(value: JsonValue, kind: pa.DataType) -> _Converted:
+def _convert_json(value: JsonValue, kind: pa.DataType) -> _Converted:
     """Return a JSON value as one that Arrow takes for a type."""
     types = pa.types
     if value.kind == "null":
@@ -231,13 +231,13 @@ def _convert(value: JsonValue, kind: pa.DataType) -> _Converted:
         for name, inner in value.inside:
             place = kind.get_field_index(name)
             if place >= 0:
-                one = _convert(inner, kind.field(place).type)
+                one = _convert_json(inner, kind.field(place).type)
                 fits = fits and one.fits
                 if one.fits or one.value is not None:
                     made[name] = one.value
         return _Converted(made, fits)
     if types.is_list(kind) and value.kind == "array":
-        each = [_convert(inner, kind.value_type) for inner in value.inside]
+        each = [_convert_json(inner, kind.value_type) for inner in value.inside]
         if any(one.value is None and not one.fits for one in each):
             return _Converted(None, False)
         return _Converted([one.value for one in each], all(one.fits for one in each))

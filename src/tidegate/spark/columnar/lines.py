@@ -233,7 +233,7 @@ class TextColumns(ColumnarFormat):
             rows, size, least = self._measure(path, 0, MAX_NS, ordering, low)
             return [FilePart(0, size, rows, size, least)] if size else []
         found = []
-        for start, stop in _cut(path, PIECE_BYTES):
+        for start, stop in _cut_at_line_ends(path, PIECE_BYTES):
             if ordering:
                 rows, size, least = self._measure(path, start, stop, ordering, low)
             else:
@@ -286,7 +286,7 @@ class TextColumns(ColumnarFormat):
         self, path: str, start: int, stop: int, heading: int
     ) -> Iterator[tuple[Lines, int]]:
         """Yield the lines between two positions that are borders of lines, and their bytes."""
-        with _opened(path) as opened:
+        with _open_bytes(path) as opened:
             if not path.endswith(COMPRESSED):
                 opened.seek(start)
             at, rest, left = start, b"", heading if start == 0 else 0
@@ -377,15 +377,15 @@ _KNOWN: OrderedDict[tuple[str, TextColumns], tuple[FileIdentity, Any]] = Ordered
 """What is known of the files read last, least recently used first."""
 
 
-def _opened(path: str) -> Any:
+def _open_bytes(path: str) -> Any:
     """Open a file for reading bytes, decompressed by its ending."""
     if path.endswith(COMPRESSED):
         return pa.input_stream(path, compression="detect", buffer_size=1 << 20)
     return open(path, "rb")
 
 
-def _cut(path: str, nbytes: int) -> list[tuple[int, int]]:
-    """Return borders of lines at about every so many bytes of a plain file."""
+def _cut_at_line_ends(path: str, nbytes: int) -> list[tuple[int, int]]:
+    """Cut a plain file at line ends into spans of about `nbytes`: (first, end) of each."""
     size = os.path.getsize(path)
     borders = [0]
     with open(path, "rb") as opened:

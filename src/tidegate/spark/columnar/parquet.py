@@ -127,7 +127,7 @@ class ParquetColumns(ColumnarFormat):
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        reader = _opened(path)
+        reader = _opened_parquet(path)
         for batch, which in reader.rows(positions, self._names(reader.file, columns)):
             yield conform(batch, self._some(columns)), which
 
@@ -308,7 +308,7 @@ _BYTES_KEPT = 64 * 2**20
 so what is asked for next is mostly here or ahead. Less, and groups are read again and again."""
 
 
-def _opened(path: str) -> _RowReader:
+def _opened_parquet(path: str) -> _RowReader:
     """Return an open file, kept for the next call. One that was replaced is opened anew: a worker
     outlives a run, and must not answer the next one from a file that is gone.
     """

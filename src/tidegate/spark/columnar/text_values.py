@@ -49,7 +49,7 @@ def text_to_column(texts: pa.StringArray, kind: pa.DataType) -> tuple[pa.Array, 
     """
     if pa.types.is_string(kind):
         return texts, None
-    quick = _cast(texts, kind)
+    quick = _cast_by_arrow(texts, kind)
     if quick is not None:
         return quick, None
     encoded = texts.dictionary_encode()
@@ -122,7 +122,7 @@ _PLAIN_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9
 _PLAIN_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 
 
-def _cast(texts: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
+def _cast_by_arrow(texts: pa.StringArray, kind: pa.DataType) -> pa.Array | None:
     """Return texts as values by Arrow's own cast; None if some may mean something else in Java."""
     types = pa.types
     try:
