@@ -25,7 +25,7 @@ import pyarrow.json as pa_json
 
 from tidegate.spark.columnar.format import Int64s
 from tidegate.spark.columnar.lines import Lines, TextColumns
-from tidegate.spark.columnar.text_values import column_of, parse_text, text_to_column
+from tidegate.spark.columnar.text_values import column_of, is_utf8, parse_text, text_to_column
 
 __all__ = ["JsonColumns", "JsonScanner", "is_readable_json"]
 
@@ -91,7 +91,7 @@ class JsonColumns(TextColumns):
         if (view[lines.starts] != ord("{")).any() or (view[lines.ends - 1] != ord("}")).any():
             return None
         data = lines.joined()
-        if b"\0" in data or not _is_utf8(data):
+        if b"\0" in data or not is_utf8(data):
             return None
         # Times are read as text first: Arrow has other rules for them.
         plain = pa.schema([
@@ -153,13 +153,6 @@ def _is_odd(column: pa.DoubleArray) -> bool:
     return bool((np.isinf(values) | ((values == 0) & np.signbit(values))).any())
 
 
-def _is_utf8(data: bytes) -> bool:
-    try:
-        return data.isascii() or bool(data.decode("utf-8")) or True
-    except UnicodeDecodeError:
-        return False
-
-
 # -- one line --------------------------------------------------------------------------------------
 
 
@@ -173,7 +166,7 @@ class _JsonRow(NamedTuple):
 def _rows_of_line(text: str, schema: pa.Schema, raw: bytes) -> Iterator[_JsonRow]:
     """Yield the rows of a line; one without values if it is not JSON, or not of objects."""
     nothing = _JsonRow([None] * len(schema), False)
-    if not _is_utf8(raw):
+    if not is_utf8(raw):
         yield nothing
         return
     try:

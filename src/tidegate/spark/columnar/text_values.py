@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.arrow import concat
 
-__all__ = ["column_of", "is_supported", "parse_text", "rows_together", "text_to_column"]
+__all__ = ["column_of", "is_supported", "is_utf8", "parse_text", "rows_together", "text_to_column"]
 
 
 def is_supported(kind: pa.DataType) -> bool:
@@ -38,6 +38,15 @@ def is_supported(kind: pa.DataType) -> bool:
         or types.is_date32(kind)
         or (types.is_timestamp(kind) and kind.tz in (None, "UTC", "Etc/UTC"))
     )
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether bytes are text in UTF-8."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def text_to_column(texts: pa.StringArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
