@@ -333,19 +333,33 @@ def _by_halves(
 
     Args:
         column: the column.
-        fast: returns None if any value is not in its form; then both halves are tried.
-        slow: reads any piece; used for pieces of at most `_LEAF` rows. So a few bad values among
-            many cost little.
+        fast: returns None if any value is not in its form; then both halves are tried, down to
+            pieces of `_LEAF` rows. So a few bad values among many cost little.
+        slow: reads any piece. Neighbouring pieces that `fast` cannot read are read at once: a
+            column with nothing in this form costs one call.
     """
-    parsed = fast(column)
-    if parsed is not None:
-        return parsed
-    if len(column) <= _LEAF:
-        return slow(column)
-    half = len(column) // 2
-    return _join_parsed(
-        [_by_halves(column.slice(0, half), fast, slow), _by_halves(column.slice(half), fast, slow)]
-    )
+    parts: list[Parsed] = []
+    begun = done = 0  # rows from `begun` to `done` wait for `slow`
+
+    def read_waiting() -> None:
+        if done > begun:
+            parts.append(slow(column.slice(begun, done - begun)))
+
+    ahead = [(0, len(column))]
+    while ahead:
+        first, end = ahead.pop()
+        parsed = fast(column.slice(first, end - first))
+        if parsed is not None:
+            read_waiting()
+            parts.append(parsed)
+            begun = done = end
+        elif end - first <= _LEAF:
+            done = end
+        else:
+            half = (first + end) // 2
+            ahead += [(half, end), (first, half)]
+    read_waiting()
+    return parts[0] if len(parts) == 1 else _join_parsed(parts)
 
 
 def _local(time_ns: Int64s, which: NDArray[np.bool_] | None, zone: str | None) -> Int64s:
