@@ -1,4 +1,5 @@
-"""How thorough a run is: `TIDEGATE_EXAMPLES=3` gives every property three times its examples."""
+"""How thorough a run is: `TIDEGATE_EXAMPLES=3` gives every property three times its examples, 0.5
+half of them, but not fewer than `FEW` where it has as many."""
 
 from __future__ import annotations
 
@@ -10,8 +11,14 @@ from hypothesis import settings
 
 from longer import mark
 
+# No deadline: an example that takes long on a busy machine is no failure.
+settings.register_profile("tidegate", deadline=None)
+settings.load_profile("tidegate")
+
 LAWS = Path(__file__).parent / "laws"
 FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
+FEW = 25
+"""Examples below which a property is not worth running: the first dozen are the simplest ones."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,5 +31,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         own = getattr(function, "_hypothesis_internal_use_settings", None)
         if own is not None and FACTOR != 1 and function not in scaled:
             scaled.add(function)
-            many = max(1, round(own.max_examples * FACTOR))
+            many = max(min(own.max_examples, FEW), round(own.max_examples * FACTOR))
             function._hypothesis_internal_use_settings = settings(own, max_examples=many)

@@ -1,22 +1,27 @@
-"""The command line, through its real entry point. (What needs Spark and no process of its own is
-in tests/spark/test_commands.py.)"""
+"""The command line, through its real entry point: in a process of its own where that is what a test
+is about, else in this one. (What needs Spark and no process of its own is in
+tests/spark/test_commands.py.)"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tidegate as tg
+from tidegate import cli
 from tidegate.pipeline.stages import STAGES
 from tidegate.warm import PARTS
 
@@ -35,6 +40,18 @@ def tidegate(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         timeout=400,
         env={**os.environ, **QUICK, **environment},
     )
+
+
+def in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same without a new interpreter, which takes a second of CPU to import the package."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["tidegate", *arguments]
+    with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 PIPELINE = """\
@@ -86,7 +103,7 @@ def test_help_needs_none_of_the_heavy_ones() -> None:
     assert shown.returncode == 0
     for command in ("explain", "schema", "dry-run", "run", "demo"):
         assert command in shown.stdout
-        assert tidegate(command, "--help").returncode == 0
+        assert in_process(command, "--help").returncode == 0
 
 
 def test_the_version_is_told_without_importing_what_is_heavy() -> None:
@@ -102,21 +119,25 @@ def test_version_and_script_are_installed() -> None:
 
 
 def test_explain_as_text_and_json(pipeline: Path) -> None:
-    text = tidegate("explain", str(pipeline))
+    text = in_process("explain", str(pipeline))
     assert text.returncode == 0, text.stderr
     assert "PhysicalEventtimeWatermark" in text.stdout
-    made = tidegate("explain", str(pipeline), "--json")
+    made = in_process("explain", str(pipeline), "--json")
     assert "PhysicalEventtimeWatermark" in json.dumps(json.loads(made.stdout))
 
 
+@pytest.mark.long
 def test_warm_compiles_every_part() -> None:
     lines = tidegate("warm").stdout.splitlines()
     assert {line.split()[0] for line in lines} == set(PARTS)
+
+
+def test_every_stage_has_a_part_to_warm() -> None:
     assert set(STAGES.list()) <= {*PARTS, "episodes"}  # which align compiles as well
 
 
 def test_schema_is_json_schema() -> None:
-    schema = json.loads(tidegate("schema").stdout)
+    schema = json.loads(in_process("schema").stdout)
     assert {"streams", "options", "stages", "sink"} <= set(schema["properties"])
 
 
@@ -151,7 +172,7 @@ def test_a_wrong_definition_is_one_sentence(pipeline: Path, case: str) -> None:
     text = pipeline.read_text()
     assert old in text
     pipeline.write_text(text.replace(old, new))
-    refused(tidegate("explain", str(pipeline)), *words)
+    refused(in_process("explain", str(pipeline)), *words)
 
 
 def test_a_missing_file_is_one_sentence_and_debug_shows_the_stack(tmp_path: Path) -> None:

@@ -76,9 +76,12 @@ def _synchronize() -> None:
 
 
 def _batch() -> None:
-    from tidegate.batching import Batch
+    from tidegate.batching import Batch, Message, RateAwareBatcher
+    from tidegate.core.numba import compile_at_once
 
     Batch().compile()
+    with compile_at_once():
+        RateAwareBatcher("1 s").poll([Message("a", 1, None)])
 
 
 def _window() -> None:

@@ -14,7 +14,7 @@ from house.count import (
     homonyms,
     import_cycles,
     imports,
-    read_package,
+    this_package,
     undocumented,
 )
 from house.test_documentation import OBJECTS, undescribed
@@ -22,7 +22,7 @@ from house.test_imports import crossing_imports
 
 if __name__ == "__main__":
     here = Path(__file__).parent
-    package = read_package(here.parents[1] / "src")
+    package = this_package()
     allowed = {
         "homonyms": sorted(homonyms(package)),
         "import cycles": import_cycles(imports(package)),

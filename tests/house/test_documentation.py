@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 
-import tidegate
-from house.count import read_package, undocumented
+from house.count import this_package, undocumented
 
-ROOT = Path(tidegate.__file__).parent
 ALLOWED = json.loads((Path(__file__).parent / "allowed.json").read_text())
 NAMESPACES = [
     "tidegate", "tidegate.eventtime", "tidegate.sync", "tidegate.batching", "tidegate.windows",
@@ -58,7 +56,7 @@ def classes_of(module: str) -> dict[str, ast.ClassDef]:
 @cache
 def bare_names() -> frozenset[str]:
     """Public names without a docstring."""
-    return frozenset(undocumented(read_package(ROOT.parent)))
+    return frozenset(undocumented(this_package()))
 
 
 def described_fields(cls: type) -> set[str]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import tidegate
-from house.count import Source, homonyms, read_package
+from house.count import Source, homonyms, read_package, this_package
 
-ROOT = Path(tidegate.__file__).parent
 ALLOWED = json.loads((Path(__file__).parent / "allowed.json").read_text())["homonyms"]
 
 
 def test_no_new_homonyms() -> None:
-    found = homonyms(read_package(ROOT.parent))
+    found = homonyms(this_package())
     assert {name: at for name, at in found.items() if name not in ALLOWED} == {}
 
 
 def test_the_allow_list_only_shrinks() -> None:
-    found = homonyms(read_package(ROOT.parent))
+    found = homonyms(this_package())
     assert sorted(set(ALLOWED) - set(found)) == []
 
 
