@@ -224,7 +224,7 @@ def calendar() -> Picture:
 
 @scenario("windows", "Count")
 def count() -> Picture:
-    """Every so many rows of a key, whenever they come; the rest leaves at the end of the stream."""
+    """A fixed number of rows of a key, whenever they come; the rest leaves at the end."""
     times = [10, 20, 30, 90, 100, 160, 170, 180, 190, 240]
     return run(Window(CountWindow(4)), [float(t) for t in times], 280)
 
@@ -259,7 +259,7 @@ def by_time() -> Picture:
 
 @scenario("windows", "Early panes by size")
 def by_size() -> Picture:
-    """A pane is emitted once its rows have so many bytes: here a row has 16."""
+    """A pane is emitted once its rows reach a number of bytes: here a row has 16."""
     return run(Window(Tumbling("200 ms"), AfterSize(80)), steps(5, 390, 20), 410)
 
 

@@ -50,7 +50,8 @@ MOST_COLUMNS = 16
 """Columns hashed of a table of aggregates, at most: their names are in every commit record."""
 
 FEWEST_NUMBERS = 2
-"""Columns of numbers from which on text is not hashed: one may be the same in all rows."""
+"""With at least this many columns of numbers, text is not hashed. A single one may be the same in
+all rows."""
 
 MOST_IDENTITY = 4
 """Columns that make the identity of a row, at most. A row lost, doubled or swapped for another is

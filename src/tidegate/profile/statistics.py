@@ -22,7 +22,7 @@ GAP_PERIODS = 3
 higher, short outages go unnoticed."""
 
 IRREGULAR_GAPS = 0.05
-"""Share of the steps that are gaps from which on a topic is irregular. Outages are rare: where one
+"""A topic is irregular if at least this share of its steps are gaps. Outages are rare: where one
 step in twenty is a gap, the median step is no period."""
 
 FEW_STEPS = 20

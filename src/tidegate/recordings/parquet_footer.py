@@ -206,7 +206,7 @@ def serve() -> None:
 
 
 def _exactly(given: BinaryIO, size: int) -> bytes:
-    """Read so many bytes; end the process if its parent is gone."""
+    """Read `size` bytes; end the process if its parent is gone."""
     data = given.read(size)
     if len(data) < size:
         raise SystemExit(0)

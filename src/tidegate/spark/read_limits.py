@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
 
 def asked(start: Any, limit: ReadLimit | None, beginning: Any) -> Asked:
-    """Return what a reader is asked for.
+    """Return what Spark wants from a reader.
 
     Args:
         start: The offset that Spark gives; None on Spark 4.1, which gives none. The answer is then

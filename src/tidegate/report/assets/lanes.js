@@ -5,7 +5,7 @@
 const AXIS = 26, LANE = 56, STRIP = 30; // heights in pixels: the axis, the lowest lane, a strip of groups
 const FOOT = 20; // below the lanes: the labels of watermarks
 const MARKS_HEIGHT = 84; // the most that event time and arrival are apart; the rest of a lane is for values
-const MANY = 40; // lanes from which on those with most messages come first: the others need scrolling
+const MANY = 40; // with more lanes, those with most messages come first: the others need scrolling
 const SINGLE = 260; // messages of a lane that can still be told apart
 const MARKS = 3600; // exceptions drawn per lane before they are thinned
 
@@ -114,7 +114,7 @@ class Lanes {
     return [out, step];
   }
 
-  /** The first of every so many months in view. */
+  /** The first day of every `months`-th month in view. */
   monthTicks(months) {
     const origin = Number(BigInt(this.run.origin_ns) / 1000000n); // ms
     const first = new Date(origin + this.a / 1e6);

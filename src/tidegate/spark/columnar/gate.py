@@ -35,7 +35,7 @@ Payload = Literal["auto", "addressed", "carried"]
 """Whether columns that no stage looks at travel with the rows."""
 
 LARGE_PAYLOAD = 64
-"""Bytes of payload per row from which on `auto` addresses it. Measured: see docs/adr."""
+"""With at least this many bytes of payload per row, `auto` addresses it. Measured: see docs/adr."""
 
 
 class Reading(NamedTuple):

@@ -324,7 +324,7 @@ class TextColumns(ColumnarFormat):
             needed, which = np.unique(at, return_inverse=True)
             rows, line, index = self._columns(path, lines.some(needed), columns)
             number = wanted[first:last] - (lines.starts[at] + lines.base)
-            # The rows of a line stand together: the first one's place, and so many further.
+            # The rows of a line are neighbours: index of the first one, plus the row's number.
             before = np.searchsorted(line, which, "left")
             place = before + number
             inside = place < rows.num_rows

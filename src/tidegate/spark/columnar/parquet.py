@@ -305,7 +305,7 @@ _OPEN: OrderedDict[str, tuple[FileIdentity, _RowReader]] = OrderedDict()
 
 _BYTES_KEPT = 64 * 2**20
 """Bytes of rows kept behind the cursor of a row group: rows leave nearly in the order of the file,
-so what is asked for next is mostly here or ahead. Less, and groups are read again and again."""
+so the next rows are mostly here or ahead. Less, and groups are read again and again."""
 
 
 def _opened_parquet(path: str) -> _RowReader:
