@@ -20,6 +20,7 @@ from tidegate.core.state import Layout, State
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.sync import Synchronize
+from tidegate.windows import Tumbling, Window
 
 SECONDS = Decoder((TimeColumn("t", "unixtimestamp_s"),))
 
@@ -212,11 +213,25 @@ def test_internal_names_are_refused_wherever_they_are_given(name: str) -> None:
         Flow([]).process(pa.record_batch({name: [1]}))
 
 
-@pytest.mark.parametrize("stage", [Synchronize(("a", "b"), queue_size=5), Batch(gated=("a",))])
+def test_a_key_that_no_row_has_is_refused() -> None:
+    """A misspelt key would put all vehicles into one lane, without a word."""
+    flow = Flow([EventtimeWatermark()], key=["car", "vehicel"], decoder=SECONDS)
+    with pytest.raises(ConfigError, match="key: got 'vehicel', must be a column of the rows: t, c"):
+        flow.process(pa.record_batch({"t": [1], "car": ["a"]}))
+    flow.process(pa.record_batch({"t": [1], "car": ["a"], "vehicel": ["b"]}))
+    flow.process(pa.record_batch({"t": [2], "car": ["a"]}))  # once seen, it may be missing: null
+    assert flow.metrics()["keys"] == 2
+
+
+@pytest.mark.parametrize(
+    "stage", [Synchronize(("a", "b"), queue_size=5), Batch(gated=("a",)), Window(Tumbling("1 s"))]
+)
 def test_every_stage_that_decides_by_time_is_refused_without_one(stage: Operator) -> None:
     """Found by a user: `Flow([Synchronize(...)])` gave 52 sets of spread 0, all stamps being 0."""
     with pytest.raises(ConfigError, match=rf"{type(stage).__name__} needs the time of each row"):
         Flow([stage])
+    if not stage.expected_names():
+        return
     flow = Flow([stage], decoder=SECONDS)
     flow.process(pa.record_batch({"t": [1, 2], "topic": ["x", "y"]}))
     assert flow.warnings()[0] == "topic 'a' was never seen; seen: x, y"

@@ -25,6 +25,7 @@ from tidegate.sync import ApproximateTime, ExactTime, Synchronize, SyncSettings
         ("topics", {"topics": "ab"}, "topics: got 'ab'"),
         ("topics", {"topics": ["a", "b", "a"]}, "names 'a' twice"),
         ("topics", {"topics": ["a", ""]}, "topics: got ['a', '']"),
+        ("topics", {"topics": {"a", "b"}}, "must be a name or a list of names"),
         ("topics", {"topics": ["a", 3]}, "topics: got ['a', 3]"),
         ("max_interval", {"max_interval": -1}, "max_interval: got -1"),
         ("lower_bounds['b']", {"lower_bounds": {"b": -5}}, "lower_bounds['b']: got -5"),

@@ -11,6 +11,7 @@ import pytest
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, ControlSignal, Dropped, Late
 from tidegate.errors import ConfigError
+from tidegate.eventtime import ProcessTimeWatermark
 from tidegate.windows import (
     Accumulation,
     AfterCount,
@@ -155,7 +156,8 @@ def test_memory_pressure_can_fire_with_the_default_budget() -> None:
 
 
 def test_a_forgotten_key_says_so() -> None:
-    flow = Flow([Window(Tumbling("1 h"), aggregates={"n": "count"})], key="k", forget="10 s")
+    stages = [ProcessTimeWatermark(), Window(Tumbling("1 h"), aggregates={"n": "count"})]
+    flow = Flow(stages, key="k", forget="10 s")
     flow.process(pa.record_batch({"k": ["a"], "t": [1]}), wall_ns=0)
     out = flow.wake(11 * 10**9)
     assert [o.rows.column("trigger").to_pylist() for o in out if o.kind == "data"] == [

@@ -7,7 +7,7 @@ the form the package uses, and raises `ConfigError(field, value, expected)` othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeVar
 
 from tidegate.core.time import parse_duration
@@ -85,7 +85,8 @@ def one_of(field: str, value: T, choices: Iterable[T]) -> T:
 
 def names(field: str, value: object, *, empty: bool = True) -> tuple[str, ...]:
     """Names of columns, topics or streams. A single string is one name, not its letters; None is
-    none. `empty=False` asks for at least one. Empty and repeated names are refused.
+    none. `empty=False` asks for at least one. Empty and repeated names are refused, and sets: their
+    order, by which ties are broken, is another in every process.
 
     >>> names("gated", "det"), names("gated", ["a", "b"]), names("gated", None)
     (('det',), ('a', 'b'), ())
@@ -99,7 +100,7 @@ def names(field: str, value: object, *, empty: bool = True) -> tuple[str, ...]:
         found: tuple[object, ...] = ()
     elif isinstance(value, str):
         found = (value,)
-    elif isinstance(value, (bytes, Mapping)) or not isinstance(value, Iterable):
+    elif isinstance(value, (bytes, Mapping, Set)) or not isinstance(value, Iterable):
         raise ConfigError(field, value, expected)
     else:
         try:

@@ -246,12 +246,16 @@ class Flow:
         return self.chain.process(self.states, with_lanes, self.counts)
 
     def _check_columns(self, rows: pa.RecordBatch) -> StreamError | None:
-        """Refuse internal names, and new columns if told to."""
+        """Refuse internal names, a key that no row ever had, and new columns if told to."""
         names = rows.schema.names
         new = [name for name in names if name not in self._columns]
         if not new:
             return None
         check_columns(new)
+        for key in self.keys:
+            if key not in names and key not in self._columns:
+                columns = ", ".join([*self._columns, *new])
+                raise ConfigError("key", key, f"must be a column of the rows: {columns}")
         if self.new_columns == "refuse" and self._columns:
             self.counters["new_column_error_count"] += rows.num_rows
             n = rows.num_rows

@@ -937,6 +937,10 @@ class Window(Operator):
         fields += [pa.field(named[name], kind) for name, kind in COMPLETE_COLUMNS.items()]
         return {"complete": pa.schema(fields)}
 
+    @property
+    def needs_time(self) -> bool:
+        return True
+
     def uses_wall_time(self) -> bool:
         return self._has_deadlines or isinstance(self.window, Fixed)
 
