@@ -46,7 +46,9 @@ from tidegate.pipeline.secrets import show_text
 from tidegate.pipeline.security import expand, resolve_path
 from tidegate.pipeline.text_files import check_lines, read_header
 from tidegate.profile.inspect import inspect
+from tidegate.spark.columnar.csv_lines import CsvColumns
 from tidegate.spark.columnar.format import ColumnarFormat
+from tidegate.spark.columnar.json_lines import JsonColumns
 from tidegate.spark.columnar.mcap import McapColumns
 from tidegate.spark.columnar.parquet import ParquetColumns
 from tidegate.spark.columnar.payload import PayloadAttacher
@@ -203,7 +205,8 @@ def through_gate(of: ColumnarFormat, columns: tuple[str, ...], time: str) -> Non
 
 @cache
 def parquet_seeds() -> list[bytes]:
-    """Files of a few row groups: plain, compressed, with dictionaries, structs and lists."""
+    """Files of a few row groups: plain, compressed, with dictionaries, structs and lists, and with
+    pages of every encoding that Arrow writes."""
     rows = pa.table({
         "key": ["a", "b"] * 40, "t": range(80), "f": [n / 3 for n in range(80)],
         "payload": [f"row {n}" for n in range(80)],
@@ -211,8 +214,20 @@ def parquet_seeds() -> list[bytes]:
         "when": pa.array(range(80), pa.timestamp("us")),
     })  # fmt: skip
     made = []
-    for options in ({"compression": "none", "use_dictionary": False}, {"compression": "zstd"},
-                    {"compression": "snappy", "data_page_version": "2.0"}):  # fmt: skip
+    delta = {
+        "key": "DELTA_BYTE_ARRAY", "payload": "DELTA_LENGTH_BYTE_ARRAY", "f": "BYTE_STREAM_SPLIT",
+        "t": "DELTA_BINARY_PACKED", "when": "DELTA_BINARY_PACKED", "s.x": "BYTE_STREAM_SPLIT",
+        "s.l.list.element": "DELTA_BINARY_PACKED",
+    }  # fmt: skip
+    many: list[dict[str, Any]] = [
+        {"compression": "none", "use_dictionary": False}, {"compression": "zstd"},
+        {"compression": "snappy", "data_page_version": "2.0"},
+        {"compression": "none", "use_dictionary": False, "column_encoding": delta},
+        {"compression": "lz4", "use_dictionary": False, "column_encoding": delta,
+         "data_page_version": "2.0", "data_page_size": 64, "write_page_index": True},
+        {"compression": "gzip", "write_page_checksum": True},
+    ]  # fmt: skip
+    for options in many:
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, row_group_size=30, **options)
         made.append(sink.getvalue().to_pybytes())
@@ -314,6 +329,52 @@ def use_text(data: bytes) -> None:
     with suppress(OSError, pa.ArrowException):  # Spark is asked to open such a file, and says so
         read_header(str(file), {})
     inspect(str(file))
+
+
+LINE_COLUMNS = pa.schema([
+    ("key", pa.string()), ("t", pa.int64()), ("f", pa.float64()), ("d", pa.decimal128(10, 2)),
+    ("on", pa.bool_()), ("day", pa.date32()), ("when", pa.timestamp("us", "UTC")),
+    ("line_unparsed", pa.string()), ("line_file", pa.string()),
+])  # fmt: skip
+"""Columns of lines that gate 1 reads, one of every kind; `d` and `day` are none of JSON's."""
+
+
+def line_seeds() -> list[bytes]:
+    """CSV and JSON lines, plain and compressed, with what differs between readers: quotes, escapes,
+    line ends, numbers and times in several spellings."""
+    csv = (
+        b'key,t,f,d,on,day,when\r\na,1,1.5,12.345,true,2026-01-01,2026-01-01 00:00:00\n"b, c",2,'
+        b'+1e3,1e-3,FALSE,2026-1-1,2026-01-01T00:00:00.123Z\n\n"q\\"x" y,3,NaN,-0,,,\rshort,4\n'
+        b'd,5,0x1p3,"1,000",no,2026-02-30,2026-01-01 00:00:00 Europe/Berlin\n'
+    )
+    lines = (
+        b'{"key": "a", "t": 1, "f": 1.5, "on": true, "when": "2026-01-01 00:00:00", "z": {"x": []}}'
+        b'\n[{"key": "b", "t": 2}, {"t": 3, "f": NaN, "key": {"x": [1]}}]\r\n{"t": "x"}\n'
+        b'{"key": "\\ud83d\\ude00", "t": 4, "f": "INF", "when": 5, "z": -Infinity}\n{"t": 1'
+    )
+    return [b"csv\0" + csv, b"json\0" + lines, b"csv.gz\0" + gzip.compress(csv),
+            b"json.gz\0" + gzip.compress(lines)]  # fmt: skip
+
+
+def use_lines(data: bytes) -> None:
+    """Read lines of text through gate 1, with and without a header."""
+    ending, _, content = data.partition(b"\0")
+    if ending not in (b"csv", b"json", b"csv.gz", b"json.gz"):
+        return
+    file = folder() / f"lines.{ending.decode()}"
+    file.write_bytes(content)
+    names = tuple(LINE_COLUMNS.names[:-2])
+    about = ("line_unparsed", "line_file")
+    of: ColumnarFormat
+    if ending.startswith(b"csv"):
+        header = len(content) % 2 == 0
+        of = CsvColumns(str(file), LINE_COLUMNS, names, *about, header=header, reference=names)
+    else:
+        names = tuple(name for name in names if name not in ("d", "day"))
+        schema = pa.schema([LINE_COLUMNS.field(name) for name in (*names, *about)])
+        of = JsonColumns(str(file), schema, names, *about)
+    of.bytes_per_row(["key"])
+    through_gate(of, ("key", "t"), "t")
 
 
 def bag_seeds() -> list[bytes]:
@@ -565,6 +626,9 @@ def _targets() -> list[Target]:
             b"[" * 400, b"null", b"-1", b"1e999", b"true", b'"', b"99999999999999999999", b"{}")}),
         ("text", text_seeds, use_text, {"promised": (TidegateError,), "words": (
             b",", b'"', b"\n", b"\r", b"[" * 400, b'{"a":', b"\0", b"9" * 400, b"\xff\xfe", b";")}),
+        ("lines", line_seeds, use_lines, {"promised": (StateError,), "words": (
+            b",", b'"', b'""', b'\\"', b"\n", b"\r", b"\xef\xbb\xbf", b"[" * 400, b'{"a":', b"\0",
+            b"9" * 400, b"1e" + b"9" * 30, b"-NaN", b"\xed\xa0\x80", b"\\ud800", b"+99:99")}),
         ("spool", spool_seeds, use_spool, {"repair": repair_spool}),
         ("json", json_seeds, use_json, {"promised": (ConfigError,), "words": (
             b"[" * 400, b'{"a":' * 400, b"1e999", b"NaN", b'"items":', b"9" * 5000, b'"\\ud800"')}),

@@ -99,9 +99,9 @@ def read_header(path: str, options: Mapping[str, str]) -> tuple[str, ...]:
     lines = (line for line in head if line.strip() and not (comment and line.startswith(comment)))
     sep = sep.replace("\\t", "\t")
     first = _header_fields(lines, sep, quote, escape, path)
-    if options.get("ignoreleadingwhitespace") == "true":
+    if options.get("ignoreleadingwhitespace", "").lower() == "true":
         first = [name.lstrip() for name in first]
-    if options.get("ignoretrailingwhitespace") == "true":
+    if options.get("ignoretrailingwhitespace", "").lower() == "true":
         first = [name.rstrip() for name in first]
     told = options.get("maxcolumns", "")
     most = int(told) if told.isdecimal() else MOST_COLUMNS

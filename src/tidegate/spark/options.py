@@ -11,7 +11,21 @@ from collections.abc import Mapping
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 
-__all__ = ["duration_ns", "flag", "name_list", "number", "text"]
+__all__ = ["as_texts", "duration_ns", "flag", "name_list", "number", "text"]
+
+
+def as_texts(options: Mapping[str, str | int | float | bool]) -> dict[str, str]:
+    """Return options as text, as Spark's own readers write them.
+
+    >>> as_texts({"header": True, "maxFilesPerTrigger": 3})
+    {'header': 'true', 'maxFilesPerTrigger': '3'}
+    """
+    made = {}
+    for name, value in options.items():
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"options.{name}", value, "must be text, a number, true or false")
+        made[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return made
 
 
 def text(options: Mapping[str, str], name: str) -> str | None:

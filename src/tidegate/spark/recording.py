@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.options import as_texts
 from tidegate.spark.sources import SourceRequest, source_of
 from tidegate.spark.spark_session import session
 
@@ -41,12 +43,12 @@ def open_recording(spark: SparkSession, request: SourceRequest) -> Recording:
 
 
 def read(
-    path: str,
+    path: str | Path,
     format: str = "parquet",
     *,
     schema: str | None = None,
     streaming: bool = False,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str | int | float | bool] | None = None,
     spark: SparkSession | None = None,
 ) -> Recording:
     """Open files for `frames`. Runs no job over the data.
@@ -58,7 +60,7 @@ def read(
         schema: The columns as Spark's DDL (`"vehicle string, stamp long"`); None: as the files have
             them.
         streaming: Whether files that appear later are read too. Default: those there are now.
-        options: Of the source, as text: `maxFilesPerTrigger` and the like.
+        options: Of the source: `maxFilesPerTrigger` and the like.
         spark: The session; None: the running one, or a new one in local mode.
 
     Returns:
@@ -67,5 +69,5 @@ def read(
     Raises:
         ConfigError: For a path that does not exist, or an option that is wrong.
     """
-    request = SourceRequest(format, path, dict(options or {}), schema, streaming, "read")
+    request = SourceRequest(format, str(path), as_texts(options or {}), schema, streaming, "read")
     return open_recording(spark or session(), request)

@@ -27,6 +27,7 @@ from tidegate.spark.columnar.csv_lines import CsvColumns
 from tidegate.spark.columnar.format import ColumnarFormat, ColumnarInput
 from tidegate.spark.columnar.json_lines import JsonColumns
 from tidegate.spark.columnar.lines import split_lines
+from tidegate.spark.columnar.text_values import parse_text
 
 # -- the values that Spark reads ------------------------------------------------------------------
 
@@ -158,6 +159,69 @@ def test_csv_columns_by_their_header(spark: SparkSession, tmp_path: Path) -> Non
     one = read(str(tmp_path / "a.csv"), "csv", spark=spark,
                options={"header": "true", "inferSchema": "true"})  # fmt: skip
     assert compared(through_gate(one)) == compared(one.df.toArrow())
+
+
+@pytest.mark.parametrize("value", ["True", True])
+def test_a_header_in_any_spelling(spark: SparkSession, tmp_path: Path, value: Any) -> None:
+    """`header: "True"` once went by position: the columns of the second file were exchanged."""
+    (tmp_path / "a.csv").write_text("t,x\n1,2\n")
+    (tmp_path / "b.csv").write_text("x,t\n4,3\n")
+    opened = read(tmp_path, "csv", schema="t int, x int", options={"header": value}, spark=spark)
+    rows = {(row["t"], row["x"]) for row in opened.df.collect()}
+    assert rows == {(1, 2), (3, 4)}
+    assert compared(through_gate(opened)) == compared(opened.df.toArrow())
+
+
+# -- crafted lines, without Spark ------------------------------------------------------------------
+
+
+def rows_in(of: ColumnarFormat, path: Path) -> list[dict[str, Any]]:
+    """The rows of a file as gate 1 reads them."""
+    names = list(of.schema.names)
+    parts = of.parts(str(path), names, (), low)
+    read_ = (of.read(str(path), part.start, part.stop, names) for part in parts)
+    return [row for each in read_ for rows, _ in each for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [("[" * 998 + "]" * 998, True), ("[" * 1000 + "]" * 1000, False),
+     (f'"{"[" * 2000}"', True),
+     ("-NaN", False), ("Inf", False), ("[-Inf]", False), ("NaN", True), ("-Infinity", True)],
+)  # fmt: skip
+def test_a_json_line_means_the_same_beside_any_other(
+    tmp_path: Path, value: str, fits: bool
+) -> None:
+    """Arrow's reader takes more than Spark's; a line that it cannot read sends its neighbours to
+    the slow one."""
+    line = f'{{"key": "a", "t": 1, "z": {value}}}\n'
+    found = []
+    for neighbour in ("", '{"key": 5}\n'):
+        (tmp_path / "a.json").write_text(line + neighbour)
+        of = JsonColumns(str(tmp_path), *ABOUT)
+        found.append(rows_in(of, tmp_path / "a.json")[0])
+    assert found[0] == found[1]
+    assert (found[0]["line_unparsed"] is None) == fits
+    assert found[0]["t"] == (1 if fits else None)
+
+
+@pytest.mark.parametrize("escape", ["\\", '"'])
+@pytest.mark.parametrize("unit", ['"\\', 'a"\\', '""\\a', '"', '",'])
+def test_a_csv_line_of_many_quotes(tmp_path: Path, unit: str, escape: str) -> None:
+    """Three of these ended the run with a RecursionError."""
+    (tmp_path / "a.csv").write_text('"a' + unit * 5000 + "\nb,2\n")
+    of = CsvColumns(str(tmp_path), *ABOUT, escape=escape)
+    rows = rows_in(of, tmp_path / "a.csv")
+    assert rows[0]["line_unparsed"] is not None
+    assert (rows[1]["key"], rows[1]["t"]) == ("b", 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e" + "9" * 30, "1e-" + "9" * 30, "0e3000000000", "1e3000000000"]
+)
+def test_a_decimal_without_end(text: str) -> None:
+    """Java has no such number; Python raised."""
+    assert parse_text(text, pa.decimal128(10, 2)) is None
 
 
 # -- positions, without Spark ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ its text in `line_unparsed`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -275,6 +276,8 @@ class _LineScanner:
     def __init__(self, line: str, separator: str, escape: str) -> None:
         self.line, self.separator, self.escape = line, separator, escape
         self.escape_of_escape = "" if escape == '"' else escape
+        self.separators = re.compile(re.escape(separator))
+        self.quotes_and_escapes = re.compile(f'["{re.escape(escape)}]')
         self.at = 0
         self.sign: str = ""
         self.last: str = ""
@@ -312,24 +315,23 @@ class _LineScanner:
         self.sign = self.line[self.at]
         self.at += 1
 
-    def _take_until(self, stops: tuple[str, ...]) -> None:
+    def _take_until(self, stops: re.Pattern[str]) -> None:
         """Add characters to the field up to one of `stops`, which becomes the current one."""
         begin = self.at - 1
-        ends = [self.line.find(stop, begin) for stop in stops if stop]
-        end = min((end for end in ends if end >= 0), default=-1)
-        if end < 0:
+        found = stops.search(self.line, begin)
+        if found is None:
             self.made.append(self.line[begin:])
             self.at = len(self.line)
             raise _EndError
-        self.made.append(self.line[begin:end])
-        self.sign, self.at = self.line[end], end + 1
+        self.made.append(self.line[begin : found.start()])
+        self.sign, self.at = found[0], found.end()
 
     def _quoted(self) -> None:
         """Read a field that begins with a quote, up to the separator behind it."""
         if self.last:  # it goes on behind its closing quote: quotes are characters in it
             self.made.insert(0, '"')
             self._next()
-            self._take_until((self.separator,))
+            self._take_until(self.separators)
         else:
             self._next()
             self._rest_of_quoted()
@@ -346,11 +348,12 @@ class _LineScanner:
                     return
                 if self.last == self.escape:
                     self.made.append(self.escape)
-                self._take_until(('"', self.escape, self.escape_of_escape))
+                self._take_until(self.quotes_and_escapes)
                 self.last = self.sign
                 self._next()
             else:
-                self._escaped()
+                if self._escaped():
+                    self._unquoted()
                 self.last = self.sign
                 self._next()
                 if self.odd and self.sign == self.separator:
@@ -366,8 +369,9 @@ class _LineScanner:
             self.last = self.sign
             self._quoted()
 
-    def _escaped(self) -> None:
-        """Look at a quote or an escape in the light of the character before."""
+    def _escaped(self) -> bool:
+        """Look at a quote or an escape in the light of the character before. Returns whether that
+        was a quote which turns out to be a character."""
         if self.sign == self.escape and self.last == self.escape_of_escape != "":
             self.made.append(self.escape)
             self.sign = ""
@@ -382,19 +386,27 @@ class _LineScanner:
         elif self.last == '"':
             self.made.append('"')
             self.last = self.sign
-            self._unquoted()
+            return True
+        return False
 
     def _unquoted(self) -> None:
-        """Read the rest of a field in which a quote turned out to be a character."""
-        while self.sign != self.separator:
-            if self.sign not in ('"', self.escape):
+        """Read the rest of a field in which a quote turned out to be a character.
+
+        In the parser that Spark uses this calls itself for every further such quote, and each call
+        swallows a separator; here they are counted, as a line may have thousands.
+        """
+        swallowed = 0
+        while self.sign != self.separator or swallowed:
+            if self.sign == self.separator:
+                swallowed -= 1
+            elif self.sign not in ('"', self.escape):
                 if self.last == '"':
                     self.made.append('"')
                     self.last = self.sign
-                    self._unquoted()
-                    return
+                    continue
                 self.made.append(self.sign)
-            else:
-                self._escaped()
+            elif self._escaped():
+                swallowed += 1
+                continue
             self.last = self.sign
             self._next()

@@ -25,12 +25,17 @@ import pyarrow.json as pa_json
 
 from tidegate.spark.columnar.format import Int64s
 from tidegate.spark.columnar.lines import Lines, TextColumns
-from tidegate.spark.columnar.text_values import column_of, is_utf8, parse_text, text_to_column
+from tidegate.spark.columnar.text_values import column_of, parse_text, text_to_column
 
 __all__ = ["JsonColumns", "JsonScanner", "is_readable_json"]
 
-DEEPEST = 100
-"""Levels of objects and arrays in a line. No message has more; Python's stack has an end."""
+DEEPEST = 1000
+"""Levels of objects and arrays in a line. Spark's parser (Jackson) refuses a line with more."""
+
+_ARROW_ONLY = re.compile(rb"[\[:,]\s*(?:-NaN|-?Inf)")
+"""Numbers that Arrow's reader takes and Spark's does not; `-Infinity` is one for both."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 def is_readable_json(kind: pa.DataType) -> bool:
@@ -91,7 +96,7 @@ class JsonColumns(TextColumns):
         if (view[lines.starts] != ord("{")).any() or (view[lines.ends - 1] != ord("}")).any():
             return None
         data = lines.joined()
-        if b"\0" in data or not is_utf8(data):
+        if b"\0" in data or not _is_utf8(data) or _ARROW_ONLY.search(data) or _is_deep(lines):
             return None
         # Times are read as text first: Arrow has other rules for them.
         plain = pa.schema([
@@ -130,13 +135,19 @@ class JsonColumns(TextColumns):
         unparsed: list[str | None] = []
         line: list[int] = []
         index: list[int] = []
+        wanted = wanted_of(pa.struct(list(schema)))
         for number in range(len(lines.starts)):
-            text = lines.text(number).decode("utf-8", "replace")
-            rows = _rows_of_line(text, schema, lines.text(number))
+            raw = lines.text(number)
+            text = raw.decode("utf-8", "replace")
+            try:
+                rows = JsonScanner(raw.decode("utf-8")).rows(wanted)
+            except ValueError:  # no JSON, not of objects, or not UTF-8
+                rows = [Converted({}, False)]
+            fits = all(row.fits for row in rows)
             for place, row in enumerate(rows):
-                for column, value in zip(values, row.values, strict=True):
-                    column.append(value)
-                unparsed.append(None if row.fits else text)
+                for column, name in zip(values, schema.names, strict=True):
+                    column.append(row.value.get(name))
+                unparsed.append(None if fits else text)
                 line.append(number)
                 index.append(place)
         made = {
@@ -153,51 +164,53 @@ def _is_odd(column: pa.DoubleArray) -> bool:
     return bool((np.isinf(values) | ((values == 0) & np.signbit(values))).any())
 
 
+def _is_deep(lines: Lines) -> bool:
+    """Whether a line has more levels than Spark's parser takes; Arrow's has no limit."""
+    for line in np.flatnonzero(lines.ends - lines.starts > 2 * DEEPEST).tolist():
+        text = lines.text(line)
+        if text.count(b"[") + text.count(b"{") > DEEPEST:
+            signs = np.frombuffer(_TEXT.sub(b"", text), np.uint8) | 32  # [ and { differ in one bit
+            levels = np.cumsum((signs == ord("{")).astype(np.int64) - (signs == ord("}")))
+            if levels.max() > DEEPEST:
+                return True
+    return False
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        return data.isascii() or bool(data.decode("utf-8")) or True
+    except UnicodeDecodeError:
+        return False
+
+
 # -- one line --------------------------------------------------------------------------------------
 
 
-class _JsonRow(NamedTuple):
-    """The fields of a row in the order of the schema, and whether the line fits it."""
+class Wanted(NamedTuple):
+    """What is read of a value.
 
-    values: list[Any]
-    fits: bool
-
-
-def _rows_of_line(text: str, schema: pa.Schema, raw: bytes) -> Iterator[_JsonRow]:
-    """Yield the rows of a line; one without values if it is not JSON, or not of objects."""
-    nothing = _JsonRow([None] * len(schema), False)
-    if not is_utf8(raw):
-        yield nothing
-        return
-    try:
-        found = JsonScanner(text).value()
-    except ValueError:
-        yield nothing
-        return
-    members = found.inside if found.kind == "array" else [found]
-    if any(one.kind != "object" for one in members):
-        yield nothing
-        return
-    rows = [_convert_json(one, pa.struct(list(schema))) for one in members]
-    fits = all(row.fits for row in rows)
-    for row in rows:
-        yield _JsonRow([row.value.get(name) for name in schema.names], fits)
-
-
-class JsonValue(NamedTuple):
-    """A value as it stands in a line.
-
-    - `kind`: object, array, text, number, true, false or null.
-    - `text`: a text without its quotes and escapes; all others as they are written.
-    - `inside`: the (name, value) pairs of an object, the values of an array.
+    - `kind`: the type of the column, of a field or of an element.
+    - `shape`: text, object, array or value.
+    - `fields`: of an object, what is read of its fields, by name. Others are skipped.
+    - `element`: of an array, what is read of its elements.
     """
 
-    kind: str
-    text: str
-    inside: list[Any]
+    kind: pa.DataType
+    shape: str
+    fields: dict[str, Wanted]
+    element: Wanted | None
 
 
-class _Converted(NamedTuple):
+def wanted_of(kind: pa.DataType) -> Wanted:
+    """Return what is read of a value for a type."""
+    if pa.types.is_struct(kind):
+        return Wanted(kind, "object", {each.name: wanted_of(each.type) for each in kind}, None)
+    if pa.types.is_list(kind):
+        return Wanted(kind, "array", {}, wanted_of(kind.value_type))
+    return Wanted(kind, "text" if pa.types.is_string(kind) else "value", {}, None)
+
+
+class Converted(NamedTuple):
     """A value of a column, and whether all of it is of its type. One that is not has the value None
     unless it is an object: that keeps the fields that are."""
 
@@ -211,50 +224,31 @@ _NOT_NUMBERS = {
 }  # fmt: skip
 
 
-def _convert_json(value: JsonValue, kind: pa.DataType) -> _Converted:
-    """Return a JSON value as one that Arrow takes for a type."""
+def _convert(token: str, text: str, kind: pa.DataType) -> Converted:
+    """Return a text, a number, true or false as a value that Arrow takes for a type; `text` is what
+    is written, of a text without its quotes and escapes."""
     types = pa.types
-    if value.kind == "null":
-        return _Converted(None, True)
-    if types.is_string(kind):
-        return _Converted(value.text, True)
-    if types.is_struct(kind) and value.kind == "object":
-        made: dict[str, Any] = {}
-        fits = True
-        for name, inner in value.inside:
-            place = kind.get_field_index(name)
-            if place >= 0:
-                one = _convert_json(inner, kind.field(place).type)
-                fits = fits and one.fits
-                if one.fits or one.value is not None:
-                    made[name] = one.value
-        return _Converted(made, fits)
-    if types.is_list(kind) and value.kind == "array":
-        each = [_convert_json(inner, kind.value_type) for inner in value.inside]
-        if any(one.value is None and not one.fits for one in each):
-            return _Converted(None, False)
-        return _Converted([one.value for one in each], all(one.fits for one in each))
     found: Any = None
     if types.is_boolean(kind):
-        found = {"true": True, "false": False}.get(value.kind)
-    elif types.is_integer(kind) and value.kind == "number" and _INTEGER.fullmatch(value.text):
-        found = parse_text(value.text, pa.int16() if types.is_int8(kind) else kind)
+        found = {"true": True, "false": False}.get(token)
+    elif types.is_integer(kind) and token == "number" and _INTEGER.fullmatch(text):
+        found = parse_text(text, pa.int16() if types.is_int8(kind) else kind)
         if found is not None and types.is_int8(kind):  # Java takes bytes without a sign, too
             found = (found + 128) % 256 - 128 if -128 <= found <= 255 else None
     elif types.is_floating(kind):
-        if value.kind == "number":
-            found = float(_NOT_NUMBERS.get(value.text, value.text))
-            if _INTEGER.fullmatch(value.text):
+        if token == "number":
+            found = float(_NOT_NUMBERS.get(text, text))
+            if _INTEGER.fullmatch(text):
                 found += 0.0  # a whole number has no negative zero
-        elif value.kind == "text" and value.text in _NOT_NUMBERS:
-            found = float(_NOT_NUMBERS[value.text])
+        elif token == "text" and text in _NOT_NUMBERS:
+            found = float(_NOT_NUMBERS[text])
     elif types.is_timestamp(kind):
-        if value.kind == "text" and value.text:
-            found = parse_text(value.text, kind)
-        elif value.kind == "number" and kind.tz is not None and _INTEGER.fullmatch(value.text):
-            seconds = parse_text(value.text, pa.int64())
+        if token == "text" and text:
+            found = parse_text(text, kind)
+        elif token == "number" and kind.tz is not None and _INTEGER.fullmatch(text):
+            seconds = parse_text(text, pa.int64())
             found = None if seconds is None else _wrapped(seconds * 1_000_000)
-    return _Converted(found, found is not None)
+    return Converted(found, found is not None)
 
 
 def _wrapped(value: int) -> int:
@@ -270,71 +264,153 @@ _PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "/": "/", "\\": "\\"}
 _ENDS = frozenset(" \t\r\n,]}")
+_CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonScanner:
     """Reads the first value of a line as Spark's parser (Jackson) does: quotes may be single ones,
-    and numbers may be infinite or not a number. What stands behind it is not looked at.
+    and numbers may be infinite or not a number. What stands behind it is not looked at. Only what
+    is wanted is kept: a line may hold millions of values in fields that nobody reads.
 
-    >>> JsonScanner("{'a': [1.50, NaN]}").value().inside[0][1].text
-    '[1.50, NaN]'
+    >>> row = wanted_of(pa.struct([("a", pa.string()), ("b", pa.int64())]))
+    >>> [one.value for one in JsonScanner("[{'a': [1.50, NaN]}, {'b': 2, 'c': 3}]").rows(row)]
+    [{'a': '[1.50, NaN]'}, {'b': 2}]
     """
 
     def __init__(self, line: str) -> None:
-        self.line, self.at = line, 0
+        self.line, self.at, self.depth = line, 0, 0
 
-    def value(self, depth: int = 0) -> JsonValue:
-        """Return the value at the current position. Raises ValueError if there is none."""
+    def rows(self, wanted: Wanted) -> list[Converted]:
+        """Return the object of the line, or all those in its array. Raises ValueError if the line
+        is not JSON, or something else."""
+        if self._sign() != "[":
+            return [self._row(wanted)]
+        return [self._row(wanted) for _ in self._members("]")]
+
+    def _row(self, wanted: Wanted) -> Converted:
+        if self._sign() != "{":
+            raise ValueError(f"no object at {self.at}")
+        return self._object(wanted)
+
+    def value(self, wanted: Wanted) -> Converted:
+        """Return the value at the current position, and go behind it. Raises ValueError if there is
+        none."""
         sign = self._sign()
+        if sign == "{" and wanted.shape == "object":
+            return self._object(wanted)
+        if sign == "[" and wanted.shape == "array":
+            return self._array(wanted)
         start = self.at
-        if sign in _PLAIN:
-            return JsonValue("text", self._text(), [])
-        if sign in ("{", "["):
-            if depth >= DEEPEST:
-                raise ValueError("too deep")
+        token, text = self._any()
+        if token == "null":
+            return Converted(None, True)
+        if wanted.shape == "text":
+            return Converted(self.line[start : self.at] if text is None else text, True)
+        return Converted(None, False) if text is None else _convert(token, text, wanted.kind)
+
+    def _object(self, wanted: Wanted) -> Converted:
+        made: dict[str, Any] = {}
+        fits = True
+        for name in self._members("}"):
+            inner = wanted.fields.get(name)
+            if inner is None:
+                self._any()
+                continue
+            one = self.value(inner)
+            fits = fits and one.fits
+            if one.fits or one.value is not None:
+                made[name] = one.value
+        return Converted(made, fits)
+
+    def _array(self, wanted: Wanted) -> Converted:
+        assert wanted.element is not None
+        each = [self.value(wanted.element) for _ in self._members("]")]
+        if any(one.value is None and not one.fits for one in each):
+            return Converted(None, False)
+        return Converted([one.value for one in each], all(one.fits for one in each))
+
+    def _members(self, end: str) -> Iterator[str]:
+        """Go into an object or an array and yield before each of its members: the name, in an
+        array nothing. The member must be read before the next one is asked for."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("too deep")
+        self.at += 1
+        more = self._sign() != end
+        if not more:
             self.at += 1
-            inside = self._inside("}" if sign == "{" else "]", depth)
-            kind = "object" if sign == "{" else "array"
-            return JsonValue(kind, self.line[start : self.at], inside)
+        while more:
+            yield self._name() if end == "}" else ""
+            more = self._goes_on(end)
+        self.depth -= 1
+
+    def _goes_on(self, end: str) -> bool:
+        """Whether another member follows; goes behind the comma, or the end."""
+        sign = self._sign()
+        self.at += 1
+        if sign not in (",", end):
+            raise ValueError(f"no comma at {self.at - 1}")
+        return sign == ","
+
+    def _name(self) -> str:
+        """Return the name of a field, and go behind its colon."""
+        if self._sign() not in _PLAIN:
+            raise ValueError(f"no name at {self.at}")
+        name = self._text()
+        if self._sign() != ":":
+            raise ValueError(f"no colon at {self.at}")
+        self.at += 1
+        return name
+
+    def _any(self) -> tuple[str, str | None]:
+        """Go behind the value at the current position. Returns what it is (text, number, true,
+        false, null, nested) and its text; None for objects and arrays, which are `nested`."""
+        sign = self._sign()
+        if sign in _PLAIN:
+            return "text", self._text()
+        if sign not in _CLOSING:
+            return self._word()
+        ends: list[str] = []
+        while True:  # without recursion: Python's stack is shorter than what Spark reads
+            sign = self._sign()
+            if sign in _CLOSING:
+                ends.append(_CLOSING[sign])
+                if self.depth + len(ends) > DEEPEST:
+                    raise ValueError("too deep")
+                self.at += 1
+                if self._sign() != ends[-1]:
+                    if ends[-1] == "}":
+                        self._name()
+                    continue
+            elif sign in _PLAIN:
+                self._text()
+            else:
+                self._word()
+            while ends and not self._goes_on(ends[-1]):
+                ends.pop()
+            if not ends:
+                return "nested", None
+            if ends[-1] == "}":
+                self._name()
+
+    def _word(self) -> tuple[str, str]:
+        """Return what a number or a word is, and its text."""
+        start = self.at
         found = _NUMBER.match(self.line, start)
-        kind = "number"
+        token = "number"
         if found is None:
             found = _WORD.match(self.line, start)
             if found is None:
                 raise ValueError(f"no value at {start}")
-            kind = found[0]
-            if kind in _NOT_NUMBERS:
-                kind = "number"
-            elif kind not in ("true", "false", "null"):
+            token = found[0]
+            if token in _NOT_NUMBERS:
+                token = "number"
+            elif token not in ("true", "false", "null"):
                 raise ValueError(f"no value at {start}")
         self.at = found.end()
         if self.at < len(self.line) and self.line[self.at] not in _ENDS:
             raise ValueError(f"no end of a value at {self.at}")
-        return JsonValue(kind, found[0], [])
-
-    def _inside(self, end: str, depth: int) -> list[Any]:
-        """Return the members of an object or an array, up to its end."""
-        made: list[Any] = []
-        if self._sign() == end:
-            self.at += 1
-            return made
-        while True:
-            if end == "}":
-                if self._sign() not in _PLAIN:
-                    raise ValueError(f"no name at {self.at}")
-                name = self._text()
-                if self._sign() != ":":
-                    raise ValueError(f"no colon at {self.at}")
-                self.at += 1
-                made.append((name, self.value(depth + 1)))
-            else:
-                made.append(self.value(depth + 1))
-            sign = self._sign()
-            self.at += 1
-            if sign == end:
-                return made
-            if sign != ",":
-                raise ValueError(f"no comma at {self.at - 1}")
+        return token, found[0]
 
     def _sign(self) -> str:
         """Return the next character that is no space, and go there; empty at the end."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -172,6 +172,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ANY_DIGITS = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 """A decimal number: Java takes the digits of any script in them, but not in floating numbers."""
 _HEX = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
+_MOST_SCALE = 2**31 - 1
+"""The largest exponent of a decimal number in Java."""
 _SPACES = "".join(map(chr, range(33)))
 _NAMED = {
     "NaN": float("nan"), "+NaN": float("nan"), "-NaN": float("nan"),
@@ -205,7 +207,12 @@ def _float(text: str) -> float | None:
 def _decimal(text: str, kind: pa.DataType) -> Decimal | None:
     if not _ANY_DIGITS.fullmatch(text) or len(text) > 1000 or max(text) > "\uffff":
         return None
-    value = Decimal(text)
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None  # an exponent that Python does not take
+    if not -_MOST_SCALE <= value.as_tuple().exponent <= _MOST_SCALE:  # type: ignore[operator]
+        return None
     if value.adjusted() > kind.precision:
         return None if value else Decimal(0)
     if value.adjusted() < -2 * 38:

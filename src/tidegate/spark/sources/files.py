@@ -74,7 +74,7 @@ class FileSource(Source):
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Return the rows as Spark reads them."""
         options = _never_too_old(request)
-        if request.format == "text" and text(request.options, "wholetext") != "true":
+        if request.format == "text" and not _is_true(request, "wholetext"):
             _check_lines(request)
         known: T.StructType | str | None = request.ddl
         if request.streaming and known is None and request.path is not None:
@@ -97,7 +97,7 @@ class ParquetSource(FileSource):
         if why is not None:
             return why
         assert request.path is not None
-        by_case = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+        by_case = df.sparkSession.conf.get("spark.sql.caseSensitive", "").lower() == "true"
         recursive = _is_true(request, "recursiveFileLookup")
         files = ParquetColumns(request.path, arrow_schema(df), recursive, current_roots(), by_case)
         return ColumnarInput(files, _limits(request))
@@ -172,7 +172,7 @@ class LineSource(FileSource):
         Raises ConfigError if the schema is not that of a row, if the headers of CSV files differ in
         a way that cannot be reconciled, or if a line is too long for Spark.
         """
-        if text(request.options, "multiLine") != "true" and not text(request.options, "records"):
+        if not _is_true(request, "multiLine") and not text(request.options, "records"):
             _check_lines(request)
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
@@ -183,7 +183,7 @@ class LineSource(FileSource):
             raise ConfigError("schema", request.ddl, "must name columns")
         if inside is not None:
             return _open_records(spark, request, options, inside, known)
-        if request.format == "csv" and text(options, "header") == "true":
+        if request.format == "csv" and _is_true(request, "header"):
             groups = _files_by_header(spark, request, options)
             if _matches_by_name(request, groups, known):
                 return _open_by_name(spark, request, options, groups, known)
@@ -306,7 +306,7 @@ def _matches_by_name(
             f"holds CSV files with different headers ({pair}), which a stream cannot read: use "
             "mode: batch, or a stream per header",
         )  # fmt: skip
-    if told is None and text(request.options, "inferSchema") == "true":
+    if told is None and _is_true(request, "inferSchema"):
         raise ConfigError(
             f"{request.field}.options.inferSchema", "true",
             f"needs files with one header; {pair} differ: give a schema (`tidegate init` writes "
