@@ -552,7 +552,7 @@ def check_names_of(df: DataFrame) -> None:
     """
     check_columns(df.columns)
     check_columns(_fields_inside(df.schema), "field of a struct")
-    sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "").lower() == "true"
+    sensitive = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
     seen: dict[str, str] = {}
     for name in df.columns:
         same = name if sensitive else name.lower()

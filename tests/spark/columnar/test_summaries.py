@@ -3,6 +3,7 @@ and slices at random, with late, broken and unmatched rows."""
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -26,6 +27,18 @@ def messages(rng: random.Random) -> list[Message]:
     return [(rng.choice(["k0", "k1", "k2"]), rng.choice("abx"), t) for t in times]
 
 
+def put(table: pa.Table, file: Path, size: int) -> None:
+    """Write a file of a recording; `size` is the rows of a row group."""
+    if file.suffix == ".parquet":
+        pq.write_table(table, file, row_group_size=size)
+    elif file.suffix == ".csv":
+        rows = (["" if value is None else str(value) for value in row.values()]
+                for row in table.to_pylist())  # fmt: skip
+        file.write_text("".join(",".join(row) + "\n" for row in rows))
+    else:
+        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+
+
 def staged(rows: Frames, stages: str) -> Frames:
     """One to three stages behind event time."""
     made = rows.event_time("unixtimestamp_s", "5 s")
@@ -40,11 +53,12 @@ def staged(rows: Frames, stages: str) -> Frames:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("stages", "payload", "seed"),
-    [("windows", "carried", 1), ("sets", "addressed", 2), ("sets, windows", "carried", 3)],
-)
+    ("stages", "payload", "format", "seed"),
+    [("windows", "carried", "json", 1), ("sets", "addressed", "csv", 2),
+     ("sets, windows", "carried", "parquet", 3)],
+)  # fmt: skip
 def test_every_row_is_in_one_place(
-    spark: SparkSession, tmp_path: Path, stages: str, payload: Payload, seed: int
+    spark: SparkSession, tmp_path: Path, stages: str, payload: Payload, format: str, seed: int
 ) -> None:
     rng = random.Random(seed)
     rows, files = messages(rng), rng.randint(2, 4)
@@ -55,8 +69,10 @@ def test_every_row_is_in_one_place(
         some = [dict(zip(schema.names, row, strict=True)) for row in rows[number::files]]
         table = pa.Table.from_pylist(some, schema=schema)
         table = table.append_column("body", pa.array([f"{n}" * 90 for n in range(len(some))]))
-        pq.write_table(table, source / f"{number}.parquet", row_group_size=rng.randint(5, 20))
-    opened = read(str(source), options={"maxBytesPerTrigger": "2000"}, spark=spark)
+        put(table, source / f"{number}.{format}", rng.randint(5, 20))
+    ddl = "key string, topic string, t bigint, body string"
+    options = {"maxBytesPerTrigger": "2000"}
+    opened = read(str(source), format, schema=ddl, options=options, spark=spark)
     made = staged(frames(opened, key="key", time="t", topic="topic", payload=payload), stages)
     assert not made.gate().startswith("rows come through Spark")
     made.write(out)

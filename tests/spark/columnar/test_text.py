@@ -41,7 +41,7 @@ CSV_VALUES = [
     "2024-01-02T03:04:05.123456Z", "2024-01-02 03:04:05.1234567", "2024-01-02 03:04:05+02:00",
     "2024-01-02 03:04:05 Europe/Berlin", "2024-01-02T03:04Z", "2024-01-02 24:00:00", "9999999999",
     "99999999999999999999", "1e400", "1e-400", "12.345", "127", "128", '"5"', '"5" ', "", '""', "٣",
-    "1_0", "010", "nan",
+    "1_0", "010", "nan", "falſe", "2024-01-02 03:04:05 localtime",
 ]  # fmt: skip
 JSON_VALUES = [
     "1", "-3", "0", "-0", "01", "1.0", "1e3", "1e400", "123456789012345678901", "NaN", "-Infinity",
@@ -53,7 +53,7 @@ JSON_VALUES = [
 JSON_LINES = [
     "[]", "null", "1", '[{"a":1},{"a":2}]', '[{"a":1},3]', "{}", '[{"a":"x"},{"a":2}]', "", "  ",
     '{"a":1}{"a":2}', '{"a":1} x', '{"a":1', '{"a":1,}', '{"a" 1}', "{a:1}", '{"A":1}',
-    ' {"a":1} ', '{"a":"q","a":2}', '{"a":1,"a":"q"}',
+    ' {"a":1} ', '\ufeff{"a":1}', '{"a":"q","a":2}', '{"a":1,"a":"q"}',
 ]  # fmt: skip
 
 
@@ -222,6 +222,14 @@ def test_a_csv_line_of_many_quotes(tmp_path: Path, unit: str, escape: str) -> No
 def test_a_decimal_without_end(text: str) -> None:
     """Java has no such number; Python raised."""
     assert parse_text(text, pa.decimal128(10, 2)) is None
+
+
+@pytest.mark.parametrize("zone", ["localtime", "posix/Europe/Berlin", "Factory", "../etc"])
+def test_a_zone_of_this_machine_is_none_of_java(zone: str) -> None:
+    """`localtime` would be another time on every machine."""
+    kind = pa.timestamp("us", "UTC")
+    assert parse_text(f"2024-01-02 03:04:05 {zone}", kind) is None
+    assert parse_text("2024-01-02 03:04:05 Europe/Berlin", kind) is not None
 
 
 # -- positions, without Spark ---------------------------------------------------------------------

@@ -26,8 +26,8 @@ import pyarrow.csv as pa_csv
 
 from tidegate.pipeline.text_files import MOST_COLUMNS, read_header
 from tidegate.spark.columnar.format import Int64s
-from tidegate.spark.columnar.lines import Lines, TextColumns
-from tidegate.spark.columnar.text_values import is_utf8, rows_together, text_to_column
+from tidegate.spark.columnar.lines import Lines, TextColumns, decoded
+from tidegate.spark.columnar.text_values import rows_together, text_to_column
 
 __all__ = ["CsvColumns", "fields_of"]
 
@@ -101,9 +101,7 @@ class CsvColumns(TextColumns):
                 made[name] = column
         if judged:
             told = np.flatnonzero(bad)
-            words = pa.array(
-                [lines.text(n).decode("utf-8", "replace") for n in told.tolist()], pa.string()
-            )
+            words = pa.array([decoded(lines.text(n)) for n in told.tolist()], pa.string())
             back = np.full(count, -1, np.int64)
             back[told] = np.arange(len(told))
             made[self.unparsed] = words.take(pa.array(back, mask=back < 0))
@@ -145,7 +143,7 @@ class CsvColumns(TextColumns):
         if len(slow):
             found = []
             for line in slow.tolist():
-                text = lines.text(line).decode("utf-8", "replace")
+                text = decoded(lines.text(line))
                 fields = fields_of(text, self.separator, self.escape)
                 fits[line] = len(fields) == expected and expected <= MOST_COLUMNS
                 found.append(fields)
@@ -178,7 +176,7 @@ class CsvColumns(TextColumns):
                 data.decode("utf-8")
             except UnicodeDecodeError:
                 for each in range(len(starts)):
-                    plain[each] = is_utf8(lines.text(each))
+                    plain[each] = _is_text(lines.text(each))
         separators = np.flatnonzero(view == ord(self.separator))
         quotes = np.flatnonzero(view == ord('"')) if b'"' in data else np.zeros(0, np.int64)
         if len(quotes):
@@ -244,6 +242,14 @@ class CsvColumns(TextColumns):
         if read.num_rows != count:
             return None
         return read.combine_chunks().to_batches()[0]
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 # -- one line --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from tidegate.spark.columnar.format import Int64s
-from tidegate.spark.columnar.lines import Lines, TextColumns
+from tidegate.spark.columnar.lines import MARK, Lines, TextColumns, decoded
 from tidegate.spark.columnar.text_values import column_of, parse_text, text_to_column
 
 __all__ = ["JsonColumns", "JsonScanner", "is_readable_json"]
@@ -138,10 +138,10 @@ class JsonColumns(TextColumns):
         wanted = wanted_of(pa.struct(list(schema)))
         for number in range(len(lines.starts)):
             raw = lines.text(number)
-            text = raw.decode("utf-8", "replace")
+            text = decoded(raw)
             try:
-                rows = JsonScanner(raw.decode("utf-8")).rows(wanted)
-            except ValueError:  # no JSON, not of objects, or not UTF-8
+                rows = JsonScanner(_readable(raw)).rows(wanted)
+            except ValueError:  # no JSON, or not of objects
                 rows = [Converted({}, False)]
             fits = all(row.fits for row in rows)
             for place, row in enumerate(rows):
@@ -174,6 +174,16 @@ def _is_deep(lines: Lines) -> bool:
             if levels.max() > DEEPEST:
                 return True
     return False
+
+
+def _readable(line: bytes) -> str:
+    """Return the text of a line up to what is not UTF-8: what stands behind the value is not looked
+    at. Spark's parser takes a byte order mark before it for nothing, in every line."""
+    line = line.removeprefix(MARK)
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return line[: error.start].decode("utf-8")
 
 
 def _is_utf8(data: bytes) -> bool:

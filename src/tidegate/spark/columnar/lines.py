@@ -13,6 +13,7 @@ byte of what it holds: to fetch a row, everything before it is decompressed once
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,10 @@ from tidegate.spark.columnar.format import (
     identity_of,
 )
 
-__all__ = ["COMPRESSED", "UNREADABLE", "Lines", "TextColumns", "file_uri", "split_lines"]
+__all__ = [
+    "COMPRESSED", "MARK", "UNREADABLE", "Lines", "TextColumns", "decoded", "file_uri",
+    "split_lines",
+]  # fmt: skip
 
 COMPRESSED = (".gz", ".bz2", ".zst")
 """Endings of files that are decompressed."""
@@ -55,7 +59,9 @@ PIECE_BYTES = 32 << 20
 _GAP = 64 << 10
 """Bytes between two lines that are fetched, up to which the gap is read as well."""
 
-_MARK = b"\xef\xbb\xbf"
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8."""
+
 _FILES_KNOWN = 64
 """Files of which a worker remembers how to read them."""
 
@@ -126,6 +132,22 @@ def split_lines(data: bytes, *, at_end: bool) -> tuple[Int64s, Int64s, int]:
     else:
         starts = starts[:-1]
     return starts.astype(np.int64), ends.astype(np.int64), used
+
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+def decoded(line: bytes) -> str:
+    r"""Return the text of a line. What is not UTF-8 is replaced as Java does it: of half a pair of
+    UTF-16, three bytes are one mark.
+
+    >>> decoded(b"a\xff b\xed\xa0\x80")
+    'a\ufffd b\ufffd'
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return _SURROGATE.sub(b"\xef\xbf\xbd", line).decode("utf-8", "replace")
 
 
 def _without_blank(lines: Lines) -> Lines:
@@ -296,7 +318,7 @@ class TextColumns(ColumnarFormat):
                 at_end = not more or at + len(data) >= stop
                 if not more and at + len(data) < stop < MAX_NS:
                     raise pa.ArrowInvalid(f"it had {stop:,} bytes when it was found")
-                skip = len(_MARK) if at == 0 and data.startswith(_MARK) else 0
+                skip = len(MARK) if at == 0 and data.startswith(MARK) else 0
                 starts, ends, used = split_lines(data[skip:], at_end=at_end)
                 if not at_end and len(data) - used > LONGEST_LINE:
                     raise pa.ArrowInvalid(f"a line has more than {LONGEST_LINE >> 20} MiB")
@@ -459,4 +481,4 @@ def _line_start(opened: Any, at: int) -> int:
 def _has_mark(opened: Any) -> bool:
     """Whether a file begins with a byte order mark."""
     opened.seek(0)
-    return bool(opened.read(len(_MARK)) == _MARK)
+    return bool(opened.read(len(MARK)) == MARK)

@@ -82,7 +82,7 @@ def parse_text(text: str, kind: pa.DataType) -> Any:
     if types.is_floating(kind):
         return _float(text)
     if types.is_boolean(kind):
-        return {"true": True, "false": False}.get(text.lower())
+        return {"TRUE": True, "FALSE": False}.get(text.upper())
     if types.is_decimal(kind):
         return _decimal(text.replace(",", ""), kind)
     if types.is_date(kind):
@@ -310,6 +310,10 @@ _SHORT = {
 """What Java takes three letters for."""
 
 
+_NOT_JAVA = re.compile(r"(?:localtime|posixrules|Factory|ROC)$|(?:posix|right)/")
+"""Names of files beside the time zones of this machine that Java has no zones for."""
+
+
 def _offset(zone: str, local: int, year: int) -> int | None:
     """Return the seconds that a zone is ahead of UTC at a local time; None if there is none."""
     zone = _SHORT.get(zone, zone)
@@ -323,6 +327,8 @@ def _offset(zone: str, local: int, year: int) -> int | None:
         if parts[1] > 59 or parts[2] > 59 or ahead > 18 * 3600:
             return None
         return -ahead if sign == "-" else ahead
+    if _NOT_JAVA.match(zone):
+        return None
     try:
         named = ZoneInfo(zone)
     except (KeyError, ValueError, OSError):

@@ -97,7 +97,7 @@ class ParquetSource(FileSource):
         if why is not None:
             return why
         assert request.path is not None
-        by_case = df.sparkSession.conf.get("spark.sql.caseSensitive", "").lower() == "true"
+        by_case = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
         recursive = _is_true(request, "recursiveFileLookup")
         files = ParquetColumns(request.path, arrow_schema(df), recursive, current_roots(), by_case)
         return ColumnarInput(files, _limits(request))
