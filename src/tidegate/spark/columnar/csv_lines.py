@@ -27,7 +27,7 @@ import pyarrow.csv as pa_csv
 from tidegate.pipeline.text_files import MOST_COLUMNS, read_header
 from tidegate.spark.columnar.format import Int64s
 from tidegate.spark.columnar.lines import Lines, TextColumns, decoded
-from tidegate.spark.columnar.text_values import rows_together, text_to_column
+from tidegate.spark.columnar.text_values import is_utf8, rows_together, text_to_column
 
 __all__ = ["CsvColumns", "fields_of"]
 
@@ -176,7 +176,7 @@ class CsvColumns(TextColumns):
                 data.decode("utf-8")
             except UnicodeDecodeError:
                 for each in range(len(starts)):
-                    plain[each] = _is_text(lines.text(each))
+                    plain[each] = is_utf8(lines.text(each))
         separators = np.flatnonzero(view == ord(self.separator))
         quotes = np.flatnonzero(view == ord('"')) if b'"' in data else np.zeros(0, np.int64)
         if len(quotes):
@@ -242,14 +242,6 @@ class CsvColumns(TextColumns):
         if read.num_rows != count:
             return None
         return read.combine_chunks().to_batches()[0]
-
-
-def _is_text(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # -- one line --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import pyarrow.json as pa_json
 
 from tidegate.spark.columnar.format import Int64s
 from tidegate.spark.columnar.lines import MARK, Lines, TextColumns, decoded
-from tidegate.spark.columnar.text_values import column_of, parse_text, text_to_column
+from tidegate.spark.columnar.text_values import column_of, is_utf8, parse_text, text_to_column
 
 __all__ = ["JsonColumns", "JsonScanner", "is_readable_json"]
 
@@ -96,7 +96,7 @@ class JsonColumns(TextColumns):
         if (view[lines.starts] != ord("{")).any() or (view[lines.ends - 1] != ord("}")).any():
             return None
         data = lines.joined()
-        if b"\0" in data or not _is_utf8(data) or _ARROW_ONLY.search(data) or _is_deep(lines):
+        if b"\0" in data or not is_utf8(data) or _ARROW_ONLY.search(data) or _is_deep(lines):
             return None
         # Times are read as text first: Arrow has other rules for them.
         plain = pa.schema([
@@ -135,12 +135,12 @@ class JsonColumns(TextColumns):
         unparsed: list[str | None] = []
         line: list[int] = []
         index: list[int] = []
-        wanted = wanted_of(pa.struct(list(schema)))
+        wanted = json_shape(pa.struct(list(schema)))
         for number in range(len(lines.starts)):
             raw = lines.text(number)
             text = decoded(raw)
             try:
-                rows = JsonScanner(_readable(raw)).rows(wanted)
+                rows = JsonScanner(_line_text(raw)).rows(wanted)
             except ValueError:  # no JSON, or not of objects
                 rows = [Converted({}, False)]
             fits = all(row.fits for row in rows)
@@ -176,7 +176,7 @@ def _is_deep(lines: Lines) -> bool:
     return False
 
 
-def _readable(line: bytes) -> str:
+def _line_text(line: bytes) -> str:
     """Return the text of a line up to what is not UTF-8: what stands behind the value is not looked
     at. Spark's parser takes a byte order mark before it for nothing, in every line."""
     line = line.removeprefix(MARK)
@@ -186,17 +186,10 @@ def _readable(line: bytes) -> str:
         return line[: error.start].decode("utf-8")
 
 
-def _is_utf8(data: bytes) -> bool:
-    try:
-        return data.isascii() or bool(data.decode("utf-8")) or True
-    except UnicodeDecodeError:
-        return False
-
-
 # -- one line --------------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
+class JsonShape(NamedTuple):
     """What is read of a value.
 
     - `kind`: the type of the column, of a field or of an element.
@@ -207,17 +200,17 @@ class Wanted(NamedTuple):
 
     kind: pa.DataType
     shape: str
-    fields: dict[str, Wanted]
-    element: Wanted | None
+    fields: dict[str, JsonShape]
+    element: JsonShape | None
 
 
-def wanted_of(kind: pa.DataType) -> Wanted:
+def json_shape(kind: pa.DataType) -> JsonShape:
     """Return what is read of a value for a type."""
     if pa.types.is_struct(kind):
-        return Wanted(kind, "object", {each.name: wanted_of(each.type) for each in kind}, None)
+        return JsonShape(kind, "object", {each.name: json_shape(each.type) for each in kind}, None)
     if pa.types.is_list(kind):
-        return Wanted(kind, "array", {}, wanted_of(kind.value_type))
-    return Wanted(kind, "text" if pa.types.is_string(kind) else "value", {}, None)
+        return JsonShape(kind, "array", {}, json_shape(kind.value_type))
+    return JsonShape(kind, "text" if pa.types.is_string(kind) else "value", {}, None)
 
 
 class Converted(NamedTuple):
@@ -282,7 +275,7 @@ class JsonScanner:
     and numbers may be infinite or not a number. What stands behind it is not looked at. Only what
     is wanted is kept: a line may hold millions of values in fields that nobody reads.
 
-    >>> row = wanted_of(pa.struct([("a", pa.string()), ("b", pa.int64())]))
+    >>> row = json_shape(pa.struct([("a", pa.string()), ("b", pa.int64())]))
     >>> [one.value for one in JsonScanner("[{'a': [1.50, NaN]}, {'b': 2, 'c': 3}]").rows(row)]
     [{'a': '[1.50, NaN]'}, {'b': 2}]
     """
@@ -290,19 +283,19 @@ class JsonScanner:
     def __init__(self, line: str) -> None:
         self.line, self.at, self.depth = line, 0, 0
 
-    def rows(self, wanted: Wanted) -> list[Converted]:
+    def rows(self, wanted: JsonShape) -> list[Converted]:
         """Return the object of the line, or all those in its array. Raises ValueError if the line
         is not JSON, or something else."""
         if self._sign() != "[":
             return [self._row(wanted)]
         return [self._row(wanted) for _ in self._members("]")]
 
-    def _row(self, wanted: Wanted) -> Converted:
+    def _row(self, wanted: JsonShape) -> Converted:
         if self._sign() != "{":
             raise ValueError(f"no object at {self.at}")
         return self._object(wanted)
 
-    def value(self, wanted: Wanted) -> Converted:
+    def value(self, wanted: JsonShape) -> Converted:
         """Return the value at the current position, and go behind it. Raises ValueError if there is
         none."""
         sign = self._sign()
@@ -318,7 +311,7 @@ class JsonScanner:
             return Converted(self.line[start : self.at] if text is None else text, True)
         return Converted(None, False) if text is None else _convert(token, text, wanted.kind)
 
-    def _object(self, wanted: Wanted) -> Converted:
+    def _object(self, wanted: JsonShape) -> Converted:
         made: dict[str, Any] = {}
         fits = True
         for name in self._members("}"):
@@ -332,7 +325,7 @@ class JsonScanner:
                 made[name] = one.value
         return Converted(made, fits)
 
-    def _array(self, wanted: Wanted) -> Converted:
+    def _array(self, wanted: JsonShape) -> Converted:
         assert wanted.element is not None
         each = [self.value(wanted.element) for _ in self._members("]")]
         if any(one.value is None and not one.fits for one in each):

@@ -346,7 +346,7 @@ class TextColumns(ColumnarFormat):
             needed, which = np.unique(at, return_inverse=True)
             rows, line, index = self._columns(path, lines.some(needed), columns)
             number = wanted[first:last] - (lines.starts[at] + lines.base)
-            # The rows of a line are neighbours: index of the first one, plus the row's number.
+            # The rows of a line stand together: the first one's place, and so many further.
             before = np.searchsorted(line, which, "left")
             place = before + number
             inside = place < rows.num_rows
@@ -407,7 +407,7 @@ def _open_bytes(path: str) -> Any:
 
 
 def _cut_at_line_ends(path: str, nbytes: int) -> list[tuple[int, int]]:
-    """Cut a plain file at line ends into spans of about `nbytes`: (first, end) of each."""
+    """Return borders of lines at about every so many bytes of a plain file."""
     size = os.path.getsize(path)
     borders = [0]
     with open(path, "rb") as opened:
