@@ -390,6 +390,10 @@ LATE_STAGES = {
         Tumbling(10), AtWatermark(early=AfterCount(2), late=AfterCount(2)), Reemit(20),
         aggregates=SUMS, in_order=True,
     ),
+    "reemit, complete": Window(Tumbling(5), late=Reemit(20), aggregates=SUMS, complete=True),
+    "reemit, late firings": Window(
+        Tumbling(5), AtWatermark(late=AfterCount(3)), Reemit(20), aggregates=SUMS
+    ),
     "reemit, sliding": Window(Sliding(20, 5), late=Reemit(10), aggregates=SUMS),
     "reemit, session": Window(Session(4), late=Reemit(20, retract=True), aggregates=SUMS),
     "next window": Window(Tumbling(10), late=NextWindow(), aggregates=SUMS),

@@ -63,6 +63,14 @@ def test_lateness_says_until_when_and_then_that_it_is_over() -> None:
     assert (last["reason"], last["final"]) == ("expired", True)
 
 
+def test_one_step_of_the_watermark_certifies_in_the_order_of_many() -> None:
+    stage = Window(Tumbling(10), aggregates={"n": "count"}, late=Reemit(20), complete=True)
+    one, many = (certificates(run(stage, [1, 12], marks)) for marks in ([40], [9, 19, 30, 40]))
+    assert one == many
+    said = [(row["window_end_ns"], row["reason"]) for row in one]
+    assert said == [(10, "watermark"), (20, "watermark"), (10, "expired"), (20, "expired")]
+
+
 def test_the_end_certifies_what_was_open() -> None:
     out = run(Window(Session(4), complete=True), [1, 20], [8])
     assert [row["reason"] for row in certificates(out)] == ["watermark", "end"]

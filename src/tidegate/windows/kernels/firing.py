@@ -80,26 +80,72 @@ def complete_at(panes: Panes, e: Int, family: Int) -> Int:
 
 
 @lean_kernel
-def close_pane(call: Call, settings: Settings, e: Int, watermark: Int) -> None:
-    """The watermark has passed the end of this window: emit what it still holds, then keep it for
-    late rows, or close it for good."""
+def complete_pane(call: Call, settings: Settings, e: Int) -> None:
+    """The watermark has reached the end of this window: emit what it holds. It is kept for late
+    rows until it expires; where there is no lateness, it is closed for good."""
     panes = call.panes
-    done = complete_at(panes, e, settings.family)
-    if panes.on_time[e] == 0:
-        panes.on_time[e] = 1
-        if settings.complete:
-            note_mark(call, e)
-        if panes.fired[e] == 0 and panes.rows[e] > 0:
-            mask = np.int64(FiringReason.WATERMARK)
-            if settings.family == Family.ADAPTIVE:
-                mask = np.int64(FiringReason.DURATION)
-            fire(call, settings, e, mask, Timing.ON_TIME)
-    if settings.lateness == 0 or watermark - settings.lateness > done:
-        if panes.fired[e] == 0 and panes.rows[e] > 0:
-            fire(call, settings, e, FiringReason.LATE, Timing.LATE)
+    panes.on_time[e] = 1
+    if settings.complete:
+        note_mark(call, e)
+    if panes.fired[e] == 0 and panes.rows[e] > 0:
+        mask = np.int64(FiringReason.WATERMARK)
+        if settings.family == Family.ADAPTIVE:
+            mask = np.int64(FiringReason.DURATION)
+        fire(call, settings, e, mask, Timing.ON_TIME)
+    if settings.lateness == 0:
         panes.dead[e] = 1
-        if settings.complete and settings.lateness > 0:
-            note_mark(call, -1 - e)
+
+
+@lean_kernel
+def expire_pane(call: Call, settings: Settings, e: Int) -> None:
+    """The watermark has passed the lateness of this window: emit what late rows have left in it,
+    and close it for good."""
+    panes = call.panes
+    if panes.fired[e] == 0 and panes.rows[e] > 0:
+        fire(call, settings, e, FiringReason.LATE, Timing.LATE)
+    panes.dead[e] = 1
+    if settings.complete:
+        note_mark(call, -1 - e)
+
+
+@lean_kernel
+def close_in_order(
+    call: Call, settings: Settings, order: Int64s, first: Int, last: Int, watermark: Int
+) -> None:
+    """Complete and expire panes of one lane, each when the watermark comes to it.
+
+    One step of the watermark may complete a window and pass the lateness of an earlier one. Which
+    comes first follows from the times at which they are due, not from how far the step went.
+
+    Args:
+        call: the panes and lists.
+        settings: of the stage.
+        order: panes, by end then start.
+        first: where those of the lane begin in it.
+        last: where they end.
+        watermark: of the lane; every pane is complete by then, or was before.
+    """
+    panes = call.panes
+    completing, expiring = first, first
+    if settings.lateness == 0:
+        expiring = last
+    while completing < last or expiring < last:
+        if completing < last and panes.on_time[order[completing]] != 0:
+            completing += 1
+            continue
+        if expiring < last:
+            expires = complete_at(panes, order[expiring], settings.family) + settings.lateness + 1
+            if expires > watermark:  # as do all behind it
+                expiring = last
+                continue
+            if completing == last or expires <= complete_at(
+                panes, order[completing], settings.family
+            ):
+                expire_pane(call, settings, order[expiring])
+                expiring += 1
+                continue
+        complete_pane(call, settings, order[completing])
+        completing += 1
 
 
 @lean_kernel
@@ -111,10 +157,12 @@ def note_mark(call: Call, mark: Int) -> None:
 
 @lean_kernel
 def close_panes(call: Call, settings: Settings, order: Int64s, watermark: Int64s) -> None:
-    """`close_pane` for panes in the order given, each with the watermark of its lane."""
-    for j in range(len(order)):
-        e = order[j]
-        close_pane(call, settings, e, watermark[call.panes.lane[e]])
+    """`close_in_order` for panes by lane, end and start, each lane with its watermark."""
+    lane, first = call.panes.lane, 0
+    for j in range(1, len(order) + 1):
+        if j == len(order) or lane[order[j]] != lane[order[first]]:
+            close_in_order(call, settings, order, first, j, watermark[lane[order[first]]])
+            first = j
 
 
 @lean_kernel
@@ -202,8 +250,7 @@ def close_lane(call: Call, settings: Settings, lane: Int, watermark: Int) -> Non
             before = e
         e = after
     call.due_at[lane] = soonest
-    for j in range(n):
-        close_pane(call, settings, order[j], watermark)
+    close_in_order(call, settings, order, 0, n, watermark)
 
 
 @lean_kernel
