@@ -280,7 +280,7 @@ def by_memory() -> Picture:
 
 @scenario("windows", "A condition of your own")
 def by_predicate() -> Picture:
-    """A pane is emitted after a row for which your function holds: here every alarm."""
+    """A pane is emitted after a row for which a condition holds: here every alarm."""
     alarms = [n in (4, 11) for n in range(20)]
     trigger = Predicate(When("alarm", "==", True), "alarm")
     return run(Window(Tumbling("200 ms"), trigger), steps(5, 390, 20), 410, alarm=alarms)

@@ -130,7 +130,6 @@ BY_ROWS = {"wall clock", "memory"}
 
 NOT_IN_YAML = {
     "aggregates over text": "a function of the user's",
-    "predicate": "a condition as a trigger",
 }
 
 IN_YAML: dict[str, dict[str, Any]] = {
@@ -191,6 +190,14 @@ IN_YAML: dict[str, dict[str, Any]] = {
                 {"rateChange": {"threshold": 0.2, "period": "300 ms"}},
                 {"all": [{"count": 40}, {"size": 100}]},
             ]
+        },
+    },
+    "predicate": {
+        "count": 7,
+        "trigger": {
+            "predicate": {
+                "condition": {"column": "topic", "compare": "==", "value": "gps"}, "label": "gps",
+            }
         },
     },
     "wall clock": {"fixed": "1 h", "trigger": {"time": "30 min"}},

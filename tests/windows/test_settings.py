@@ -65,7 +65,7 @@ ROWS = pa.schema([("k", pa.string()), ("v", pa.float64()), ("s", pa.string())])
         (lambda: RateChange(0), "threshold"),
         (lambda: RateChange(0.5, 0), "period"),
         (lambda: MemoryPressure(1.5), "threshold"),
-        (lambda: Predicate("no"), "function"),  # type: ignore[arg-type]
+        (lambda: Predicate("no"), "condition"),  # type: ignore[arg-type]
         (lambda: AfterCount(1) | 3, "trigger"),  # type: ignore[operator]
         (lambda: AtWatermark(early=AtWatermark()), "early"),
         (lambda: Reemit(0), "max_lateness"),
@@ -124,6 +124,11 @@ def test_refused(make: Any, field: str) -> None:
         (Window(aggregates={"k": "count"}, keys=("k",)), "aggregates"),
         (Window(keys=("nothing",), aggregates={"n": "count"}), "keys"),
         (Window(deduplicate_by="nothing"), "deduplicate_by"),
+        (Window(StateWindow(When("nothing", "==", 1), True)), "open"),
+        (Window(StateWindow(True, When("k", ">", 1))), "emit"),
+        (Window(StateWindow(True, True, ("nothing",))), "partition_by"),
+        (Window(Tumbling(1), Predicate(When("nothing", "==", 1))), "trigger"),
+        (Window(Tumbling(1), Predicate(When("v", "<", "fast"))), "trigger"),
     ],
 )
 def test_refused_for_these_rows(stage: Window, field: str) -> None:

@@ -54,7 +54,7 @@ def build_window(settings: Mapping[str, Any], context: StageContext) -> Operator
     Traceback (most recent call last):
         ...
     tidegate.errors.ConfigError: trigger.any: got 'time 1', is not known here; did you mean time? \
-allowed are all, any, count, memory_pressure, once, rate_change, size, time, watermark
+allowed are all, any, count, memory_pressure, once, predicate, rate_change, size, time, watermark
     >>> build_window({"tumbling": "1 s"}, StageContext()).window
     Tumbling(size=1000000000, offset=0)
     """

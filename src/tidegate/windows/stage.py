@@ -58,6 +58,7 @@ from tidegate.windows.aggregates import (
     ArrowFunction,
     Need,
     RowSlots,
+    column_type,
     parse_aggregates,
 )
 from tidegate.windows.held import (
@@ -80,7 +81,7 @@ from tidegate.windows.invariants import (
     require_columns,
 )
 from tidegate.windows.kernels.aggregate_runs import split_groups
-from tidegate.windows.kernels.aligned import ascending, assign_aligned
+from tidegate.windows.kernels.aligned import assign_aligned, seems_ascending
 from tidegate.windows.kernels.any_order import DENSE, Slots, as_steps, place_rows, split_rows
 from tidegate.windows.kernels.assign import link_panes
 from tidegate.windows.kernels.firing import (
@@ -122,6 +123,7 @@ from tidegate.windows.kinds import (
     Sliding,
     StateWindow,
     Tumbling,
+    When,
     WindowKind,
     condition_holds,
 )
@@ -533,6 +535,7 @@ class Window(Operator):
         """
         found = self._plans.get(rows)
         if found is None:
+            self._check_conditions(rows)
             family = self.window.family
             wanted = Wanted(
                 keys=self.keys,
@@ -552,6 +555,27 @@ class Window(Operator):
             )
             found = self._plans[rows] = make_plan(rows.remove_metadata(), wanted)
         return found
+
+    def _check_conditions(self, rows: pa.Schema) -> None:
+        """Comparisons and partitions must be of columns that exist, with values of their type.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        conditions: list[tuple[str, Any]] = [("trigger", f) for _, f in self.program.predicates]
+        if isinstance(self.window, StateWindow):
+            conditions += [("open", self.window.open), ("emit", self.window.emit)]
+            for name in self.window.partition_by:
+                column_type(rows, name, "partition_by")
+        for setting, condition in conditions:
+            if not isinstance(condition, When):
+                continue
+            kind = column_type(rows, condition.column, setting)
+            try:
+                condition(pa.RecordBatch.from_pylist([], schema=rows))
+            except (pa.ArrowException, TypeError) as error:
+                text = f"must be comparable with column {condition.column}, which is {kind}"
+                raise ConfigError(setting, condition.value, text) from error
 
     def kernel_settings(self, plan: OutputPlan, wall_ns: int) -> Settings:
         """The settings as the kernels read them, for a call at this wall time."""
@@ -1190,13 +1214,13 @@ class Window(Operator):
             edges = self.window.edges([rows.time, rows.mark, np.minimum(known, MAX_NS - 1) + 1])
             if edges is not None:
                 settings = settings._replace(edges=edges)
+        in_order = False
         if self.accepts_any_order and not plan.buffered and not plan.sized:
             # Runs of rows are best where one lane comes in order; else a pane per row
-            # (`any_order.py`).
+            # (`any_order.py`). The results are the same.
             mixed = bool(plan.group_by) or state.lanes > 1
-            if not mixed:
-                settings = settings._replace(ascending=ascending(rows.time, 0))
-            if mixed or not settings.ascending:
+            in_order = not mixed and seems_ascending(rows.time)
+            if not in_order:
                 decision = open_decision(state, settings, n, 1)
                 decision.first, row_panes = first, np.empty(n, np.int32)
                 done = _place_rows(first, rows, settings, lanes, decision.call, verdicts, row_panes)
@@ -1206,8 +1230,9 @@ class Window(Operator):
         if family == Family.ALIGNED:
             copies = -(-settings.size // settings.step)
             expected = 0
-            if settings.ascending:
+            if in_order:  # at most, if they really are: the kernel stops early when there are more
                 expected = int(rows.time[-1] - rows.time[first]) // settings.step + 2
+                expected = max(expected, n >> 6, 1)
             decision = open_decision(state, settings, n, copies, expected=expected)
             assign = _assign_aligned
         elif family == Family.SESSION:
@@ -1868,7 +1893,7 @@ def open_decision(
         rows: how many rows are to be decided; 0: none, and panes are not indexed.
         copies: in how many windows a row may be.
         parts: the partition of every pane the state holds, for state windows.
-        expected: how many windows the rows open at most, where that is known; 0: it is not.
+        expected: how many windows the rows are expected to open; 0: not known.
     """
     held = held_panes(state)
     n = 0 if held is None else len(held)

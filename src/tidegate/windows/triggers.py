@@ -26,6 +26,7 @@ from tidegate.core.numba import as_readonly
 from tidegate.core.time import Duration
 from tidegate.errors import ConfigError
 from tidegate.windows.kernels.layout import MAX_LEAVES, Op, PostfixProgram, Programs
+from tidegate.windows.kinds import When
 
 __all__ = [
     "TRIGGERS",
@@ -325,28 +326,32 @@ class MemoryPressure(Trigger):
         program.measure(Op.MEMORY, max(1, int(self.threshold * program.budget)), self.name)
 
 
+@trigger("predicate")
 @dataclass(frozen=True)
 class Predicate(Trigger):
-    """A condition of your own on a row, for a whole collection at once. The pane fires after the
-    row for which it holds. Python only: a definition cannot write a function.
+    """A condition of your own on a row. The pane fires after the row for which it holds. A pipeline
+    file can write a comparison (`When`), Python any function.
 
     >>> Predicate(lambda rows: [True] * rows.num_rows, "always")
     Predicate(label='always')
     """
 
-    function: Callable[[pa.RecordBatch], Any] = field(repr=False)
-    """From the rows of a collection to one boolean for each."""
+    condition: When | Callable[[pa.RecordBatch], Any] = field(repr=False)
+    """A `When`, or a function from the rows of a collection to one boolean for each."""
     label: str = "predicate"
     """The trigger's name in the output."""
 
+    nested: ClassVar[dict[str, type[Any]]] = {"condition": When}
+
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigError("function", self.function, "must be a function of the rows")
-        if not self.label or " & " in self.label:
+        if not callable(self.condition):
+            text = "must be a comparison such as When(...), or a function of the rows"
+            raise ConfigError("condition", self.condition, text)
+        if not isinstance(self.label, str) or not self.label or " & " in self.label:
             raise ConfigError("label", self.label, "must be a name")
 
     def compile(self, program: TriggerProgram) -> None:
-        program.condition(self.function, self.label)
+        program.condition(self.condition, self.label)
 
 
 @trigger("watermark")

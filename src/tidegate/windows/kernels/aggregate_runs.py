@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.core.numba import kernel
+from tidegate.core.numba import kernel, lean_kernel
 from tidegate.core.outcomes import Int64s
 from tidegate.windows.kernels.any_order import Slots
 from tidegate.windows.kernels.layout import Flags, Int, Step, Steps
@@ -23,6 +23,10 @@ from tidegate.windows.kernels.layout import Flags, Int, Step, Steps
 CODES_KNOWN = 4096
 """Groups whose slots are remembered by number within a step (64 kB, so that they stay in the
 cache); beyond, each is looked up."""
+
+LONG_RUN = 16
+"""Rows of a run from which on four of them are added side by side: with fewer, finding four costs
+more than it saves."""
 
 Floats = NDArray[np.float64]
 
@@ -246,7 +250,7 @@ def fold_rows(steps: Steps, times: Int64s, counted: bool, shift: Int, slots: Slo
                 last_row[s] = last_row[a]
 
 
-@kernel
+@lean_kernel
 def fold_floats(steps: Steps, column: Values, extremes: bool, sums: Sums) -> None:
     """Count, sum and, with `extremes`, min and max of a float column.
 
@@ -262,9 +266,15 @@ def fold_floats(steps: Steps, column: Values, extremes: bool, sums: Sums) -> Non
     values, valid = column.values, column.valid
     count, total, low, high = sums.n, sums.total, sums.low, sums.high
     nulls = len(valid) > 0
-    for j in range(len(steps.what)):
+    j = -1
+    while j + 1 < len(steps.what):
+        j += 1
         what, s, a, b = steps.what[j], steps.pane[j], steps.first[j], steps.last[j]
         if what == Step.ROWS:
+            if b - a >= LONG_RUN and not nulls and four_long_runs(steps, j):
+                fold_four_runs(steps, j, values, extremes, sums)
+                j += 3
+                continue
             sum_ = total[s]
             lo, hi = low[s], high[s]
             if nulls:
@@ -300,6 +310,81 @@ def fold_floats(steps: Steps, column: Values, extremes: bool, sums: Sums) -> Non
             total[s] += total[a]
             low[s] = min(low[s], low[a])
             high[s] = max(high[s], high[a])
+
+
+@lean_kernel
+def four_long_runs(steps: Steps, j: Int) -> bool:
+    """Whether step j and the three behind it join long runs of rows to four different slots.
+
+    Args:
+        steps: on slots.
+        j: the first of them.
+    """
+    if j + 4 > len(steps.what):
+        return False
+    for k in range(j, j + 4):
+        if steps.what[k] != Step.ROWS or steps.last[k] - steps.first[k] < LONG_RUN:
+            return False
+    p, q, r, s = steps.pane[j], steps.pane[j + 1], steps.pane[j + 2], steps.pane[j + 3]
+    return bool(p != q and p != r and p != s and q != r and q != s and r != s)
+
+
+@lean_kernel
+def fold_four_runs(steps: Steps, j: Int, values: Floats, extremes: bool, sums: Sums) -> None:
+    """`fold_floats` of four runs side by side.
+
+    A sum in the order of the rows waits for each addition before it begins the next. Four slots do
+    not wait for each other: it takes little more than half the time, and gives the same floats.
+
+    Args:
+        steps: on slots.
+        j: the first of four steps for which `four_long_runs` holds.
+        values: of the column, none of them null.
+        extremes: whether min and max are wanted.
+        sums: what to update.
+    """
+    n = steps.last[j] - steps.first[j]
+    for k in range(j + 1, j + 4):
+        n = min(n, steps.last[k] - steps.first[k])
+    p, q, r, s = steps.pane[j], steps.pane[j + 1], steps.pane[j + 2], steps.pane[j + 3]
+    a, b, c, d = steps.first[j], steps.first[j + 1], steps.first[j + 2], steps.first[j + 3]
+    rows_p, rows_q, rows_r, rows_s = (
+        values[a : a + n], values[b : b + n], values[c : c + n], values[d : d + n]
+    )  # fmt: skip
+    sum_p, sum_q, sum_r, sum_s = sums.total[p], sums.total[q], sums.total[r], sums.total[s]
+    low_p, low_q, low_r, low_s = sums.low[p], sums.low[q], sums.low[r], sums.low[s]
+    high_p, high_q, high_r, high_s = sums.high[p], sums.high[q], sums.high[r], sums.high[s]
+    for i in range(n):
+        v, w, x, y = rows_p[i], rows_q[i], rows_r[i], rows_s[i]
+        sum_p += v
+        sum_q += w
+        sum_r += x
+        sum_s += y
+        low_p = v if v < low_p else low_p
+        low_q = w if w < low_q else low_q
+        low_r = x if x < low_r else low_r
+        low_s = y if y < low_s else low_s
+        high_p = v if v > high_p else high_p
+        high_q = w if w > high_q else high_q
+        high_r = x if x > high_r else high_r
+        high_s = y if y > high_s else high_s
+    sums.total[p], sums.total[q], sums.total[r], sums.total[s] = sum_p, sum_q, sum_r, sum_s
+    if extremes:
+        sums.low[p], sums.low[q], sums.low[r], sums.low[s] = low_p, low_q, low_r, low_s
+        sums.high[p], sums.high[q], sums.high[r], sums.high[s] = high_p, high_q, high_r, high_s
+    for k in range(j, j + 4):  # what is longer than the shortest
+        s, a, b = steps.pane[k], steps.first[k], steps.last[k]
+        sum_, lo, hi = sums.total[s], sums.low[s], sums.high[s]
+        part = values[a + n : b]
+        for i in range(len(part)):
+            v = part[i]
+            sum_ += v
+            lo = v if v < lo else lo
+            hi = v if v > hi else hi
+        sums.n[s] += b - a
+        sums.total[s] = sum_
+        if extremes:
+            sums.low[s], sums.high[s] = lo, hi
 
 
 @kernel

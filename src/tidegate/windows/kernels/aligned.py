@@ -5,7 +5,7 @@ lists it writes into are full. The caller stores what was decided and calls agai
 
 Most rows fall into the window of the row before them, and most stages fire by the watermark only.
 For these (`simple`) a run of rows that fall into one open window is one step, found by comparing
-times, or by bisection where they are known to ascend; nothing else is looked at per row.
+times; nothing else is looked at per row.
 
 All other rows take the long way, one by one: move the lane's watermark as far as the row says,
 check the memory budget, then visit its windows from the earliest to the latest. A window that is
@@ -48,43 +48,30 @@ from tidegate.windows.kernels.layout import (
     Verdicts,
 )
 
+BLOCK = 64
+"""Rows of a long run that are compared at once, without a branch: enough for the vectors of a
+processor, few enough that the last block of a run is not much in vain."""
+
+SAMPLES = 1 << 10
+"""Pairs of neighbours that `seems_ascending` looks at: a few microseconds, and rows out of order by
+chance do not escape it."""
+
 
 @lean_kernel
-def ascending(times: Int64s, first: Int) -> bool:
-    """Are the times from `first` on in order? Without a branch, so that it runs at memory speed: a
-    sign bit remembers any step back, and any time so large that a difference could overflow.
+def seems_ascending(times: Int64s) -> bool:
+    """Are these times in order, as far as a sample of neighbours tells? Looking at all of them
+    would cost as much as deciding the rows, and the answer only chooses between two ways to the
+    same result.
 
     Args:
-        times: of the rows.
-        first: where to begin; there must be at least one row from there.
-
-    Returns:
-        True only if they ascend (equal neighbours included). Times beyond about 2^62 ns give False
-        even in order, which costs time but is never wrong.
+        times: of the rows; at least one.
     """
-    rest = times[first:]  # counted from 0: no index can be negative, so the loop is vectorised
-    signs = rest[-1] ^ (rest[-1] << 1)
-    for i in range(len(rest) - 1):
-        signs |= (rest[i + 1] - rest[i]) | (rest[i] ^ (rest[i] << 1))
-    return bool(signs >= 0)
-
-
-@lean_kernel
-def first_at(times: Int64s, low: Int, high: Int, end: Int) -> Int:
-    """The first row of [low, high) at or after `end`, in times that ascend; `high` if there is
-    none. Found by steps that double, then by bisection: near rows are still in the cache."""
-    width = np.int64(64)
-    while low + width < high and times[low + width] < end:
-        low += width + 1
-        width *= 2
-    high = min(high, low + width)
-    while low < high:
-        middle = (low + high) // 2
-        if times[middle] < end:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    i, step = 0, max(1, len(times) // SAMPLES)
+    while i + 1 < len(times):
+        if times[i + 1] < times[i]:
+            return False
+        i += step
+    return True
 
 
 @lean_kernel
@@ -101,9 +88,7 @@ def closes_at(start: Int, settings: Settings) -> Int:
 
 
 @lean_kernel
-def end_of_run(
-    rows: KernelRows, i: Int, lane: Int, start: Int, end: Int, alone: bool, ordered: bool
-) -> Int:
+def end_of_run(rows: KernelRows, i: Int, lane: Int, start: Int, end: Int, alone: bool) -> Int:
     """The first row from i on that does not fall into [start, end) of this lane.
 
     Args:
@@ -113,13 +98,17 @@ def end_of_run(
         start: of its window.
         end: of its window.
         alone: there is only one lane.
-        ordered: times ascend from the first row of the call, and there is only one lane.
     """
     times, n = rows.time, len(rows.time)
-    if ordered:  # by bisection: most times need not be looked at again
-        return first_at(times, i, n, end)
     j = i
     if alone:  # one lane: its number need not be looked at
+        near = min(n, i + BLOCK // 4)
+        while j < near and times[j] >= start and times[j] < end:
+            j += 1
+        if j < near:
+            return j
+        while j + BLOCK <= n and all_within(times[j : j + BLOCK], start, end):
+            j += BLOCK
         while j < n and times[j] >= start and times[j] < end:
             j += 1
     else:
@@ -127,6 +116,21 @@ def end_of_run(
         while j < n and times[j] >= start and times[j] < end and lanes[j] == lane:
             j += 1
     return j
+
+
+@lean_kernel
+def all_within(times: Int64s, start: Int, end: Int) -> bool:
+    """Whether all these times are in [start, end).
+
+    Args:
+        times: any.
+        start: the first time that is.
+        end: the first that no longer is.
+    """
+    outside = False
+    for i in range(len(times)):
+        outside |= (times[i] < start) | (times[i] >= end)
+    return not outside
 
 
 @lean_kernel
@@ -195,7 +199,6 @@ def assign_aligned(
         and (settings.limit == 0 or not settings.buffered)
         and settings.period == 0
     )
-    ordered = alone and simple and (settings.ascending or ascending(rows.time, first))
     i = first
     while i < n:
         # A row may open a pane in each of its windows, and make a copy and a run in each.
@@ -222,7 +225,7 @@ def assign_aligned(
                 panes.next[e] = call.head[lane]
                 call.head[lane] = e
                 insert(call.table, panes.lane, panes.start, e)
-            j = end_of_run(rows, i, lane, newest, panes.end[e], alone, ordered)
+            j = end_of_run(rows, i, lane, newest, panes.end[e], alone)
             add_run(call, settings, rows, e, i, j)
             i = j
             continue

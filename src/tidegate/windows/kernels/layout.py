@@ -229,8 +229,6 @@ class Settings(NamedTuple):
     """Times outside these two are too near to the ends of int64."""
     wall: int = 0
     """Wall time of the call."""
-    ascending: bool = False
-    """One lane, whose times are known to ascend."""
     cumulate: bool = False
     """Where sub-windows are combined: windows of one `span` share its start, and end one sub-window
     after the other."""
