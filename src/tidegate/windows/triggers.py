@@ -336,7 +336,7 @@ class Predicate(Trigger):
     Predicate(label='always')
     """
 
-    condition: When | Callable[[pa.RecordBatch], Any] = field(repr=False)
+    condition: Callable[[pa.RecordBatch], Any] = field(repr=False)
     """A `When`, or a function from the rows of a collection to one boolean for each."""
     label: str = "predicate"
     """The trigger's name in the output."""
