@@ -48,7 +48,7 @@ from tidegate.windows.kernels.layout import (
     Verdicts,
 )
 
-BLOCK = 64
+RUN_BLOCK = 64
 """Rows of a long run that are compared at once, without a branch: enough for the vectors of a
 processor, few enough that the last block of a run is not much in vain."""
 
@@ -102,13 +102,13 @@ def end_of_run(rows: KernelRows, i: Int, lane: Int, start: Int, end: Int, alone:
     times, n = rows.time, len(rows.time)
     j = i
     if alone:  # one lane: its number need not be looked at
-        near = min(n, i + BLOCK // 4)
+        near = min(n, i + RUN_BLOCK // 4)
         while j < near and times[j] >= start and times[j] < end:
             j += 1
         if j < near:
             return j
-        while j + BLOCK <= n and all_within(times[j : j + BLOCK], start, end):
-            j += BLOCK
+        while j + RUN_BLOCK <= n and all_within(times[j : j + RUN_BLOCK], start, end):
+            j += RUN_BLOCK
         while j < n and times[j] >= start and times[j] < end:
             j += 1
     else:
