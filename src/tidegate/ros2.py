@@ -14,11 +14,13 @@ only `node.create_subscription` is used, and `rclpy.clock.ROSClock().now()` wher
 stamp or `sync_arrival_time` asks for the time of arrival.
 
 Clock policy: the stamp in a message's header decides. With `allow_headerless` a message without one
-counts as of its arrival; with `sync_arrival_time` all do.
+counts as of its arrival; with `sync_arrival_time` all do. A message whose time is not known is
+dropped with a warning, as in the original: an exception in a callback would end the node.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,17 +35,19 @@ class _Filter:
     """Calls its callbacks with every message that comes through."""
 
     def __init__(self) -> None:
-        self._callbacks: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        # By number, as message_filters' own filters have them: its `Chain` removes from there.
+        self.callbacks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
 
     def registerCallback(self, cb: Callable[..., Any], *args: Any) -> int:  # noqa: N802
         """Call `cb` with every message (of a synchroniser: with the messages of every set, in the
         order of its inputs), followed by `args`. Returns the number of the callback."""
-        self._callbacks.append((cb, args))
-        return len(self._callbacks) - 1
+        number = max(self.callbacks, default=-1) + 1
+        self.callbacks[number] = cb, args
+        return number
 
     def signalMessage(self, *messages: Any) -> None:  # noqa: N802
         """Call the callbacks with these messages."""
-        for callback, args in self._callbacks:
+        for callback, args in list(self.callbacks.values()):
             callback(*messages, *args)
 
 
@@ -83,6 +87,7 @@ class _Synchronizer(_Filter):
         self._allow_headerless = allow_headerless
         self._sync_arrival_time = sync_arrival_time
         self._drop_callbacks: list[Callable[[Unmatched], Any]] = []
+        self._warned = False
         self._names = [str(number) for number in range(len(fs))]
         self.input_connections: list[Any] = []
 
@@ -96,19 +101,35 @@ class _Synchronizer(_Filter):
 
     def registerDropCallback(self, cb: Callable[[Unmatched], Any]) -> None:  # noqa: N802
         """Call `cb` with every message that leaves without a set: an `Unmatched` with the message
-        (`payload`), the number of its input as text (`topic`), its stamp and the `reason`."""
+        (`payload`), the number of its input as text (`topic`), its stamp and the `reason`. For a
+        message without a stamp the reason is `no_stamp`, and `time_ns` is 0."""
         self._drop_callbacks.append(cb)
 
     def add(self, msg: Any, my_queue: Any = None, my_queue_index: int | None = None) -> None:
         """Hand over one message of input `my_queue_index`. `my_queue` is there for callers of the
-        original, and not used.
+        original, and not used. A message without a stamp is dropped, and the first one warned
+        about, unless `allow_headerless` is on.
 
         Raises:
-            ContractError: the message has no stamp, and `allow_headerless` is off.
+            ContractError: there is no such input.
         """
         if my_queue_index is None or not 0 <= my_queue_index < len(self._names):
             raise ContractError(f"add: no input {my_queue_index!r}; there are {len(self._names)}")
-        self._sync.push(self._names[my_queue_index], self._stamp(msg), msg)
+        stamp = self._stamp(msg)
+        if stamp is not None:
+            self._sync.push(self._names[my_queue_index], stamp, msg)
+            return
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a {type(msg).__name__} of input {my_queue_index} has no header.stamp and is "
+                "dropped, as are all like it; set allow_headerless=True to take the time of "
+                "arrival (sync_arrival_time=True: of all messages)",
+                stacklevel=2,
+            )
+        self._on_unmatched(
+            Unmatched(self._names[my_queue_index], 0, msg, -1, "no_stamp", -1, 0)
+        )
 
     def tick(self, now: Any) -> None:
         """Tell the time, for optional topics: see `tidegate.sync.ApproximateTime.tick`."""
@@ -128,15 +149,11 @@ class _Synchronizer(_Filter):
         return self._sync.counters
 
     def _stamp(self, msg: Any) -> Any:
+        """The stamp of a message, or its time of arrival; None if neither counts."""
         if not self._sync_arrival_time:
             stamp = getattr(getattr(msg, "header", None), "stamp", None)
-            if stamp is not None:
+            if stamp is not None or not self._allow_headerless:
                 return stamp
-            if not self._allow_headerless:
-                raise ContractError(
-                    f"a {type(msg).__name__} has no header.stamp; set allow_headerless=True to "
-                    "take its time of arrival"
-                )
         from rclpy.clock import ROSClock  # type: ignore[import-not-found]
 
         return ROSClock().now().nanoseconds
