@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.align import AlignedRow, Aligner, latest
 from tidegate.errors import ConfigError, ContractError, StateError
 from tidegate.sync import EpsilonTime, LatestTime, Synchronize, SyncSet, Unmatched
 
@@ -130,6 +131,32 @@ def test_what_it_refuses() -> None:
         sync.snapshot()
     with pytest.raises(StateError, match="EpsilonTime"):
         LatestTime.restore(EpsilonTime(["a", "b"], max_interval=5, queue_size=4).snapshot())
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), min_size=1, max_size=60),
+    widest=st.none() | st.integers(1, 200),
+)
+def test_in_a_flow_an_align_stage_makes_the_same_sets(
+    steps: list[tuple[int, int]], widest: int | None
+) -> None:
+    """ADR 17: rows in order of time, the pivot as reference, and a tolerance for the width."""
+    sync = LatestTime(TOPICS, max_interval=widest)
+    aligner = Aligner(
+        {name: latest(widest) for name in TOPICS[1:]}, reference=TOPICS[0], missing="drop"
+    )
+    sets: list[Any] = []
+    rows: list[Any] = []
+    now = 0
+    for topic, later in steps:
+        now += later
+        sets += [one.times_ns for one in sync.push(TOPICS[topic], now)]
+        rows += aligner.push(TOPICS[topic], now, {"at": now})
+    rows += aligner.flush()
+    rows = [row for row in rows if isinstance(row, AlignedRow)]
+    aligned = [(row.time_ns, *(row.values[name]["time_ns"] for name in TOPICS[1:])) for row in rows]
+    assert aligned == sets
 
 
 def test_a_stage_names_what_to_use_instead() -> None:

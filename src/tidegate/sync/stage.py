@@ -58,9 +58,10 @@ _SEARCH_SETTINGS = frozenset(
 """Settings that a search which is under way depends on."""
 _LATEST_IN_PROCESS = (
     "is in process only (tidegate.sync.LatestTime); in a flow use an align stage with the pivot as "
-    "reference and the method latest, which carries the newest message forward"
+    "reference and the method latest, which makes the same sets: align: {reference: <pivot>, "
+    "topics: {<other>: latest}, missing: drop}"
 )
-"""Why a stage has no policy `latest`: `align` does this for rows, with values as columns."""
+"""Why a stage has no policy `latest`: `align` makes the same sets (docs/adr/0017)."""
 _UNKNOWN, _NULL = 0, 1
 _NO_SUCH_TOPIC, _NO_TOPIC = -1, -2
 
