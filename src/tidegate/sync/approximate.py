@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.core.numba import kernel as counted_kernel
+from tidegate.core.numba import brief_kernel
 from tidegate.core.numba import lean_inline as inline
 from tidegate.core.numba import lean_kernel as kernel
 from tidegate.sync.lane import (
@@ -716,7 +716,7 @@ def run_approximate(arrays: Any, messages: Any, out: Any) -> None:
         messages.places[k] = _admit_to_queue(lane, output, i, stamp, row, row)
 
 
-@counted_kernel  # carray needs reference counts
+@brief_kernel  # carray needs reference counts
 def push_one_approximate(address: Any, i: Any, stamp: Any) -> Any:
     """`Matcher.push_one` of this search."""
     at = carray(pointer(address), (PARTS,), np.int64)

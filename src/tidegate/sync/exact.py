@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.core.numba import kernel as counted_kernel
+from tidegate.core.numba import brief_kernel
 from tidegate.core.numba import lean_kernel as kernel
 from tidegate.sync.lane import (
     HISTORY,
@@ -293,7 +293,7 @@ def run_exact(arrays: Any, messages: Any, out: Any) -> None:
         messages.places[k] = _admit_to_slot(lane, output, i, stamp, row, row)
 
 
-@counted_kernel  # carray needs reference counts
+@brief_kernel  # carray needs reference counts
 def push_one_exact(address: Any, i: Any, stamp: Any) -> Any:
     """`Matcher.push_one` of this search."""
     at = carray(pointer(address), (PARTS,), np.int64)
