@@ -127,9 +127,7 @@ class _Synchronizer(_Filter):
                 "arrival (sync_arrival_time=True: of all messages)",
                 stacklevel=2,
             )
-        self._on_unmatched(
-            Unmatched(self._names[my_queue_index], 0, msg, -1, "no_stamp", -1, 0)
-        )
+        self._on_unmatched(Unmatched(self._names[my_queue_index], 0, msg, -1, "no_stamp", -1, 0))
 
     def tick(self, now: Any) -> None:
         """Tell the time, for optional topics: see `tidegate.sync.ApproximateTime.tick`."""

@@ -23,6 +23,7 @@ from tidegate.batching.kernel import earliest_times, group_by_lane, schedule_len
 from tidegate.batching.layout import (
     BATCH,
     COUNTS,
+    FIRST_ROWS,
     LISTS,
     NEVER,
     PART,
@@ -67,12 +68,12 @@ _NO_GATES = as_readonly(np.empty(0, np.bool_))
 
 
 # Most of what batching compiles. Small calls on a new machine run without.
-run_rows = interpret_first(kernel.run_rows, lambda a, call, *_: len(call.time_ns))
-run_call = interpret_first(kernel.run_call, lambda a, call, *_: len(call.time_ns))
-settle_lanes = interpret_first(kernel.settle_lanes, lambda a, *_: len(a.rows))
-change_windows = interpret_first(kernel.change_windows, lambda a, *_: len(a.rows))
-load_rows = interpret_first(kernel.load_rows, lambda rows, used, *_: int(used))
-waiting_rows = interpret_first(kernel.waiting_rows, lambda rows, *_: len(rows))
+run_rows = interpret_first(kernel.run_rows, lambda a, call, *_: len(call.time_ns), FIRST_ROWS)
+run_call = interpret_first(kernel.run_call, lambda a, call, *_: len(call.time_ns), FIRST_ROWS)
+settle_lanes = interpret_first(kernel.settle_lanes, lambda a, *_: len(a.rows), FIRST_ROWS)
+change_windows = interpret_first(kernel.change_windows, lambda a, *_: len(a.rows), FIRST_ROWS)
+load_rows = interpret_first(kernel.load_rows, lambda rows, used, *_: int(used), FIRST_ROWS)
+waiting_rows = interpret_first(kernel.waiting_rows, lambda rows, *_: len(rows), FIRST_ROWS)
 
 
 def kernel_call(
@@ -114,10 +115,12 @@ def kernel_call(
         correct_skew: Whether clock offsets are subtracted.
         patient: True: one row at a time. False: all rows as one call.
     """
+    order, ends = _lane_order(lane)
     return KernelCall(
         lane=as_readonly(lane),
         time_ns=as_readonly(time_ns),
-        order=as_readonly(_lane_order(lane).view(np.uint32)),
+        order=as_readonly(order.view(np.uint32)),
+        ends=as_readonly(ends),
         code=as_readonly(code.view(np.uint32)),
         digests=as_readonly(digests),
         gated=as_readonly(gated),
@@ -133,17 +136,19 @@ def kernel_call(
     )
 
 
-def _lane_order(lane: Int32s) -> Int32s:
-    """Return the indices of rows lane by lane, as they came within a lane; empty if they are in
-    such an order already."""
+def _lane_order(lane: Int32s) -> tuple[Int32s, Int32s]:
+    """Return the indices of rows lane by lane, as they came within a lane, and per lane where its
+    rows end there. Both empty if rows are in such an order already; the ends alone, where rows of
+    few among many lanes are sorted."""
     if len(lane) < 2 or bool((lane[1:] >= lane[:-1]).all()):
-        return _NO_LANES
+        return _NO_LANES, _NO_LANES
     lanes = int(lane.max()) + 1
     if lanes > 4 * len(lane):  # few rows of many lanes: counting would walk over all lanes
-        return np.argsort(lane, kind="stable").astype(np.int32)
+        return np.argsort(lane, kind="stable").astype(np.int32), _NO_LANES
     order = empty(len(lane), np.int32)
-    group_by_lane(as_readonly(lane), lanes, np.zeros(lanes + 1, np.int32), order)
-    return order
+    starts = np.zeros(lanes + 1, np.int32)
+    group_by_lane(as_readonly(lane), lanes, starts, order)  # each start moves on to the end
+    return order, starts[:-1]
 
 
 def change_length(state: State, lanes: Int64s, length_ns: int, time_ns: int | None) -> int:

@@ -135,18 +135,18 @@ def run_rows(a, call, base, first, again):
         i = row_at(call, k)
         n = np.int64(call.lane[i])
         lane = lanes[n]
+        resume = False
         if k >= until:  # a lane begins: while it is handled, bring in the next one
-            until = k + 1
-            if len(call.order) == 0 and call.lane[total - 1] == n:
-                until = total
-            while until < total and call.lane[row_at(call, until)] == n:
-                until += 1
+            until = end_of_lane(call, k, n)
+            # Once per lane and call, and only if half as many rows come as wait: a window that
+            # fills over many calls must not be gone through in each of them.
+            resume = lane.rows <= 2 * (until - k) and call.wall - lane.arrived_at < call.idle
             if until < total:
                 following = np.int64(call.lane[row_at(call, until)])
                 prefetch(lanes, following)
                 prefetch(streams, following)
                 prefetch(lists, following)
-        if expects_pulses(lane, call):
+        if (lane.rows == 0 or resume) and expects_pulses(lane, call):
             k, routed = take_expected(a, call, base, k, until, n)
             if routed:  # the window is complete, but there is no room for its batch
                 return k, True
@@ -420,7 +420,7 @@ def group_by_lane(lane, lanes, starts, order):
 # record: their window is a run in `numbers`, written as it comes, and leaves without another look
 # at its rows. A window is handled like this from its first row on or not at all; if another row
 # comes, or the call ends, the rows so far get their records and links (`settle_run`) and the
-# general rules go on from there.
+# general rules go on from there. The next call takes the run up again (`resume_run`).
 
 
 @lean_inner
@@ -430,11 +430,24 @@ def row_at(call, k):
 
 
 @lean_inline
+def end_of_lane(call, k, n):
+    """Return where in the order of the call the rows of lane `n` end, of which the k-th is one."""
+    total = len(call.time_ns)
+    if len(call.ends) > 0:
+        return np.int64(call.ends[n])
+    if len(call.order) == 0 and call.lane[total - 1] == n:
+        return total
+    until = k + 1
+    while until < total and call.lane[row_at(call, until)] == n:
+        until += 1
+    return until
+
+
+@lean_inner
 def expects_pulses(lane, call):
-    """Return whether the window is empty, open for gating streams, and nothing else is pending."""
+    """Return whether the window is open for gating streams, and nothing is due or pending."""
     return (
         lane.open != 0
-        and lane.rows == 0
         and lane.waiting > 0
         and lane.changes == 0
         and lane.hwm < lane.start + lane.timeout
@@ -449,7 +462,8 @@ def take_expected(a, call, base, k, until, n):
     and not earlier than the row before.
 
     The condition is that of `route_next_pulse`, and what it does to lane and stream is the same.
-    Called with an empty window (`expects_pulses`); windows that become complete leave.
+    Called when `expects_pulses`. Nothing is done if rows wait that are not such a run themselves.
+    Windows that become complete leave.
 
     Args:
         a: The `KernelArrays`.
@@ -468,15 +482,22 @@ def take_expected(a, call, base, k, until, n):
     begun = k
     while True:
         first = max(counts.rows, 0)  # never below; said so that indices are not looked at twice
-        at = first
         end = lane.start + lane.length
         newest = lane.start - lane.length
         latest = min(end, lane.start + lane.timeout - 1)
         waiting = lane.waiting
-        last = min(until, k + call.limit)
+        last = min(until, k + call.limit - lane.rows)
         for s in range(lane.streams):
+            a.tally[s].slot = -1
             a.tally[s].off_sum = 0.0
             a.tally[s].off_square = 0.0
+        begins = first
+        if lane.rows > 0:
+            begins = resume_run(a, n, first)
+            if begins < 0:
+                break
+            newest = a.out_stamp[begins - 1]
+        at = begins
         while k < last:
             i = np.int64(call.order[k]) if grouped else np.int64(k)
             t = call.time_ns[i]
@@ -528,30 +549,79 @@ def take_expected(a, call, base, k, until, n):
                 waiting -= 1
                 if waiting == 0:
                     break
-        if at == first:
+        if at == begins:
             break
         lane.waiting = waiting
-        lane.pulses += at - first
+        lane.pulses += at - begins
         lane.hwm = max(lane.hwm, newest)
         lane.mark = max(lane.mark, newest)
         lane.streak = 0
         lane.far = 0
-        lane.rows += at - first
+        lane.rows += at - begins
         for s in range(lane.streams):  # one row per slot, from slot 0 on
             stream = a.streams[n, s]
             if stream.tracked != 0 and stream.period != 0:
+                stream.held_rows += stream.reached + 1 - stream.count
                 stream.count = stream.reached + 1
-                stream.held_rows += stream.count
         if waiting > 0 or not has_room(a, call):
-            settle_run(a, n, first, at)
+            settle_run(a, n, begins, at)
             lane.arrived_at = call.wall
             return (k, False) if waiting > 0 else (k - 1, True)
+        take_list(a.lists[n], _ACTIVE)
         close(a, call, n, due(lane), at - first)
-        if not expects_pulses(lane, call):
+        if lane.rows > 0 or not expects_pulses(lane, call):
             break
     if k > begun:
         lane.arrived_at = call.wall
     return k, False
+
+
+@lean_inline
+def resume_run(a, n, first):
+    """Write the rows of the window down as a run from `first` on, if they are one: those of earlier
+    calls, whose records were written by `settle_run` or one at a time.
+
+    They are a run if no other row waits, times ascend up to the end of the window, and every stream
+    has one row per slot from 0 on. `tally` gets the sums of their offsets; its slots are -1 before.
+
+    Returns:
+        Where the run ends, or -1 if the rows are no run; then nothing but scratch was written.
+    """
+    rows, lane = a.rows, a.lanes[n]
+    at = first
+    newest = lane.start - lane.length
+    end = lane.start + lane.length
+    row = np.int64(a.lists[n].head[_ACTIVE])
+    while row >= 0:
+        record = rows[row]
+        t, s, slot = record.time, max(np.int64(record.stream), 0), np.int64(record.slot)
+        stream, tally = a.streams[n, s], a.tally[s]
+        if (
+            record.gated == 0
+            or slot != tally.slot + 1
+            or t < newest
+            or t > end
+            or t != record.stamp
+        ):
+            return np.int64(-1)
+        newest = t
+        off = float(t - stream.origin - (stream.first + slot) * stream.period)
+        tally.slot = slot
+        tally.off_sum += off
+        tally.off_square += off * off
+        a.numbers[at] = row
+        a.spare[at] = s
+        a.out_slot[at] = slot
+        a.out_stamp[at] = t
+        at += 1
+        row = np.int64(record.next)
+    if at - first != lane.rows or at == first:
+        return np.int64(-1)
+    for s in range(lane.streams):
+        stream = a.streams[n, s]
+        if stream.tracked != 0 and stream.period != 0 and stream.reached != a.tally[s].slot:
+            return np.int64(-1)
+    return np.int64(at)
 
 
 @lean_inner

@@ -26,6 +26,7 @@ from tidegate.errors import StateError
 __all__ = [
     "BATCH",
     "COUNTS",
+    "FIRST_ROWS",
     "LANE",
     "LISTS",
     "MAX_CHANGES",
@@ -66,6 +67,11 @@ with."""
 MAX_LENGTH_NS = 86_400 * 10**9
 """The longest batch: one day. A thousand lengths must still fit into int64, and no one waits longer
 for a batch."""
+
+FIRST_ROWS = 20_000
+"""Rows that the kernels of batching handle in plain Python on a new machine (`interpret_first`).
+Compiling them takes as long as 200,000 rows in plain Python, so a first collection of usual size
+(10,000) leaves within two seconds of CPU instead of waiting half a minute."""
 
 NO_SLOT = -(2**31)
 """The slot of a row without a grid. The lowest int32, which no real slot is clipped to."""
@@ -321,6 +327,8 @@ class KernelCall(NamedTuple):
     order: NDArray[np.uint32]
     """Indices of the rows in the order they are handled: lane by lane, within a lane as they came.
     Empty: as they came."""
+    ends: Int32s
+    """Per lane: where its rows end in `order`. Empty: not known."""
     code: NDArray[np.uint32]
     """Per row: which of the names below."""
     digests: Int64s

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.batching.layout import FIRST_ROWS
 from tidegate.core.arrow import empty
 from tidegate.core.numba import as_readonly, interpret_first, lean_inline, lean_inner, lean_kernel
 from tidegate.core.outcomes import Int32s
@@ -29,6 +30,9 @@ class NameTable(NamedTuple):
     """Per code: the code that came behind it last time."""
     slots: Int32s
     """A hash table of codes, twice as large as there are codes; -1 for an empty slot."""
+    short: NDArray[np.uint64]
+    """Per code: a text of up to seven bytes, with its length in the highest byte; _LONG for a
+    longer one."""
 
 
 MAX_NAMES = 1024
@@ -58,6 +62,7 @@ def encode_names(column: pa.Array) -> tuple[Int32s, list[str]]:
             firsts=np.empty(MAX_NAMES, np.int32),
             follows=np.zeros(MAX_NAMES, np.int32),
             slots=np.full(2 * MAX_NAMES, -1, np.int32),
+            short=np.full(MAX_NAMES, _LONG, np.uint64),
         )
         _, ends, text = column.buffers()
         bounds = np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1]
@@ -99,6 +104,10 @@ _EIGHT = np.uint64(8)
 _TAILS = np.array([(1 << 8 * n) - 1 for n in range(8)], np.uint64)
 """Per number of bytes in the last word of a text: which bits of the word are its own."""
 
+_LONG = np.uint64(2**64 - 1)
+"""Stands for a text of more than seven bytes. No short text: its length would be 255."""
+_TOP = np.uint64(56)
+
 
 @lean_kernel
 def number_names(bounds: Any, words: Any, codes: Any, names: Any) -> Any:
@@ -121,6 +130,13 @@ def number_names(bounds: Any, words: Any, codes: Any, names: Any) -> Any:
     for i in range(len(codes)):
         begin, length = np.uint64(bounds[i]), np.uint64(bounds[i + 1] - bounds[i])
         guess = names.follows[before]
+        short = _LONG
+        if length < _EIGHT:
+            short = (words[begin] & _TAILS[length]) | (length << _TOP)
+            if names.short[guess] == short:  # most rows of most columns
+                codes[i] = guess
+                before = guess
+                continue
         if count == 0 or not same_text(bounds, words, names.firsts[guess], begin, length):
             missed += 1
             if 8 * missed > i + _PATIENCE:
@@ -141,6 +157,7 @@ def number_names(bounds: Any, words: Any, codes: Any, names: Any) -> Any:
                     return -1
                 guess = count
                 names.firsts[guess] = i
+                names.short[guess] = short
                 names.slots[at] = guess
                 count += 1
             names.follows[before] = guess
@@ -174,4 +191,4 @@ def same_text(bounds: Any, words: Any, row: Any, begin: Any, length: Any) -> Any
     return True
 
 
-_number_names = interpret_first(number_names, lambda bounds, *_: len(bounds))
+_number_names = interpret_first(number_names, lambda b, w, codes, *_: len(codes), FIRST_ROWS)

@@ -201,8 +201,7 @@ def measured_period(stream, scratch):
     longest = ring[0]
     below = 0
     above = 0
-    for i in range(count):
-        scratch[i] = ring[i]
+    for i in range(count):  # in whole numbers, so that it becomes vector instructions
         shortest = min(shortest, ring[i])
         longest = max(longest, ring[i])
         below += ring[i] < guess
@@ -210,8 +209,10 @@ def measured_period(stream, scratch):
     if below <= (count - 1) // 2 and above <= (count - 1) // 2:
         seed = float(guess)  # the median of a steady clock is mostly the one before
     else:
+        for i in range(count):
+            scratch[i] = ring[i]
         seed = median(scratch, count)
-    if np.rint(shortest / seed) == 1.0 and np.rint(longest / seed) == 1.0:
+    if 2.0 * shortest > seed and 2.0 * longest < 3.0 * seed:
         return seed  # every distance is one pulse: the second median would be the first
     kept = 0
     for i in range(count):

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batching.layout import NO_SLOT, CloseReason, Gate, Records
+from tidegate.batching.layout import FIRST_ROWS, NO_SLOT, CloseReason, Gate, Records
 from tidegate.batching.period import median
 from tidegate.core.arrow import empty
 from tidegate.core.numba import interpret_first, lean_inline, lean_inner, lean_kernel
@@ -361,32 +361,37 @@ def spread_rows(batches, slot, late, out):
     Returns:
         How many rows have no slot.
     """
+    # Everything in names of its own: the compiler cannot know that writing a column leaves the
+    # records as they are, and would read them again at every row.
+    ids, starts, ends, lanes, text_ends = out.id, out.start, out.end, out.lane, out.text_ends
     at = np.int64(0)
     letters = np.int64(0)
     missing = np.int64(0)
-    out.text_ends[0] = 0
+    text_ends[0] = 0
     for b in range(len(batches)):
         batch = batches[b]
+        number, start, end, lane = batch.id, batch.start, batch.end, np.int32(batch.lane)
+        late_rows, length = batch.late, _LENGTH[batch.reason]
         last = at + batch.rows
-        length = _LENGTH[batch.reason]
         for i in range(at, last):
-            out.id[i] = batch.id
+            ids[i] = number
         for i in range(at, last):
-            out.start[i] = batch.start
+            starts[i] = start
         for i in range(at, last):
-            out.end[i] = batch.end
+            ends[i] = end
         for i in range(at, last):
-            out.lane[i] = batch.lane
+            lanes[i] = lane
+        before = letters + (1 - at) * length
         for i in range(at, last):
-            out.text_ends[i + 1] = letters + (i + 1 - at) * length
+            text_ends[i + 1] = before + i * length
         letters += (last - at) * length
-        for i in range(at, last):
-            missing += slot[i] == NO_SLOT
-        if batch.late > 0:
+        if late_rows > 0:
             for i in range(at, last):
                 if late[i]:
                     out.late[i >> 3] |= np.uint8(1 << (i & 7))
         at = last
+    for i in range(at):
+        missing += slot[i] == NO_SLOT
     if missing > 0:
         for i in range(at):
             if slot[i] != NO_SLOT:
@@ -394,7 +399,7 @@ def spread_rows(batches, slot, late, out):
     return missing
 
 
-_spread_rows = interpret_first(spread_rows, lambda batches, slot, *_: len(slot))
+_spread_rows = interpret_first(spread_rows, lambda batches, slot, *_: len(slot), FIRST_ROWS)
 
 
 def summaries(decision: BatchDecision, labels: pa.Array) -> list[pa.Array]:
@@ -463,7 +468,7 @@ def transpose(words, columns):
             columns[j, i] = words[i, j]
 
 
-_transpose = interpret_first(transpose, lambda words, *_: len(words))
+_transpose = interpret_first(transpose, lambda words, *_: len(words), FIRST_ROWS)
 
 
 def _streams(parts: dict[str, NDArray[Any]], labels: pa.Array) -> pa.StructArray:

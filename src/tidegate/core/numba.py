@@ -141,8 +141,9 @@ def compile_at_once() -> Iterator[None]:
         _at_once = before
 
 
-def interpret_first(function: F, work: Callable[..., int]) -> F:
-    """A kernel that runs in plain Python until INTERPRETED_ROWS rows, and compiled from then on.
+def interpret_first(function: F, work: Callable[..., int], rows: int = INTERPRETED_ROWS) -> F:
+    """A kernel that runs in plain Python until it has handled `rows` rows, and compiled from then
+    on.
 
     Where it is compiled already, or in numba's cache on disk, it runs compiled from the first call
     on. Results are the same either way.
@@ -151,18 +152,23 @@ def interpret_first(function: F, work: Callable[..., int]) -> F:
         function: made by `kernel` or `lean_kernel`, called with positional arguments. Only for
             kernels whose arithmetic stays within int64: plain Python does not wrap around.
         work: how many rows a call handles, from the same arguments.
+        rows: how many are handled in plain Python. More than the default where compiling takes so
+            long that a first call of usual size should not wait for it.
     """
     dispatcher: Any = function
     if not hasattr(dispatcher, "overloads"):
         return function  # without the JIT
     plain: list[Any] = []
     done = 0
+    cached: bool | None = None  # asked once: it reads the disk, and calls may bring no rows
 
     def call(*arguments: Any) -> Any:
-        nonlocal done
-        if not dispatcher.overloads and not _is_cached(dispatcher, arguments):
+        nonlocal done, cached
+        if cached is None:
+            cached = bool(dispatcher.overloads) or _is_cached(dispatcher, arguments)
+        if not cached and not dispatcher.overloads:
             done += work(*arguments)
-            if done <= INTERPRETED_ROWS and not _at_once:
+            if done <= rows and not _at_once:
                 if not plain:
                     plain.append(_in_python(dispatcher, {}))
                 with np.errstate(all="ignore"):  # as compiled: numpy's warnings are not for users
