@@ -138,8 +138,8 @@ def kernel_call(
 
 def _lane_order(lane: Int32s) -> tuple[Int32s, Int32s]:
     """Return the indices of rows lane by lane, as they came within a lane, and per lane where its
-    rows end there. Both empty if rows are in such an order already; the ends alone, where rows of
-    few among many lanes are sorted."""
+    rows end there. Both are empty if rows are in such an order already; with few rows of many
+    lanes, the ends are."""
     if len(lane) < 2 or bool((lane[1:] >= lane[:-1]).all()):
         return _NO_LANES, _NO_LANES
     lanes = int(lane.max()) + 1
