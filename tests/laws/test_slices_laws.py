@@ -70,7 +70,7 @@ def in_slices(order: ArrivalOrder, recording: list[list[Row]], seed: int) -> lis
             at += size
     log = PieceLog(None)
     found = [FoundFile(0, f"/{number}", 0) for number in range(len(recording))]
-    log.append(found, in_recorded_order(pieces, found, 0))
+    log.append(found, in_recorded_order(pieces, found))
     slices, taken, out = Slices(order), 0, []
     while taken < len(log.pieces):
         upto = rng.randint(taken + 1, len(log.pieces))

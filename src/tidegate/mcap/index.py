@@ -19,7 +19,7 @@ Times here are log times, in ns since 1970.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -293,7 +293,10 @@ def _walk_top_level(
                 channels.learn(int(op[row]), content)
             except r.MalformedError as error:
                 faults.append(Fault(int(at[row]) - r.PREFIX, str(error)))
-        pieces += _pieces(buf, op[:count], at[:count], length[:count])
+        found = list(_pieces(buf, op[:count], at[:count], length[:count]))
+        if pieces and found and _is_one_run(pieces[-1], found[0]):
+            found[0] = replace(found[0], start=pieces.pop().start)
+        pieces += found
         if ended:
             return pieces, faults, True
         pos = after
@@ -304,6 +307,14 @@ def _walk_top_level(
         if how != r.WHOLE:
             return pieces, [*faults, Fault(pos, r.REASONS[how])], False
     return pieces, faults, False
+
+
+def _is_one_run(piece: Piece, after: Piece) -> bool:
+    """Whether two pieces are one run of messages that was cut only because so many records are
+    looked at in one go. Without it, pieces would depend on where a walk begins."""
+    if piece.chunk or after.chunk:
+        return False
+    return piece.start // LOOSE_BYTES == after.start // LOOSE_BYTES
 
 
 def _pieces(buf: r.Bytes, op: r.Bytes, at: r.Ints, length: r.Ints) -> Iterator[Piece]:

@@ -285,7 +285,12 @@ class McapFile:
         ]
 
     def batches(
-        self, selection: Selection, pieces: Sequence[Piece] | None = None, *, faults: bool = True
+        self,
+        selection: Selection,
+        pieces: Sequence[Piece] | None = None,
+        *,
+        faults: bool = True,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read the messages of some pieces, one batch per piece with at least one selected message.
 
@@ -295,14 +300,18 @@ class McapFile:
                 `self.pieces(selection)`.
             faults: Whether to yield a row for each fault of the file itself, at the end. A reader
                 that splits a file among tasks sets it in one of them only.
+            columns: Those wanted, of `selection.schema`; by default all. Without `data`, payloads
+                are not copied, and with the clock `header` only their heads are looked at.
 
         Yields:
-            Batches with the columns of `selection.schema`. The fault of a piece is a batch of one
+            Batches with the columns of `selection.schema`, or `columns`. The fault of a piece is a batch of one
             row, directly behind the messages of that piece.
         """
         chosen = self.pieces(selection) if pieces is None else list(pieces)
         self.will_read(chosen)
         wanted = selection.schema
+        if columns is not None:
+            wanted = pa.schema([wanted.field(name) for name in columns])
         for piece in chosen:
             yield from self._piece(piece, selection, wanted)
         if faults:

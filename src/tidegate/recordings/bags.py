@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.core.outcomes import Int64s
 from tidegate.errors import ConfigError
 from tidegate.mcap import Selection
 from tidegate.mcap.index import Channels
@@ -26,7 +28,15 @@ from tidegate.mcap.stamps import header_stamps
 from tidegate.recordings.bag_limits import limited_reader
 from tidegate.recordings.listing import below, paths_named
 
-__all__ = ["bag_definitions", "bag_size", "bags_of", "is_whole", "read_bag"]
+__all__ = [
+    "BagIndex",
+    "bag_definitions",
+    "bag_size",
+    "bags_of",
+    "is_whole",
+    "read_bag",
+    "read_bag_index",
+]
 
 MAGIC = b"#ROSBAG V2.0"
 """The first bytes of a ROS 1 bag."""
@@ -93,28 +103,122 @@ def bag_definitions(path: str) -> Channels:
         return Channels()
 
 
-def read_bag(path: str, selection: Selection) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class BagIndex:
+    """The messages of a bag as its index has them, in the order in which `read_bag` yields them.
+
+    Args:
+        time_ns: Their log times, ascending.
+        channel: Which of `names` each is of.
+        names: Topic, type and encoding of every channel.
+    """
+
+    time_ns: Int64s
+    channel: Int64s
+    names: tuple[tuple[str, str, str], ...]
+
+    def rows(self, path: str, first: int, last: int, wanted: pa.Schema) -> pa.RecordBatch:
+        """Return messages by their numbers, as rows with these columns; what the index does not
+        know is null."""
+        count = last - first
+        place = pa.array(self.channel[first:last])
+        told = [pa.array(column, pa.string()) for column in zip(*self.names, strict=True)]
+        topic, schema, encoding = (column.take(place) for column in told)
+        known = {
+            "file": pa.repeat(path, count), "offset": pa.array(np.arange(first, last)),
+            "position": pa.array(np.zeros(count, np.int64)), "topic": topic,
+            "log_time_ns": pa.array(self.time_ns[first:last]), "schema": schema,
+            "encoding": encoding,
+        }  # fmt: skip
+        columns = [known.get(each.name, pa.nulls(count, each.type)) for each in wanted]
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def read_bag_index(path: str, selection: Selection) -> BagIndex | None:
+    """Return the log times and topics of all messages of a bag that are selected, without reading a
+    message. None where that cannot be done: a bag of several files, in MCAP, or one that cannot be
+    opened (reading it will say why).
+
+    Raises ConfigError if the package rosbags is missing.
+    """
+    try:
+        with _reader(path) as bag:
+            wanted = _wanted(bag, selection)
+            if not wanted:
+                return None
+            number = {(c.topic, c.msgtype): place for place, c in enumerate(wanted)}
+            if hasattr(bag, "indexes"):  # ROS 1
+                found = (
+                    (entry.time, place)
+                    for place, one in enumerate(wanted)
+                    for entry in bag.indexes[one.id]
+                )
+                pairs = sorted(found, key=lambda pair: pair[0])  # ties: by connection
+            else:
+                (storage,) = bag.storage.storages  # ValueError: several files
+                query = "SELECT timestamp, topic_id FROM messages JOIN topics "
+                query += "ON messages.topic_id=topics.id ORDER BY timestamp"
+                of = {c.id: number.get((c.topic, c.msgtype), -1) for c in storage.connections}
+                pairs = [(t, of.get(topic, -1)) for t, topic in storage.dbconn.execute(query)]
+            channels = _channels(wanted)
+            names = tuple(
+                (c.topic, channels.schemas[c.schema_id].name, c.encoding)
+                for c in channels.by_id.values()
+            )
+    except ConfigError:
+        raise
+    except Exception:  # another kind of bag, or a broken one
+        return None
+    both = np.array(pairs, np.int64).reshape(-1, 2)
+    start, end = selection.log_span
+    keep = both[:, 1] >= 0
+    keep &= both[:, 0] >= (start if start is not None else both[:, 0])
+    keep &= both[:, 0] < (end if end is not None else both[:, 0] + 1)
+    return BagIndex(both[keep, 0], both[keep, 1], names)
+
+
+def _wanted(bag: Any, selection: Selection) -> list[Any]:
+    """Return the connections of an open bag whose topics are selected."""
+    topics = selection.topics
+    return [one for one in bag.connections if topics is None or one.topic in topics]
+
+
+def read_bag(
+    path: str,
+    selection: Selection,
+    first: int = 0,
+    span: tuple[int | None, int | None] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a bag as Arrow batches, in order of their log time.
 
     What cannot be read is a row whose column `error` says why. Raises ConfigError if the package
     rosbags is missing.
+
+    Args:
+        path: The bag.
+        selection: Which messages.
+        first: The number of the first of them in the bag; with a span.
+        span: The log times to read, from and before; None: those of the selection.
     """
-    count = 0
+    count = first
     try:
         with _reader(path) as bag:
             channels = _channels(bag.connections)
             decoder = PayloadDecoder(selection.decode, channels)
-            wanted = [
-                c for c in bag.connections
-                if selection.topics is None or c.topic in selection.topics
-            ]  # fmt: skip
+            wanted = _wanted(bag, selection)
             if not wanted:
                 return
-            span = selection.log_span
-            found = bag.messages(wanted, start=span[0], stop=span[1])
-            while some := _some_messages(found):
-                yield _messages_as_rows(path, some, count, decoder, selection)
-                count += len(some)
+            start, stop = selection.log_span if span is None else span
+            found = bag.messages(wanted, start=start, stop=stop)
+            failure: Exception | None = None
+            while failure is None:
+                some, failure = _some_messages(found)
+                if some:
+                    yield _messages_as_rows(path, some, count, decoder, selection)
+                    count += len(some)
+                elif failure is None:
+                    return
+            raise failure
     except (GeneratorExit, ConfigError):
         raise
     except Exception as error:
@@ -137,15 +241,20 @@ def _bag_fault(path: str, error: Exception) -> str:
     return f"the bag cannot be read on: {words}"
 
 
-def _some_messages(found: Iterator[Any]) -> list[Any]:
-    """The next messages, (connection, log time, payload) each: few of them where they are large."""
-    some, size = [], 0
-    for message in islice(found, ROWS):
-        some.append(message)
-        size += len(message[2])
-        if size >= BATCH_BYTES:
-            break
-    return some
+def _some_messages(found: Iterator[Any]) -> tuple[list[Any], Exception | None]:
+    """The next messages, (connection, log time, payload) each: few of them where they are large;
+    and what keeps those behind them from being read."""
+    some: list[Any] = []
+    size = 0
+    try:
+        for message in islice(found, ROWS):
+            some.append(message)
+            size += len(message[2])
+            if size >= BATCH_BYTES:
+                break
+    except Exception as error:  # whatever rosbags meets; those before it are good
+        return some, error
+    return some, None
 
 
 def _reader(path: str) -> Any:

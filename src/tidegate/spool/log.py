@@ -27,6 +27,7 @@ import os
 import re
 import struct
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigError, StateError
 
-__all__ = ["Landed", "Spool", "durable_end", "read", "schema"]
+__all__ = ["Landed", "Spool", "durable_end", "first_offset", "read", "records_at", "schema"]
 
 SEGMENT_BYTES = 64 << 20
 """Bytes after which a new segment is started. Segments are deleted whole, and the last one is read
@@ -54,6 +55,10 @@ _NAME = re.compile(r"[0-9]{20}")
 
 DUPLICATE = 1
 """Flag: the sender marked it as sent again, so the spool may hold it twice."""
+
+
+BATCH_BYTES = 64 << 20
+"""Bytes of records per batch of rows that are read, about: 8,192 images would not fit in memory."""
 
 
 _Row = tuple[int, str | None, int | None, bool | None, bytes | None, str | None]
@@ -244,7 +249,12 @@ def durable_end(folder: str | Path) -> int:
 
 
 def read(
-    folder: str | Path, start: int = 0, end: int | None = None, rows: int = 8_192
+    folder: str | Path,
+    start: int = 0,
+    end: int | None = None,
+    rows: int = 8_192,
+    *,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read messages between two offsets.
 
@@ -258,9 +268,11 @@ def read(
         end: Offset to stop at, exclusive; by default `durable_end(folder)`.
         rows: Largest number of rows per batch; bounds the memory of a batch, not of a segment,
             which is read whole.
+        columns: Those wanted, of `schema()`; by default all.
 
     Yields:
-        Batches with the columns of `schema()`; none is empty.
+        Batches with the columns of `schema()`, or `columns`; none is empty, and none has more than
+        64 MiB of payload, but for a single message that is larger.
 
     Raises:
         StateError: `start` lies in a segment that was deleted, or `durable` is damaged.
@@ -272,6 +284,7 @@ def read(
             f"{folder} begins at {segments[0][0]}; what lay before it, from {start}, was deleted"
         )
     found: list[_Row] = []
+    gathered = 0
     for number, (begin, path) in enumerate(segments):
         last = segments[number + 1][0] if number + 1 < len(segments) else upto
         if last <= start or begin >= upto:
@@ -289,20 +302,53 @@ def read(
                 (begin + at, record.topic, record.received_ns, again, record.payload, None)
             )
             at += size
-            if len(found) >= rows:
-                yield _batch_of_rows(found)
-                found = []
+            gathered += size
+            if len(found) >= rows or gathered >= BATCH_BYTES:
+                yield _batch_of_rows(found, columns)
+                found, gathered = [], 0
     if found:
-        yield _batch_of_rows(found)
+        yield _batch_of_rows(found, columns)
 
 
-def _batch_of_rows(
-    rows: list[tuple[int, str | None, int | None, bool | None, bytes | None, str | None]],
-) -> pa.RecordBatch:
-    """Turn rows into a batch."""
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema(), strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema())
+def records_at(folder: str | Path, offsets: Sequence[int]) -> pa.RecordBatch:
+    """Return the messages at these offsets, one row each, in this order. Where there is no whole
+    record, `error` says so.
+
+    Raises:
+        StateError: an offset lies before the first segment: it was deleted.
+    """
+    segments = _segments(Path(folder))
+    begins = [begin for begin, _ in segments]
+    found: list[_Row] = []
+    opened: tuple[int, bytes] | None = None
+    for offset in offsets:
+        number = bisect_right(begins, offset) - 1
+        if number < 0:
+            raise StateError(f"{folder} begins later than at {offset}, which was deleted")
+        if opened is None or opened[0] != number:
+            opened = number, segments[number][1].read_bytes()
+        record, _, reason = _parse(opened[1], offset - begins[number])
+        if record is None:
+            found.append((offset, None, None, None, None, reason))
+            continue
+        again = bool(record.flags & DUPLICATE)
+        found.append((offset, record.topic, record.received_ns, again, record.payload, None))
+    return _batch_of_rows(found, None)
+
+
+def first_offset(folder: str | Path) -> int:
+    """Return the offset at which a spool begins: 0 unless old segments were deleted."""
+    segments = _segments(Path(folder))
+    return segments[0][0] if segments else 0
+
+
+def _batch_of_rows(rows: list[_Row], columns: Sequence[str] | None) -> pa.RecordBatch:
+    """Turn rows into a batch with these columns; None: all."""
+    whole = schema()
+    wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
+    values = dict(zip(whole.names, zip(*rows, strict=True), strict=True))
+    arrays = [pa.array(values[field.name], field.type) for field in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:

@@ -23,6 +23,7 @@ __all__ = [
     "FileIdentity",
     "FilePart",
     "Limits",
+    "NewParts",
     "Low",
     "identity_of",
 ]
@@ -58,11 +59,23 @@ class FilePart(NamedTuple):
     low: int
 
 
+class NewParts(NamedTuple):
+    """What a stream has found in a file since it last looked.
+
+    - `parts`: the new parts, in order.
+    - `more`: whether the file may still grow: it is looked at again.
+    """
+
+    parts: list[FilePart]
+    more: bool = False
+
+
 class Limits(NamedTuple):
     """How much a micro-batch takes; None: see `tidegate.spark.columnar.source`."""
 
     files: int | None = None
     nbytes: int | None = None
+    rows: int | None = None
 
 
 class ColumnarFormat(ABC):
@@ -80,6 +93,10 @@ class ColumnarFormat(ABC):
         """
         if self.roots:
             check_files_read([path], self.roots)
+
+    always_read: tuple[str, ...] = ()
+    """Columns that travel with every row that has an address, because a position alone does not
+    tell rows apart for ever."""
 
     @property
     @abstractmethod
@@ -109,6 +126,19 @@ class ColumnarFormat(ABC):
         Raises:
             OSError, pa.ArrowInvalid: If the file cannot be read.
         """
+
+    def new_parts(
+        self, path: str, after: int, columns: Sequence[str], ordering: Sequence[str], low: Low
+    ) -> NewParts:
+        """Return the parts of a file that a stream has not seen, as `parts` does. The default is
+        for files that are whole when they appear: all parts, and no more.
+
+        Args:
+            path: The file.
+            after: Where the last part known ends; 0: none is known.
+            columns: See `parts`, as for `ordering` and `low`.
+        """
+        return NewParts(self.parts(path, columns, ordering, low))
 
     @abstractmethod
     def read(

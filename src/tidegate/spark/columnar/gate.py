@@ -79,7 +79,7 @@ def choose_columns(
         return Reading(everything, False, 0.0, "payload carried, as asked for")
     if looked_at is None:
         return Reading(everything, False, 0.0, "payload carried: a stage may look at any column")
-    wanted = {*looked_at, *always, *decoder.columns_of(schema.names)}
+    wanted = {*looked_at, *always, *decoder.columns_of(schema.names), *one.format.always_read}
     columns = tuple(name for name in everything if name in wanted)
     rest = [name for name in everything if name not in wanted]
     if not rest:

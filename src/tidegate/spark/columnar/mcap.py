@@ -4,12 +4,21 @@ With log time as the clock, and stages that look at nothing but topic, time and 
 file, no chunk is decompressed for a decision: `tidegate.mcap.message_index` has it all. Otherwise a
 chunk is read once for the decision and, if payload is addressed, once more for what leaves.
 
-A position is (number of the piece in its file, number of the row among those read of it). Rows that
-say why something cannot be read count as rows.
+A part is a span of bytes: a chunk, or a run of messages outside chunks. An empty span at the end of
+a file stands for what is wrong with the file itself. A position is (number of the piece in its file,
+number of the row among those of it). Rows that say why something cannot be read count as rows.
+
+A stream follows a file that is still open (no footer, changed within `settle`): it is read up to its
+last whole chunk, and goes on when it has grown. Pieces keep their numbers then: a file only gets
+longer, and the only piece that can grow is a run of messages at its end.
+
+Clock policy: the wall clock decides only whether a file that is still open is waited for.
 """
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +32,17 @@ from tidegate.mcap import McapFile
 from tidegate.mcap.index import Piece
 from tidegate.mcap.message_index import IndexedMessages
 from tidegate.pipeline.security import check_files_read
+from tidegate.recordings.listing import PathColumns
 from tidegate.spark.columnar.format import (
     ColumnarFormat,
     FileIdentity,
     FilePart,
     Int64s,
     Low,
+    NewParts,
     identity_of,
 )
-from tidegate.spark.sources.recording import RecordingSettings, with_path_columns
+from tidegate.spark.sources.recording import RecordingSettings
 
 __all__ = ["McapColumns"]
 
@@ -56,11 +67,14 @@ class McapColumns(ColumnarFormat):
         settings: The options of the source, with types of decoded fields.
         told: The columns of the rows, in the types Spark has for them.
         roots: The folders that files must be in, links followed; empty: anywhere.
+        settle_ns: How long a file without a footer must be unchanged before a stream takes it as
+            cut off.
     """
 
     settings: RecordingSettings
     told: pa.Schema
     roots: tuple[str, ...] = ()
+    settle_ns: int = 30 * 10**9
 
     name = "mcap"
 
@@ -81,20 +95,45 @@ class McapColumns(ColumnarFormat):
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low
     ) -> list[FilePart]:
         opened = _opened_mcap(path, self.settings)
+        return self._parts(opened, 0, opened.end, columns, ordering, low)
+
+    def new_parts(
+        self, path: str, after: int, columns: Sequence[str], ordering: Sequence[str], low: Low
+    ) -> NewParts:
+        changed_ns = identity_of(path).changed_ns
+        opened = _opened_mcap(path, self.settings)
+        asked = (columns, ordering, low)
+        if not opened.file.index.faults or time.time_ns() - changed_ns >= self.settle_ns:
+            parts = self._parts(opened, after, opened.end, *asked)
+            if not parts or parts[-1].start < opened.end:  # also if nothing is wrong: it is over
+                parts.append(FilePart(opened.end, opened.end, 0, 0, MIN_NS))
+            return NewParts(parts)
+        whole = max((piece.end for piece in opened.pieces if piece.whole), default=0)
+        parts = self._parts(opened, after, whole, *asked)
+        return NewParts([part for part in parts if part.start < part.stop], more=True)
+
+    def _parts(
+        self, opened: _OpenMcap, after: int, upto: int,
+        columns: Sequence[str], ordering: Sequence[str], low: Low,
+    ) -> list[FilePart]:  # fmt: skip
+        """Return the parts between two bytes of a file, and the fault of the file at its end."""
         found: list[FilePart] = []
-        by_log = list(ordering) == ["log_time_ns"]
-        for number, piece in enumerate(opened.pieces):
+        by_log = list(ordering) == ["log_time_ns"] and opened.by_index
+        for piece in opened.pieces:
+            start, stop = max(piece.start, after), min(piece.end, upto)
+            if start >= stop or piece not in opened.selected:
+                continue
             least, rows = MIN_NS, 1000
-            if ordering and by_log and piece.start_ns is not None and opened.by_index:
+            if by_log and piece.start_ns is not None:
                 least = piece.start_ns
             elif ordering:
-                seen = [rows for rows, _ in self.read(path, number, number + 1, ordering)]
+                seen = [rows for rows, _ in self.read(opened.path, start, stop, ordering)]
                 least = min((low(each)[0] for each in seen), default=MIN_NS)
                 rows = sum(each.num_rows for each in seen)
-            size = 40 * rows if self._from_index(opened, columns) else piece.end - piece.start
-            found.append(FilePart(number, number + 1, rows, size, least))
-        if opened.file.index.faults:
-            found.append(FilePart(len(opened.pieces), len(opened.pieces) + 1, 1, 100, MIN_NS))
+            size = 40 * rows if self._from_index(opened, columns) else stop - start
+            found.append(FilePart(start, stop, rows, size, least))
+        if opened.file.index.faults and upto >= opened.end:
+            found.append(FilePart(opened.end, opened.end, 1, 100, MIN_NS))
         return found
 
     def read(
@@ -102,19 +141,24 @@ class McapColumns(ColumnarFormat):
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         opened = _opened_mcap(path, self.settings)
         schema = pa.schema([self.told.field(name) for name in columns])
-        for number in range(start, stop):
+        for number in opened.numbers(start, stop):
             at = 0
             batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]
             if number < len(opened.pieces) and self._from_index(opened, columns):
                 batches = [opened.from_index(number)]
             else:
-                batches = opened.whole(number)
+                own = [name for name in opened.selection.schema.names if name in columns]
+                batches = opened.whole(number, stop, list({*own, "offset"}))
             for batch in batches:
-                rows = conform(with_path_columns(batch, path, self.settings), schema)
-                if at + rows.num_rows > 1 << ROW_BITS:
+                if at + batch.num_rows > 1 << ROW_BITS:
                     raise pa.ArrowInvalid(f"a chunk of {path} has more than a million messages")
-                yield rows, np.arange(at, at + rows.num_rows, dtype=np.int64) | (number << ROW_BITS)
-                at += rows.num_rows
+                row = np.arange(at, at + batch.num_rows, dtype=np.int64)
+                at += batch.num_rows
+                if number < len(opened.pieces) and start > opened.pieces[number].start:
+                    # a run of messages that was read up to here before, and has grown since
+                    new = batch.column("offset").to_numpy() >= start
+                    batch, row = batch.filter(pa.array(new)), row[new]
+                yield self._in_columns(batch, path, schema), row | (number << ROW_BITS)
 
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
@@ -129,8 +173,7 @@ class McapColumns(ColumnarFormat):
             batch = opened.cached(each)
             if batch is None or int(row[mine].max()) >= batch.num_rows:
                 raise IndexError(f"chunk {each:,} of {path} has other messages now")
-            whole = with_path_columns(batch, path, self.settings)
-            yield conform(whole.take(pa.array(row[mine])), schema), mine
+            yield self._in_columns(batch.take(pa.array(row[mine])), path, schema), mine
 
     def bytes_per_row(self, columns: Sequence[str]) -> float:
         files = self.files()
@@ -140,6 +183,15 @@ class McapColumns(ColumnarFormat):
         for batch in opened.whole(0) if opened.pieces else ():
             return float(batch.nbytes / max(1, batch.num_rows))
         return 0.0
+
+    def _in_columns(self, batch: pa.RecordBatch, path: str, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows with the columns of `schema`, those from the path among them."""
+        columns = PathColumns(self.settings.path_pattern)
+        for name, value in zip(columns.names, columns.of(path), strict=True):
+            if name in schema.names:
+                told = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+                batch = batch.append_column(name, told)
+        return conform(batch, schema)
 
     def _from_index(self, opened: _OpenMcap, columns: Sequence[str]) -> bool:
         """Whether these columns can be had without decompressing a chunk."""
@@ -154,17 +206,36 @@ class _OpenMcap:
         self.path = path
         self.selection = settings.selection
         self.file = McapFile(path)
-        self.pieces: list[Piece] = self.file.pieces(self.selection)
+        self.end = len(self.file.buf)
+        self.pieces: list[Piece] = self.file.index.pieces
+        self.selected = set(self.file.pieces(self.selection))
+        """The pieces that can hold a message that is wanted."""
         self.indexes = IndexedMessages(self.file)
         plain = self.selection.clock == "log" and self.selection.log_span == (None, None)
         self.by_index = plain and not self.selection.decode and self.indexes.usable()
         self._read: OrderedDict[int, pa.RecordBatch | None] = OrderedDict()
 
-    def whole(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of a piece, or those that say what is wrong with the file itself."""
+    def numbers(self, start: int, stop: int) -> range:
+        """Return the numbers of the pieces that have bytes of a span; for an empty span, the one
+        behind the last piece: what is wrong with the file.
+        """
+        if start == stop:
+            return range(len(self.pieces), len(self.pieces) + 1)
+        first = bisect_left(self.pieces, True, key=lambda piece: piece.end > start)
+        return range(first, bisect_left(self.pieces, stop, key=lambda piece: piece.start))
+
+    def whole(
+        self, number: int, stop: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a piece, up to byte `stop` of the file, or those that say what is wrong
+        with the file itself. `columns`: those that are wanted; None: all.
+        """
         if number == len(self.pieces):
-            return self.file.batches(self.selection, [], faults=True)
-        return self.file.batches(self.selection, [self.pieces[number]], faults=False)
+            return self.file.batches(self.selection, [], faults=True, columns=columns)
+        piece = self.pieces[number]
+        if stop is not None and stop < piece.end:
+            piece = replace(piece, end=stop)
+        return self.file.batches(self.selection, [piece], faults=False, columns=columns)
 
     def cached(self, number: int) -> pa.RecordBatch | None:
         """Return all rows of a piece as one batch; the last ones are kept: a set has messages of

@@ -54,6 +54,7 @@ class LoggedPiece(NamedTuple):
     - `rows`, `nbytes`: how many rows, and how many bytes of the columns that are read, about.
     - `low`: no row here or later in the file has a smaller value; see above.
     - `fault`: why the file cannot be read; such a piece is one error row. Empty: nothing is wrong.
+    - `more`: whether the file could still grow when this was its last piece.
     """
 
     file: int
@@ -63,6 +64,7 @@ class LoggedPiece(NamedTuple):
     nbytes: int
     low: int = MIN_NS
     fault: str = ""
+    more: bool = False
 
 
 class PieceLog:
@@ -75,6 +77,10 @@ class PieceLog:
     def __init__(self, folder: str | None) -> None:
         self.files: list[FoundFile] = []
         self.pieces: list[LoggedPiece] = []
+        self.known: set[tuple[int, str]] = set()
+        """Input and path of every file."""
+        self.growing: dict[int, int] = {}
+        """The files that may still grow, by their numbers: where their last piece ends."""
         self._segments = 0
         self._lows = self._first = self._last = np.zeros(0, np.int64)
         self._fs: pafs.FileSystem | None = None
@@ -103,20 +109,30 @@ class PieceLog:
                 raise StateError(f"{name} is corrupt: {content[:80]!r}") from error
             if not sound:
                 raise StateError(f"{name} names files or pieces that cannot be: {content[:80]!r}")
-            self.files += files
-            self.pieces += pieces
+            self._add(files, pieces)
         self._segments = len(names)
 
     def append(self, files: Sequence[FoundFile], pieces: Sequence[LoggedPiece]) -> None:
         """Add files, and pieces in the order in which they are to be taken; durable on return."""
-        if not files:
+        if not files and not pieces:
             return
-        self.files += files
-        self.pieces += pieces
+        self._add(files, pieces)
         if self._fs is not None:
             content = json.dumps({"files": files, "pieces": pieces}).encode()
             write_whole(self._fs, f"{self._root}/{self._segments:08d}.json", content)
         self._segments += 1
+
+    def _add(self, files: Sequence[FoundFile], pieces: Sequence[LoggedPiece]) -> None:
+        """Take over what is new."""
+        self.files += files
+        self.pieces += pieces
+        self.known.update((file.input, file.path) for file in files)
+        for piece in pieces:
+            if piece.more:
+                self.growing[piece.file] = max(piece.stop, self.growing.get(piece.file, 0))
+        for piece in pieces:
+            if not piece.more:
+                self.growing.pop(piece.file, None)
 
     def bound(self, taken: int) -> int:
         """Return a value that no row of the pieces from number `taken` on is below.
@@ -127,7 +143,8 @@ class PieceLog:
         return int(self._lows[taken]) if taken < len(self._lows) else MAX_NS
 
     def begun(self, taken: int) -> list[int]:
-        """Return the files of which some pieces are among the first `taken`, and some are not."""
+        """Return the files of which some pieces are among the first `taken`, and some are not, or
+        may still come."""
         self._index()
         return np.flatnonzero((self._first < taken) & (self._last >= taken)).tolist()
 
@@ -143,6 +160,7 @@ class PieceLog:
         self._last = np.full(len(self.files), -1, np.int64)
         np.minimum.at(self._first, of, np.arange(count))
         np.maximum.at(self._last, of, np.arange(count))
+        self._last[list(self.growing)] = count
 
 
 def _is_file(file: FoundFile) -> bool:
@@ -165,6 +183,7 @@ def _is_piece(piece: LoggedPiece, files: int) -> bool:
         and all(_is_between(each, 0, MAX_NS) for each in (piece.rows, piece.nbytes))
         and _is_between(piece.low, MIN_NS, MAX_NS)
         and isinstance(piece.fault, str)
+        and type(piece.more) is bool
     )
 
 
@@ -174,14 +193,13 @@ def _is_between(value: object, least: int, most: int) -> bool:
 
 
 def in_recorded_order(
-    pieces: Iterable[LoggedPiece], files: Sequence[FoundFile], first: int
+    pieces: Iterable[LoggedPiece], files: Sequence[FoundFile]
 ) -> list[LoggedPiece]:
-    """Return the pieces of new files in the order a recorded run takes them, each with its `low`.
+    """Return new pieces in the order a recorded run takes them, each with its `low`.
 
     Args:
         pieces: Of each file in the order of its parts; `low` is that of the piece alone.
-        files: The new files.
-        first: The number of the first of them.
+        files: All files, by their numbers.
     """
     by_file: dict[int, list[LoggedPiece]] = {}
     for piece in pieces:
@@ -192,4 +210,4 @@ def in_recorded_order(
         for piece in reversed(parts):
             low = min(low, piece.low)
             found.append(piece._replace(low=low))
-    return sorted(found, key=lambda one: (one.low, files[one.file - first].path, one.start))
+    return sorted(found, key=lambda one: (one.low, files[one.file].path, one.start))

@@ -131,13 +131,11 @@ class GatePlan:
 
     def look(self, log: PieceLog) -> None:
         """Append to the log whatever is new."""
-        known = {file.path for file in log.files}
         first = len(log.files)
         files: list[FoundFile] = []
-        pieces: list[LoggedPiece] = []
         for number, one in enumerate(self.inputs):
             for path in one.format.files():
-                if path in known:
+                if (number, path) in log.known:
                     continue
                 try:
                     changed = os.stat(path).st_mtime_ns // 1000
@@ -146,29 +144,41 @@ class GatePlan:
                 files.append(FoundFile(number, path, changed))
         if not self.recorded:
             files.sort(key=lambda file: (file.changed_us, file.path.rsplit("/", 1)[-1], file.path))
-        files = [file for file in files if not self._is_being_written(file)]
-        for place, file in enumerate(files):
-            pieces += self._pieces(file, first + place)
+        pieces = [
+            piece
+            for number, after in sorted(log.growing.items())
+            for piece in self._pieces(log.files[number], number, after) or ()
+        ]
+        taken: list[FoundFile] = []
+        for file in files:
+            found = self._pieces(file, first + len(taken))
+            if found is not None:
+                taken.append(file)
+                pieces += found
         if self.recorded:
-            pieces = in_recorded_order(pieces, files, first)
-        log.append(files, pieces)
+            pieces = in_recorded_order(pieces, [*log.files, *taken])
+        log.append(taken, pieces)
 
-    def _is_being_written(self, file: FoundFile) -> bool:
-        """Whether a stream should wait for a file: it cannot be read, and has just been changed."""
-        if self.log is None or self.ends or time.time() - file.changed_us / 1e6 > SETTLE_S:
-            return False
-        return any(piece.fault for piece in self._pieces(file, 0))
-
-    def _pieces(self, file: FoundFile, number: int) -> list[LoggedPiece]:
-        """Return the pieces of a file; one with a fault if it cannot be read."""
+    def _pieces(self, file: FoundFile, number: int, after: int = 0) -> list[LoggedPiece] | None:
+        """Return the pieces of a file, behind `after`; one with a fault if it cannot be read. None:
+        a stream waits for it, as it cannot be read and has just been changed, or is empty so far.
+        """
         one = self.inputs[file.input]
         ordering = one.ordering if self.recorded else ()
+        asked = (one.columns, ordering, self.low(file.input))
         try:
-            parts = one.format.parts(file.path, one.columns, ordering, self.low(file.input))
+            if self.log is None or self.ends:
+                return [LoggedPiece(number, *part) for part in one.format.parts(file.path, *asked)]
+            parts, more = one.format.new_parts(file.path, after, *asked)
         except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
+            streams = self.log is not None and not self.ends
+            if streams and (after or time.time() - file.changed_us / 1e6 <= SETTLE_S):
+                return None
             words = " ".join(str(error).split())[:300]
             return [LoggedPiece(number, 0, 0, 1, 0, MIN_NS, f"the file cannot be read: {words}")]
-        return [LoggedPiece(number, *part) for part in parts]
+        if more and not parts:
+            return None
+        return [LoggedPiece(number, *part, more=more) for part in parts]
 
 
 @dataclass
@@ -404,9 +414,16 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"piece": taken, "bound": bound, "end": end}
 
     def _take(self, log: PieceLog, start: int, upto: int) -> int:
-        """Return how many pieces have been taken after the next micro-batch."""
+        """Return how many pieces have been taken after the next micro-batch. A limit by files does
+        not lift those of memory: one file may be all of a recording.
+        """
+
+        def is_large(rows: int, size: int) -> bool:
+            return rows > ROWS_PER_TRIGGER or size > BYTES_PER_TRIGGER
+
         files: dict[int, set[int]] = {}
         used: dict[int, int] = {}
+        counted: dict[int, int] = {}
         rows, size = 0, 0
         for number in range(start, upto):
             piece = log.pieces[number]
@@ -415,10 +432,12 @@ class GateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             seen = files.setdefault(of, set()) | {piece.file}
             rows, size = rows + piece.rows, size + piece.nbytes
             used[of] = used.get(of, 0) + piece.nbytes
+            counted[of] = counted.get(of, 0) + piece.rows
             full = (
                 (limits.files is not None and len(seen) > limits.files)
                 or (limits.nbytes is not None and used[of] > limits.nbytes)
-                or (limits == Limits() and (rows > ROWS_PER_TRIGGER or size > BYTES_PER_TRIGGER))
+                or (limits.rows is not None and counted[of] > limits.rows)
+                or (limits[1:] == (None, None) and is_large(rows, size))
             )
             if full and number > start:
                 return number

@@ -37,11 +37,12 @@ from pyspark.sql.types import StructType
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Channels, Piece
 from tidegate.pipeline.security import current_roots
-from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.columnar.format import ColumnarInput, Limits
 from tidegate.spark.columnar.mcap import McapColumns
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sources.recording import (
     Extent,
+    Following,
     RecordingSettings,
     RecordingStreamReader,
     checked_names,
@@ -89,14 +90,12 @@ class McapSource(DataSource):
 
     @staticmethod
     def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
-        """Return how gate 1 reads recordings that are there: a batch. One that is still being
-        written is followed by the stream reader below.
-        """
-        if request.streaming:
-            return "a recording that is still being written is followed message by message"
+        """Return how gate 1 reads recordings, those that are still being written among them."""
         options = {**request.options, "path": request.path or ""}
         settings = RecordingSettings.of(options).typed(definitions, df.schema)
-        return ColumnarInput(McapColumns(settings, arrow_schema(df), current_roots()))
+        follow = Following.of(options)
+        told = McapColumns(settings, arrow_schema(df), current_roots(), follow.settle_ns)
+        return ColumnarInput(told, follow.limits if request.streaming else Limits())
 
     def schema(self) -> StructType:
         """Return the columns; types of decoded fields are looked up in the recordings."""

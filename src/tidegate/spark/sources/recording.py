@@ -13,7 +13,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,6 +27,7 @@ from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.recordings.definitions import SUFFIXES
 from tidegate.recordings.listing import PathColumns, files_of
 from tidegate.spark import options as o
+from tidegate.spark.columnar.format import Limits
 from tidegate.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -38,6 +39,7 @@ from tidegate.spark.read_limits import (
 
 __all__ = [
     "Extent",
+    "Following",
     "Offset",
     "RecordingSettings",
     "RecordingStreamReader",
@@ -180,6 +182,29 @@ class Extent:
     end: bool
 
 
+class Following(NamedTuple):
+    """How a stream follows a folder of recordings.
+
+    - `limits`: the most of a micro-batch.
+    - `settle_ns`: how long a recording must be unchanged before it counts as finished though it
+      was not closed.
+    """
+
+    limits: Limits
+    settle_ns: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Following:
+        """Read `maxFilesPerTrigger`, `maxBytesPerTrigger` and `settle`; see `RecordingStreamReader`.
+        Raises ConfigError for a value that cannot be used, or both limits.
+        """
+        files = o.number(options, "maxFilesPerTrigger", 1)
+        nbytes = o.number(options, "maxBytesPerTrigger", 1)
+        if files is not None and nbytes is not None:
+            raise ConfigError("maxBytesPerTrigger", nbytes, "excludes maxFilesPerTrigger")
+        return cls(Limits(files, nbytes), o.duration_ns(options, "settle", "30 s"))
+
+
 class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Recordings as they appear. Subclasses say what a recording of their kind is.
 
@@ -201,11 +226,8 @@ class RecordingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     ) -> None:
         self.settings = settings
         self.names = checked_names(settings, names)
-        self.max_files = o.number(options, "maxFilesPerTrigger", 1)
-        self.max_bytes = o.number(options, "maxBytesPerTrigger", 1)
-        if self.max_files is not None and self.max_bytes is not None:
-            raise ConfigError("maxBytesPerTrigger", self.max_bytes, "excludes maxFilesPerTrigger")
-        self.settle_ns = o.duration_ns(options, "settle", "30 s")
+        limits, self.settle_ns = Following.of(options)
+        self.max_files, self.max_bytes = limits.files, limits.nbytes
         self.target: dict[str, Extent] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  (Spark's names, here and below)

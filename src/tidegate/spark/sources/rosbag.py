@@ -11,20 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.mcap.index import Channels
+from tidegate.pipeline.security import current_roots
 from tidegate.recordings.bags import bag_definitions, bag_size, bags_of, is_whole, read_bag
+from tidegate.spark.columnar.bags import BagColumns
+from tidegate.spark.columnar.format import ColumnarInput, Limits
+from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sources.recording import (
     Extent,
+    Following,
     RecordingSettings,
     RecordingStreamReader,
     checked_names,
     with_path_columns,
 )
+from tidegate.spark.sources.registry import SourceRequest
 
 __all__ = ["RosbagSource"]
 
@@ -49,6 +56,15 @@ class RosbagSource(DataSource):
     def name(cls) -> str:
         """Return the name for `spark.read.format`."""
         return "rosbag"
+
+    @staticmethod
+    def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+        """Return how gate 1 reads bags."""
+        options = {**request.options, "path": request.path or ""}
+        settings = _rosbag_settings(options, df.schema)
+        follow = Following.of(options)
+        told = BagColumns(settings, arrow_schema(df), current_roots(), follow.settle_ns)
+        return ColumnarInput(told, follow.limits if request.streaming else Limits())
 
     def schema(self) -> StructType:
         """Return the columns; types of decoded fields are looked up in the bags."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -22,7 +23,11 @@ from pyspark.sql.types import StructType
 
 from tidegate import spool
 from tidegate.errors import ConfigError
+from tidegate.pipeline.security import current_roots
 from tidegate.spark import options as o
+from tidegate.spark.columnar.format import ColumnarInput, Limits
+from tidegate.spark.columnar.spool import SpoolColumns
+from tidegate.spark.pack import arrow_schema
 from tidegate.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -30,6 +35,7 @@ from tidegate.spark.read_limits import (
     SupportsTriggerAvailableNow,
     asked,
 )
+from tidegate.spark.sources.registry import SourceRequest
 
 __all__ = ["SpoolSource"]
 
@@ -64,6 +70,14 @@ class SpoolSource(DataSource):
     def name(cls) -> str:
         """Return the name for `spark.read.format`."""
         return "spool"
+
+    @staticmethod
+    def columnar(request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
+        """Return how gate 1 reads a spool."""
+        options = {**request.options, "path": request.path or ""}
+        most = o.number(options, "maxRowsPerTrigger", 1) if request.streaming else None
+        columns = SpoolColumns(_folder(options), arrow_schema(df), most, current_roots())
+        return ColumnarInput(columns, Limits(rows=most))
 
     def schema(self) -> StructType:
         """Return the columns of a spool: they are the same for all."""
