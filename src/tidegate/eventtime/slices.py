@@ -81,19 +81,19 @@ class Slices:
             bound: How far the run has come with these parts.
         """
         if not parts and self.held is None:
-            self._forget(bound.begun)
+            self.forget_files(bound.begun)
             return
         new = concat(parts)
         value = first = np.zeros(0, np.int64)
         if new is not None:
-            value, first = self._values(new, parts, sources)
+            value, first = self.values(new, parts, sources)
         everything = bound.value == MAX_NS
         plain = len(self.order.columns) < 2 and not self._is_by_text(new)
         in_order = plain and bool((value[1:] >= value[:-1]).all())
         in_order = in_order and not _ties_between_files(value, parts, sources)
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
             assert new is not None
-            self._forget(bound.begun)
+            self.forget_files(bound.begun)
             yield from _in_pieces(new)
             return
         self.changed = True
@@ -103,15 +103,20 @@ class Slices:
         value = rows.column(ORDER).to_numpy()
         waits = np.zeros(len(value), np.bool_) if everything else value >= bound.value
         self.held = rows.filter(pa.array(waits)) if waits.any() else None
-        self._forget(bound.begun)
+        self.forget_files(bound.begun)
         released = rows.filter(pa.array(~waits)) if waits.any() else rows
         yield from _in_pieces(self._sorted(released))
 
-    def _values(
+    def values(
         self, rows: pa.RecordBatch, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
     ) -> tuple[Int64s, Int64s]:
         """Return what orders each row: its arrival, or the progress of its file for its key; and
-        the first time of its key in its file, 0 where that does not count.
+        the first time of its key in its file, 0 where that does not count. The progress of files is
+        kept for the next call.
+
+        Args:
+            rows: All parts together.
+            parts: See `admit`, as for `sources`.
         """
         same = np.zeros(rows.num_rows, np.int64)
         if self.order.columns:
@@ -196,8 +201,8 @@ class Slices:
             return False
         return not is_number_like(rows.schema.field(self.order.columns[0]).type)
 
-    def _forget(self, begun: frozenset[str]) -> None:
-        """Drop the progress of files that are read to their end."""
+    def forget_files(self, begun: frozenset[str]) -> None:
+        """Drop the progress of files that are read to their end: all but those begun."""
         if self.progress is None:
             return
         keep = pc.is_in(self.progress.column(SOURCE), pa.array(sorted(begun), pa.string()))

@@ -304,8 +304,8 @@ class McapFile:
                 are not copied, and with the clock `header` only their heads are looked at.
 
         Yields:
-            Batches with the columns of `selection.schema`, or `columns`. The fault of a piece is a batch of one
-            row, directly behind the messages of that piece.
+            Batches with the columns of `selection.schema`, or `columns`. The fault of a piece is a
+            batch of one row, directly behind the messages of that piece.
         """
         chosen = self.pieces(selection) if pieces is None else list(pieces)
         self.will_read(chosen)

@@ -58,6 +58,7 @@ from tidegate.spark.pack import PACKED_TYPE, Packer, Renamed, Unpacker, arrow_sc
 from tidegate.spark.processor import ShardProcessor
 from tidegate.spark.read_limits import no_steps
 from tidegate.spark.shards import labels, shard_of
+from tidegate.spark.sorted_batch import LARGE, RowPacker, is_large, row_type, sorted_outcomes
 from tidegate.spark.stateful_step import (
     METRIC,
     STEP_TYPE,
@@ -194,6 +195,8 @@ class Dataflow:
         recipe.make().compile()
         compile_arrival()
         compile_hashing()
+        if not self.is_stream and self._is_sorted_by_spark:
+            return self._sorted_outcomes(recipe)
         packed = self._packed(recipe)
         if not self.is_stream:
             return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_TYPE)
@@ -205,6 +208,29 @@ class Dataflow:
             "Append",
             "ProcessingTime" if timers else "None",
             None if self.initial is None else self._initial_rows(self.initial, timers),
+        )
+
+    @cached_property
+    def _is_sorted_by_spark(self) -> bool:
+        """Whether a batch is too large for a shard of it to be in memory at once."""
+        if self.control is not None or any(reading.addressed for reading in self.readings):
+            return False
+        if self.readings:
+            return sum(piece.nbytes for piece in self._static.pieces) >= LARGE
+        return any(is_large(df) for df, _ in self.inputs())
+
+    def _sorted_outcomes(self, recipe: FlowRecipe) -> DataFrame:
+        """`outcomes` of a batch whose rows Spark sorts; see `tidegate.spark.sorted_batch`."""
+        schema, names = self._row_schema, recipe.taken["error"]
+        shard_labels = labels(self.shard_count, self.partition_count)
+        placed, files = [], bool(self.more)
+        for number, (df, decoder) in enumerate(self.inputs()):
+            packer = RowPacker(decoder, shard_labels, self._key_fields(), number, names, schema)
+            mapped, has_file = self._mapped(df, packer, row_type(schema))
+            files = files or has_file
+            placed.append(mapped)
+        return sorted_outcomes(
+            placed, schema, recipe, time_ns(), partitions=self.partition_count, files=files
         )
 
     @cached_property
@@ -393,7 +419,10 @@ class Dataflow:
     def notes(self) -> list[str]:
         """Return what is worth saying before a run: the order of arrival, the gate, warnings."""
         steps = no_steps() if self.readings and self.is_stream else []
-        return [self.arrival_rule(), self.gate(), *self.warnings, *steps]
+        sorts = not self.is_stream and not self.columnar and self._is_sorted_by_spark
+        pieces = ["Spark sorts the rows, and stages take them in pieces: the batch may not fit in "
+                  "memory"] if sorts else []  # fmt: skip
+        return [self.arrival_rule(), self.gate(), *pieces, *self.warnings, *steps]
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -453,19 +482,22 @@ class Dataflow:
             plan = self._gate_plan(recipe)
             parts.append(open_gate(self.df.sparkSession, plan, streaming=self.is_stream))
         for number, (df, decoder) in enumerate(() if self.readings else self.inputs()):
-            names = tuple(df.columns)
-            numbered = df.toDF(*(plain(place) for place in range(len(names))))
-            file = self._file_column(numbered, names)
-            columns = [F.col(name) for name in numbered.columns]
-            if file is not None:
-                columns.append(file.alias(FILE))
-            packer = self._packer(number, decoder, recipe)
-            inside = (*names, FILE)[: len(columns)]
-            told = numbered if file is None else numbered.select(*columns)
-            parts.append(told.mapInArrow(Renamed(inside, packer), PACKED_TYPE))
+            parts.append(self._mapped(df, self._packer(number, decoder, recipe), PACKED_TYPE)[0])
         if self.control is not None:
             parts.append(self._packed_control(shard_labels))
         return reduce(DataFrame.union, parts)
+
+    def _mapped(self, df: DataFrame, packer: Packer, made: StructType) -> tuple[DataFrame, bool]:
+        """Return the rows of an input as a packer makes them, and whether their file is known."""
+        names = tuple(df.columns)
+        numbered = df.toDF(*(plain(place) for place in range(len(names))))
+        file = self._file_column(numbered, names)
+        columns = [F.col(name) for name in numbered.columns]
+        if file is not None:
+            columns.append(file.alias(FILE))
+        inside = (*names, FILE)[: len(columns)]
+        told = numbered if file is None else numbered.select(*columns)
+        return told.mapInArrow(Renamed(inside, packer), made), file is not None
 
     def _gate_plan(self, recipe: FlowRecipe, *, find: bool = True) -> GatePlan:
         """Return the plan of gate 1. `find`: whether a batch looks for its files now."""

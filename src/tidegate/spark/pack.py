@@ -42,6 +42,7 @@ __all__ = [
     "from_blob",
     "holds_lists",
     "plain",
+    "task_partition",
     "to_blob",
     "to_blobs",
 ]
@@ -236,7 +237,7 @@ class Packer:
         seq = 0
         for gathered in coalesce(batches, rows=ROWS_PER_BLOB, nbytes=BYTES_PER_BLOB):
             for origin, rows in by_origin(gathered):
-                made = self.blobs(rows, origin, _partition(), seq)
+                made = self.blobs(rows, origin, task_partition(), seq)
                 seq += made.num_rows
                 yield made
 
@@ -331,7 +332,7 @@ class Packer:
         ]
 
 
-def _partition() -> int:
+def task_partition() -> int:
     """Return the number of the Spark partition this runs in; 0 outside a task, as in tests."""
     from pyspark import TaskContext
 

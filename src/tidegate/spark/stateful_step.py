@@ -56,7 +56,10 @@ __all__ = [
     "RunningStep",
     "StepSettings",
     "check_shards",
+    "packed_rows",
+    "run_piece",
     "run_shard",
+    "tables",
 ]
 
 STEP_DDL = (
@@ -184,7 +187,7 @@ def run_shard(
     else:
         pieces = recipe.arrival.pieces(rows_of, [(row.part // PARTS, row.file) for row in data])
     for rows in pieces:
-        yield from _run_rows(recipe, flow, rows, wall_ns)
+        yield from run_piece(recipe, flow, rows, wall_ns)
     for row in parts:
         if row.kind == "control":
             yield from tables(apply_control(flow, row.blob), recipe.taken)
@@ -199,11 +202,11 @@ def _check_shard_bytes(size: int) -> None:
     if size > _LARGEST:
         raise ContractError(
             f"a shard has {size / 2**30:.1f} GiB of rows in one micro-batch or backfill, more than "
-            "2 GiB: use more shards, or smaller micro-batches (such as maxFilesPerTrigger)"
+            "2 GiB: use more shards, or smaller micro-batches (such as maxBytesPerTrigger)"
         )
 
 
-def _run_rows(
+def run_piece(
     recipe: FlowRecipe, flow: Flow, rows: pa.RecordBatch, wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Hand one piece of rows, in order of arrival, to the flow; yields kind and rows."""
@@ -242,8 +245,8 @@ def packed_rows(
 
     Args:
         shard: The number of the shard.
-        made: Kind and rows, in order. Consumed before the first row comes out, so the metrics are
-            those after all of it.
+        made: Kind and rows, in order. Consumed before the metrics come out, so they are those
+            after all of it; blobs come out as they are full, so that a large shard fits in memory.
         flow: The flow that made them.
         metric: The kind of the metrics row: `METRIC`, or `METRIC_AGAIN` for a second report.
         audited: Per kind, and for rows that came in, the columns of which a hash is reported.
@@ -252,25 +255,28 @@ def packed_rows(
         Rows of `STEP_DDL`. Metrics also carry, under prefixed names, the keys furthest behind and
         the values that were seen in columns (see `tidegate.output.commit`).
     """
-    by_kind: dict[str, list[list[pa.RecordBatch]]] = {}
+    waiting: dict[str, list[pa.RecordBatch]] = {}
     tallies = Tallies(audited)
+
+    def blob(kind: str) -> Iterator[dict[str, Any]]:
+        joined = concat(waiting.pop(kind))
+        if joined is not None:
+            yield {
+                "shard": shard, "kind": kind, "rows": joined.num_rows, "watermark_ns": None,
+                "metrics": None, "blob": to_blob(joined),
+            }  # fmt: skip
+
     for kind, whole in made:
         tallies.add(kind, whole)
         if kind == IN:  # only to be counted
             continue
         for rows in cut_by_bytes(whole, BLOB_BYTES):
-            groups = by_kind.setdefault(kind, [[]])
-            if sum(part.nbytes for part in groups[-1]) + rows.nbytes > BLOB_BYTES:
-                groups.append([])
-            groups[-1].append(rows)
-    for kind, groups in by_kind.items():
-        for parts in groups:
-            joined = concat(parts)
-            if joined is not None:
-                yield {
-                    "shard": shard, "kind": kind, "rows": joined.num_rows, "watermark_ns": None,
-                    "metrics": None, "blob": to_blob(joined),
-                }  # fmt: skip
+            before = sum(part.nbytes for part in waiting.get(kind, ()))
+            if before and before + rows.nbytes > BLOB_BYTES:
+                yield from blob(kind)
+            waiting.setdefault(kind, []).append(rows)
+    for kind in list(waiting):
+        yield from blob(kind)
     metrics = {name: int(value) for name, value in flow.metrics().items()}
     watermark = [v for k, v in metrics.items() if k.endswith("current_watermark") and v != UNSET]
     metrics |= tallies.metrics()

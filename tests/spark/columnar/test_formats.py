@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from tidegate.core.time import MAX_NS
 from tidegate.mcap import McapFile, McapWriter
+from tidegate.mcap.index import Piece
 from tidegate.mcap.message_index import IndexedMessages
+from tidegate.mcap.spans import Spans
 from tidegate.spark.columnar.format import ColumnarFormat
 from tidegate.spark.columnar.mcap import McapColumns
 from tidegate.spark.columnar.parquet import ParquetColumns
@@ -221,6 +224,28 @@ def test_mcap_is_not_decompressed_for_a_decision(
     assert [part.low for part in parts] == sorted(part.low for part in parts)
     read = [of.read(str(mcap), p.start, p.stop, ["topic", "log_time_ns"]) for p in parts]
     assert sum(rows.num_rows for each in read for rows, _ in each) == 600
+
+
+@pytest.mark.parametrize("clock", ["header", "publish"])
+def test_mcap_payloads_are_not_copied_for_a_decision(
+    mcap: Path, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clocks are in the messages: their chunks are read, each once, and only their heads."""
+    of = mcap_columns(mcap, clock=clock)
+    column = {"header": "header_stamp_ns", "publish": "publish_time_ns"}[clock]
+    parts = of.parts(str(mcap), ["topic", column], (), low)
+    chunks: list[int] = []
+    raw = McapFile.raw
+
+    def counted(self: McapFile, piece: Piece, *, crc: bool = False) -> Any:
+        chunks.append(piece.start)
+        return raw(self, piece, crc=crc)
+
+    monkeypatch.setattr(McapFile, "raw", counted)
+    monkeypatch.setattr(Spans, "array", lambda *_: pytest.fail("payloads were copied"))
+    read = [of.read(str(mcap), part.start, part.stop, ["topic", column]) for part in parts]
+    assert sum(rows.num_rows for each in read for rows, _ in each) == 600
+    assert len(chunks) == len(set(chunks)) == len(parts)
 
 
 def test_mcap_index_that_leaves_a_message_out_is_not_used(mcap: Path, tmp_path: Path) -> None:

@@ -72,7 +72,9 @@ class BagColumns(ColumnarFormat):
         return replace(self, told=pa.schema([self.told.field(name) for name in columns]))
 
     def files(self) -> list[str]:
-        found = sorted(bags_of(self.settings.path), key=lambda path: (path.rsplit("/", 1)[-1], path))
+        found = sorted(
+            bags_of(self.settings.path), key=lambda path: (path.rsplit("/", 1)[-1], path)
+        )
         for path in found:
             self.check_inside(path)
         return found

@@ -23,8 +23,8 @@ __all__ = [
     "FileIdentity",
     "FilePart",
     "Limits",
-    "NewParts",
     "Low",
+    "NewParts",
     "identity_of",
 ]
 

@@ -5,12 +5,12 @@ file, no chunk is decompressed for a decision: `tidegate.mcap.message_index` has
 chunk is read once for the decision and, if payload is addressed, once more for what leaves.
 
 A part is a span of bytes: a chunk, or a run of messages outside chunks. An empty span at the end of
-a file stands for what is wrong with the file itself. A position is (number of the piece in its file,
-number of the row among those of it). Rows that say why something cannot be read count as rows.
+a file stands for what is wrong with the file itself. A position is (number of the piece in its
+file, number of the row among those of it). Rows that say why something cannot be read count too.
 
-A stream follows a file that is still open (no footer, changed within `settle`): it is read up to its
-last whole chunk, and goes on when it has grown. Pieces keep their numbers then: a file only gets
-longer, and the only piece that can grow is a run of messages at its end.
+A stream follows a file that is still open (no footer, changed within `settle`): it is read up to
+its last whole chunk, and goes on when it has grown. Pieces keep their numbers then: a file only
+gets longer, and the only piece that can grow is a run of messages at its end.
 
 Clock policy: the wall clock decides only whether a file that is still open is waited for.
 """

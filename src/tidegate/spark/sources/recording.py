@@ -195,7 +195,7 @@ class Following(NamedTuple):
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Following:
-        """Read `maxFilesPerTrigger`, `maxBytesPerTrigger` and `settle`; see `RecordingStreamReader`.
+        """Read the options `maxFilesPerTrigger`, `maxBytesPerTrigger` and `settle` of a stream.
         Raises ConfigError for a value that cannot be used, or both limits.
         """
         files = o.number(options, "maxFilesPerTrigger", 1)

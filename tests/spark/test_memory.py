@@ -1,0 +1,38 @@
+"""A backfill of one key with rows of a megabyte runs in a small heap, whatever its size: through
+files and as a DataFrame. In a process of its own, whose memory and that of its workers is watched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+MEGABYTES = 2_500
+"""Above the 2 GiB that an Arrow column of bytes can hold, and 2.5 times the Java heap."""
+
+WORKER_MB = 1_100
+"""Memory of a worker of its own, at most: the rows of a piece, of the outcomes waiting to be
+written, and of the stages."""
+
+
+@pytest.mark.apart
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("how", ["dataframe", "files addressed", "files carried"])
+def test_memory_is_bounded(tmp_path: Path, how: str) -> None:
+    source, _, payload = how.partition(" ")
+    done = subprocess.run(
+        [sys.executable, HERE / "memory_child.py", tmp_path, source, str(MEGABYTES),
+         payload or "auto"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["all"]
+    assert told["bytes"] == (MEGABYTES + 51) * 2**20
+    assert told["peak_mb"]["worker"] < WORKER_MB
+    assert told["peak_mb"]["java"] < 1_600, "a heap of 1 GB and what Java needs beside it"
