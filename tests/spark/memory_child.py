@@ -20,7 +20,7 @@ LARGE_ROW = 52 * MB
 
 
 def write_recording(folder: Path, megabytes: int) -> None:
-    """Write rows of one key, 1 MB each and one of 52, in files of 256 rows; times jump to and fro."""
+    """Write rows of one key, 1 MB each and one of 52, in files of 256; times jump to and fro."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(1)
     noise = rng.bytes(2 * MB)

@@ -1,5 +1,5 @@
 """A backfill of one key with rows of a megabyte runs in a small heap, whatever its size: through
-files and as a DataFrame. In a process of its own, whose memory and that of its workers is watched."""
+files and as a DataFrame. In a process of its own, which is watched with its workers."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ There is no `sparkContext` and no Java here. What other modules would ask those 
 one, which knows a way that works on both kinds of session.
 
     cores_of          how many tasks run at once
+    estimated_bytes   how large a batch is, as far as Spark knows
     CommitFollower    which batches a run has written, seen from the client
 
 The function that writes micro-batches runs on the server there, in a Python of its own: it must
@@ -15,11 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.output.commit import Commit, CommitLog
 
-__all__ = ["CONNECT_ADDRESS", "CommitFollower", "cores_of", "is_connect"]
+__all__ = ["CONNECT_ADDRESS", "CommitFollower", "cores_of", "estimated_bytes", "is_connect"]
 
 CONNECT_ADDRESS = "sc://"
 """What the address of a Spark Connect server begins with, where another master is `spark://`."""
@@ -61,6 +62,32 @@ def splits_in(plan: str) -> int:
     """
     found = re.search(r"splits=(?:Some\()?(\d+)", plan)
     return int(found[1]) if found else 1
+
+
+def estimated_bytes(df: DataFrame) -> int:
+    """Return how many bytes Spark's planner thinks that a batch has: much too many where it cannot
+    tell. Runs no job.
+
+    A client of Spark Connect cannot ask for it, but a plan can be shown with it.
+    """
+    if not is_connect(df.sparkSession):
+        plan = df._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
+        return int(plan.stats().sizeInBytes().toString())
+    return size_in(df._explain_string(mode="cost"))  # type: ignore[operator]
+
+
+def size_in(plan: str) -> int:
+    """Return the size that a plan shows first; more than any file if it shows none.
+
+    >>> size_in("Relation [a] parquet, Statistics(sizeInBytes=1.5 KiB, rowCount=3)")
+    1536
+    >>> size_in("LocalRelation") == 2**63 - 1
+    True
+    """
+    found = re.search(r"sizeInBytes=([0-9.E+]+) ([KMGTPE]?)i?B", plan)
+    if found is None:
+        return 2**63 - 1
+    return int(float(found[1]) * 1024 ** " KMGTPE".index(found[2] or " "))
 
 
 class CommitFollower:

@@ -13,7 +13,6 @@ been seen in the order of their positions: then there are two sorts, with `FileP
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -34,6 +33,7 @@ from tidegate.eventtime.arrival_order import BYTES_PER_PIECE, JOIN_ROWS, Arrival
 from tidegate.eventtime.slices import Slices
 from tidegate.output.tally import IN
 from tidegate.spark.arrival import PARTS, Origin, by_origin
+from tidegate.spark.connect import estimated_bytes
 from tidegate.spark.pack import (
     BYTES_PER_BLOB,
     ROWS_PER_BLOB,
@@ -58,8 +58,6 @@ LARGE = 512 * 2**20
 """Bytes of input, as Spark estimates them, from which on a batch is sorted by Spark. All of it may
 be of one key, Parquet files are several times as large in memory, and above 2 GiB no Arrow column
 of text or bytes can hold them."""
-
-_UNITS = {"B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5, "EiB": 6}
 
 PLACED = pa.schema(
     [
@@ -86,10 +84,7 @@ def is_large(df: DataFrame) -> bool:
     """Whether Spark estimates that a batch has `LARGE` bytes or more; runs no job. An estimate that
     Spark does not make counts as large.
     """
-    told = re.search(r"sizeInBytes=([0-9.,E+]+) ([KMGTPE]?i?B)", df._explain_string(mode="cost"))
-    if told is None or told[2] not in _UNITS:
-        return True
-    return float(told[1].replace(",", "")) * 1024 ** _UNITS[told[2]] >= LARGE
+    return estimated_bytes(df) >= LARGE
 
 
 @dataclass(frozen=True)
