@@ -72,7 +72,7 @@ def estimated_bytes(df: DataFrame) -> int:
     """
     if not is_connect(df.sparkSession):
         plan = df._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
-        return int(plan.stats().sizeInBytes().toString())
+        return int(str(plan.stats().sizeInBytes()))
     return size_in(df._explain_string(mode="cost"))  # type: ignore[operator]
 
 
