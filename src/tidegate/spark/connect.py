@@ -71,7 +71,7 @@ def estimated_bytes(df: DataFrame) -> int:
     A client of Spark Connect cannot ask for it, but a plan can be shown with it.
     """
     if not is_connect(df.sparkSession):
-        plan = df._jdf.queryExecution().optimizedPlan()  # type: ignore[operator]
+        plan = df._jdf.queryExecution().optimizedPlan()
         return int(str(plan.stats().sizeInBytes()))
     return size_in(df._explain_string(mode="cost"))  # type: ignore[operator]
 
