@@ -189,8 +189,8 @@ def test_several_streams_meet_in_one_pipeline() -> None:
         (define(stream={"eventtime": {"column": "stamp", "type": "unix"}}),
          "eventtime.type `unix` not registered (available: date, date_time, iso8601, timestamp, "
          "unixtimestamp_ms, unixtimestamp_ms_float, unixtimestamp_ns, unixtimestamp_s, "
-         "unixtimestamp_s_float, unixtimestamp_us, unixtimestamp_us_float, year_month_day) in "
-         "stream `fleet`"),
+         "unixtimestamp_s_float, unixtimestamp_s_ns, unixtimestamp_s_us, unixtimestamp_us, "
+         "unixtimestamp_us_float, year_month_day) in stream `fleet`"),
         (define(stream={"eventtime": {"column": ["stamp", "clock"], "type": "iso8601"}}),
          "eventtime.column `clock` not found in stream `fleet` schema"),
         (define(stream={"eventtime": None}),

@@ -92,6 +92,8 @@ class EventtimeTypes:
     | `unixtimestamp_s`, `_ms`, `_us`, `_ns` | integers, text of digits | since 1970, not negative |
     | `unixtimestamp_s_float`, `_ms_float`, `_us_float` | text, integers, decimals (exact), floats \
 (seconds of today to about 200 ns) | since 1970, of either sign, with a fraction |
+    | `unixtimestamp_s_us`, `_s_ns` | two columns of integers: `[stamp.sec, stamp.nanosec]` | since \
+1970, as ROS writes it |
     | `iso8601` | text | `2026-01-01T00:00:00.123456789+01:00` and shorter forms |
     | `timestamp` | Arrow or Spark timestamps, dates | |
     | `date` | dates, text `2026-01-31` | midnight |
@@ -687,6 +689,11 @@ def _strptime_by_arrow(column: pa.Array, format: str) -> tuple[Int64s, Int64s, N
     nanos = np.zeros(len(column), np.int64)
     east = np.zeros(len(column), np.int64)
     bare = format
+    head, zone_sign, behind = format.rpartition("%z")
+    if zone_sign and behind and "%" not in behind:  # as in [01/Mar/2024:13:05:00 +0100]
+        closed = pc.ends_with(column, behind)
+        column = pc.if_else(closed, pc.utf8_slice_codeunits(column, 0, -len(behind)), "")
+        bare = head + zone_sign
     if bare.endswith("%z"):
         bare = bare.removesuffix("%z")
         zone = pc.extract_regex(column, _HAS_ZONE)
@@ -723,6 +730,37 @@ def _strptime_by_arrow(column: pa.Array, format: str) -> tuple[Int64s, Int64s, N
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 """The zero of nanoseconds."""
+
+
+# -- seconds and what is above them ---------------------------------------------------------------
+
+
+def split_seconds(column: pa.Array, options: TimeOptions, *, digits: int) -> Parsed:
+    """Read a stamp in two integers: seconds since 1970, and the micro- or nanoseconds above them.
+
+    Args:
+        column: Text, as the declaration of two columns joins them: a blank between the numbers.
+        options: Not used.
+        digits: 6 for microseconds, 9 for nanoseconds; the second number has at most so many.
+
+    >>> split_seconds(pa.array(["1709251200 5"]), TimeOptions(), digits=9).time_ns
+    array([1709251200000000005])
+    """
+    column = _without_dictionary(column)
+    if not _is_text(column.type):
+        return _unreadable_column(column)
+    reasons = Reasons(column)
+    expected = rf"^(?P<seconds>[0-9]{{1,10}}) +(?P<above>[0-9]{{1,{digits}}})$"
+    parts = pc.extract_regex(column, expected)
+    unread = parts.is_null().to_numpy(zero_copy_only=False)
+    reasons.add(unread, f"not seconds, a blank and a number below 10^{digits}")
+    seconds, above = (
+        pc.fill_null(pc.struct_field(parts, name), "0").cast(pa.int64()).to_numpy()
+        for name in ("seconds", "above")
+    )
+    beyond = seconds >= MAX_NS // 10**9
+    reasons.add(beyond, "overflow")
+    return reasons.parsed(np.where(beyond, 0, seconds) * 10**9 + above * 10 ** (9 - digits))
 
 
 # -- ISO 8601 -------------------------------------------------------------------------------------
@@ -862,6 +900,10 @@ BUILT_IN: dict[str, _Type] = dict(
                 _Type(partial(unix_float, unit=unit), _reads_numbers, "numbers and text"),
             )
             for unit in ("s", "ms", "us")
+        ),
+        *(
+            (name, _Type(partial(split_seconds, digits=digits), _is_text, "two integer columns"))
+            for name, digits in (("unixtimestamp_s_us", 6), ("unixtimestamp_s_ns", 9))
         ),
         ("iso8601", _Type(iso8601, _is_text, "text")),
         (

@@ -146,8 +146,8 @@ class EventtimeDefinition(_Model):
     type: str
     """How the values are read: `unixtimestamp_s`, `unixtimestamp_ms`, `unixtimestamp_us`,
     `unixtimestamp_ns`, `unixtimestamp_s_float`, `unixtimestamp_ms_float`, `unixtimestamp_us_float`,
-    `iso8601`, `timestamp`, `date`, `date_time`, `year_month_day`, or a type of your own
-    (`tidegate run --types`)."""
+    `unixtimestamp_s_us` and `unixtimestamp_s_ns` (two columns), `iso8601`, `timestamp`, `date`,
+    `date_time`, `year_month_day`, or a type of your own (`tidegate run --types`)."""
     zone: str | None = None
     """The zone of times that have none, such as `Europe/Berlin`. Default: UTC, never the zone of
     the machine or the session."""

@@ -52,7 +52,7 @@ TOPIC_WORDS = word_set(
 NO_KEY_WORDS = word_set(
     "schema encoding state status phase mode level severity priority color colour version comment "
     "description message text note title url link path address email quality flag unit_of currency "
-    "result action category class kind type size weather"
+    "result action category class kind type size weather tz timezone zone dst"
 )
 """Words in a name that say: a property of a row. It tells no streams apart, whatever its values."""
 

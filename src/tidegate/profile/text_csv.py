@@ -128,8 +128,14 @@ def sniff_csv(path: Path) -> CsvLayout:
     if '"' in text:
         escape = None if '\\"' in text else '"'
     sep = _separator(plain or lines, escape)
-    above = _fields([_bare_comment(line, sep) for line in lines[hashes - 1 : hashes]], sep, escape)
     body = _fields(plain[:200], sep, escape)
+    _check_beginning(path, plain[:200], sep, escape)
+    labelled = [line for line in lines[:hashes] if _FIELDS_LABEL.match(line)]
+    if labelled and body and _is_data(body):
+        named = _fields([_FIELDS_LABEL.sub("", labelled[-1])], sep, escape)[0]
+        if len(named) == len(body[0]):
+            return CsvLayout(sep, encoding, False, column_names(named), 0, escape, "#")
+    above = _fields([_bare_comment(line, sep) for line in lines[hashes - 1 : hashes]], sep, escape)
     if above and body and len(above[0]) == len(body[0]) and len(body[0]) > 1 and _is_data(body):
         # The line with the names is a comment itself.
         if hashes == 1 and sep != " ":
@@ -146,6 +152,34 @@ def sniff_csv(path: Path) -> CsvLayout:
         return CsvLayout(sep, encoding, False, made, 0, escape, comment, trim)
     alone = len(lines) == 1 and len(head) < HEAD_BYTES
     return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim, alone)
+
+
+_FIELDS_LABEL = re.compile(r"#\s*fields:?\s+", re.IGNORECASE)
+"""The beginning of the comment in which logs of web servers (W3C) and of Zeek name their columns."""
+
+
+def _check_beginning(path: Path, lines: list[str], sep: str, escape: str | None) -> None:
+    """Raise DataError if lines above the table are neither comments nor a header of its columns.
+
+    Spark skips no lines but comments, so that a run could not read such a file.
+    """
+    counts = [len(row) for row in _fields(lines, sep, escape)]
+    usual = max(set(counts), key=counts.count, default=0)
+    begin = max((place for place, n in enumerate(counts[:50]) if n != usual), default=-1) + 1
+    rest = counts[begin:]
+    if begin == 0 or usual < 2 or len(rest) < 5 or rest.count(usual) < 0.9 * len(rest):
+        return
+    if counts[0] == usual and counts[:begin].count(usual) > begin // 2:
+        return  # a header, and some broken lines behind it
+    if begin == 1 and counts[0] == usual - 1:
+        raise DataError(
+            f"{path.name} has one name less in its header than its rows have fields, as R writes "
+            "it: put a name for the first column in front of the header"
+        )
+    raise DataError(
+        f"{path.name} has {plural(begin, 'line')} above the table, which begins with "
+        f"{lines[begin].strip()[:60]!r}: remove what is above, or begin those lines with #"
+    )
 
 
 def _bare_comment(line: str, sep: str) -> str:

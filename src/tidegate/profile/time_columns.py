@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 
 from tidegate.core.outcomes import Int64s
 from tidegate.eventtime import Decoder, EventtimeTypes, TimeColumn, TimeOptions
-from tidegate.profile.time_formats import layouts_of, time_of_day, without_year
+from tidegate.profile.time_formats import DateLayout, layouts_of, time_of_day, without_year
 
 __all__ = [
     "Confidence",
@@ -47,6 +48,9 @@ LATEST_NS = 4_102_444_800 * 10**9
 """2100-01-01. A number that would be a time after this is in another unit."""
 OLDEST_NS = -2_208_988_800 * 10**9
 """1900-01-01. Counts in a column named like a time may go back this far."""
+
+FROM_A_START_NS = 10**8 * 10**9
+"""About three years. A count that stays below it was counted from a start of its own."""
 
 SAMPLE_ROWS = 20_000
 """Rows, from all over the table, that candidates are judged by. Fewer may miss the one value that
@@ -87,7 +91,8 @@ AFTER_WORDS = word_set(
     "updated update modified closed close resolved resolution due end ended finish finished stop "
     "expiry expires expiration birth born dob received receive recv arrival arrived logged log "
     "ingest ingested ingestion processed server publish published deleted last dropoff generated "
-    "indexed inserted loaded settlement action next offset zone tz timezone boot"
+    "indexed inserted loaded settlement action next offset zone tz timezone boot response until bis "
+    "ende fin"
 )
 """Words that say: this is when something else happened, mostly later."""
 
@@ -113,6 +118,7 @@ class TimeCandidate:
         confidence: How sure the reading is.
         reason: Why it is read so, or why it is not sure, as a half sentence.
         has_time: Whether there is a time of day, not only a date.
+        coarse: How far from a day the reading is: 0 for days and finer, 1 for months, 2 for years.
         as_text: Columns that the schema of a text format must leave as text.
         choices: For a reading that is not sure: options that would settle it, each a name and a
             value, as ("format", "%d/%m/%Y").
@@ -130,6 +136,7 @@ class TimeCandidate:
     confidence: Confidence = "high"
     reason: str = ""
     has_time: bool = True
+    coarse: int = 0
     as_text: tuple[str, ...] = ()
     choices: tuple[tuple[str, str], ...] = ()
     zoned: bool = True
@@ -200,8 +207,26 @@ def time_candidates(
         unsure = all(each.confidence == "low" for each in made)
         if unsure and (format := _clock_format(name, column)) is not None:
             clocks.append((name, format))
+    stamps = _stamp_pairs(sample) + _log_pairs(sample)
+    parts = {name for each in stamps for name in each.columns}
+    found = [each for each in found if each.column not in parts] + stamps
     found += _split_candidates(sample, found, clocks) + _calendar_parts(sample)
-    return sorted(found, key=_likelihood)
+    if not found:
+        found = [_clock_alone(name) for name, _ in clocks[:1]]
+    return _doubted(sorted(found, key=_likelihood))
+
+
+def _doubted(found: list[TimeCandidate]) -> list[TimeCandidate]:
+    """Lower the confidence of the first candidate if a second one is just as likely and reads other
+    times: a file with `startDate` and `creationDate` does not say which of them is meant."""
+    if len(found) < 2 or found[0].confidence != "high":
+        return found
+    first, second = found[0], found[1]
+    other = (first.first_ns, first.last_ns) != (second.first_ns, second.last_ns)
+    if other and _likelihood(first) == _likelihood(second):
+        reason = f"{first.reason}; {second.column} may be meant as well"
+        return [replace(first, confidence="medium", reason=reason), *found[1:]]
+    return found
 
 
 def read_times(time: TimeCandidate | TimeColumn, rows: pa.Table) -> tuple[Int64s, Any]:
@@ -274,18 +299,23 @@ def _own_words(name: str) -> set[str]:
     """Return the words of the last part of a path, and its neighbour if that is a stamp's field."""
     *outer, last = name.split(".")
     words = set(name_words(last))
-    if outer and words <= {"sec", "secs", "nanosec", "nanos", "seconds", "value"}:
-        words |= set(name_words(outer[-1]))
+    if outer and words <= {*SECOND_WORDS, *ABOVE_WORDS, "value"}:
+        last = outer.pop()
+        words |= set(name_words(last))
+    if outer and words & {"stamp"} and outer[-1].lower() == "header":
+        words.add("header")
     if last.lower().endswith(("time", "date", "timestamp")) and not words & TIME_WORDS:
         words.add("time")  # "eventtime", "tradedate"
     return words
 
 
 def _likelihood(candidate: TimeCandidate) -> tuple[int, int]:
-    """The order of candidates: sure ones first, then by what their names say and whether there is a
-    time of day, in one column rather than in two; else as in the table."""
+    """The order of candidates: sure ones first, then by what their names say and how fine the
+    reading is, in one column rather than in two; else as in the table."""
     rank = {"high": 0, "medium": 1, "low": 2}[candidate.confidence]
-    whole = (3 if len(candidate.columns) == 1 else 2) if candidate.has_time else 0
+    whole = 3 * candidate.has_time - 2 * (len(candidate.columns) > 1) - 3 * candidate.coarse
+    if candidate.type.startswith("unix") and 0 <= candidate.last_ns < FROM_A_START_NS:
+        whole -= 2
     return rank // 2, 2 * rank - 2 * name_score(candidate.columns) - whole
 
 
@@ -314,8 +344,8 @@ def _candidates_of(name: str, column: pa.Array, written: pa.Array | None) -> lis
         clock = pa.types.is_timestamp(kind)
         return [] if made is None else [replace(made, has_time=clock)]
     if pa.types.is_integer(kind):
-        if written is not None and pc.all(pc.match_substring_regex(written, "^[0-9]{14}$")).as_py():
-            return [replace(each, as_text=(name,)) for each in _text(name, written)]
+        if (format := _calendar_digits(column)) is not None:
+            return _digits_as_text(name, column if written is None else written, format, written)
         return _integer_times(name, column, column)
     if pa.types.is_floating(kind):
         return _float_times(name, column, written)
@@ -365,6 +395,50 @@ def _made(
     return made
 
 
+CALENDAR_DIGITS = ((10, "%Y%m%d%H"), (12, "%Y%m%d%H%M"), (14, "%Y%m%d%H%M%S"))
+"""Whole numbers that spell a date and a time of day, by their number of digits."""
+
+
+def _calendar_digits(column: pa.Array) -> str | None:
+    """Return the format of numbers such as 2024030112, if every one of them spells a time.
+
+    Years begin with 1850: below that ten digits are seconds since 1970 of this century, which spell
+    no date, except by chance.
+
+    >>> _calendar_digits(pa.array([2024030100, 2024030123])), _calendar_digits(pa.array([1709251200]))
+    ('%Y%m%d%H', None)
+    """
+    values = column.drop_null().to_numpy()
+    for digits, format in CALENDAR_DIGITS:
+        scale = 10 ** (digits - 4)
+        if values.min() < 1850 * scale or values.max() >= 2150 * scale:
+            continue
+        below = [(1, 12), (1, 31), (0, 23), (0, 59), (0, 59)][: (digits - 4) // 2]
+        for place, (low, high) in enumerate(below, 1):
+            part = values // 10 ** (digits - 4 - 2 * place) % 100
+            if part.min() < low or part.max() > high:
+                return None
+        return format
+    return None
+
+
+def _digits_as_text(
+    name: str, column: pa.Array, format: str, written: pa.Array | None
+) -> list[TimeCandidate]:
+    """Return the reading of numbers that spell a time; one that cannot be used if a run would get
+    them as numbers, which `date_time` does not read."""
+    words = _own_words(name)
+    if words & ID_WORDS and not words & TIME_WORDS:
+        return []
+    sure: Confidence = "high" if words & TIME_WORDS else "medium"
+    reason = f"written as {format}"
+    if written is None:
+        sure, reason = "low", f"its numbers are {reason}, which is only read from text"
+    made = _made(name, column.cast(pa.string()), "date_time", options=TimeOptions(None, format),
+                 confidence=sure, reason=reason)  # fmt: skip
+    return [] if made is None else [replace(made, as_text=(name,), zoned=False)]
+
+
 def _integer_times(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeCandidate]:
     """Return the readings of whole numbers: calendar numbers, counts since 1970, counts since a
     start.
@@ -393,6 +467,8 @@ def _integer_times(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeC
         if sure == "medium" and len(np.unique(values)) < min(len(values), 3):
             return []
         how = "" if sure == "high" else _BY_SIZE
+        if sure == "high" and _before_2000(values, factor):
+            sure, how = "medium", _OLD
         made = _made(name, as_read, f"unixtimestamp_{each}", bounds=bounds, confidence=sure,
                      reason=f"counts {_UNIT_NAMES[each]} since 1970{how}")  # fmt: skip
         return [] if made is None else [made]
@@ -405,6 +481,8 @@ def _integer_times(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeC
             if unit is None and reach * factor < 10**8 * 10**9:
                 continue
             type = f"unixtimestamp_{each}_float" if low < 0 else f"unixtimestamp_{each}"
+            if unit is None and low >= 0:
+                break  # as well microseconds since a boot
             since = " since 1970" if unit else ", if it begins in 1970"
             made = _made(name, as_read, type, confidence="high" if unit else "medium",
                          reason=f"counts {_UNIT_NAMES[each]}{since}")  # fmt: skip
@@ -414,6 +492,16 @@ def _integer_times(name: str, column: pa.Array, as_read: pa.Array) -> list[TimeC
 
 _BY_SIZE = ", by the size of its numbers alone"
 """Said of a column whose name does not speak of time."""
+
+_OLD = ", unless it begins in another year: its times are before 2000"
+"""Said of counts that would be times of the nineties: rare, while seconds since 2001 or 2000 are
+not."""
+
+
+def _before_2000(values: Any, factor: int) -> bool:
+    """Return whether counts since 1970 would all be times before the year 2000."""
+    return bool(values.max() < 946_684_800 * 10**9 // factor)
+
 
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -432,19 +520,22 @@ def _calendar_number(
 ) -> list[TimeCandidate]:
     """Return the reading of numbers such as 1958, 195803 or 19580301."""
     timely = bool(words & TIME_WORDS)
-    type, sure, reason = "year_month_day", "high", ""
+    type, sure, reason, coarse = "year_month_day", "high", "", 0
     if low >= 1700 and high <= 2200 and timely:
         if not words & {"year", "yr", "jahr"}:
             sure = "medium"
-        reason = "years"
+        reason, coarse = "years", 2
+        if low == high and len(as_read) > 1:
+            sure, reason = "low", "all rows have the same year"
     elif low >= 170_001 and high <= 220_012 and timely:
-        reason = "year and month, as 195803"
+        reason, coarse = "year and month, as 195803", 1
     elif low >= 17_000_101 and high <= 22_001_231 and not words & ID_WORDS:
         sure = "high" if timely else "medium"
         reason = "year, month and day, as 19580301"
     if not reason:
         return []
-    made = _made(name, as_read, type, confidence=sure, reason=reason, has_time=False)
+    made = _made(name, as_read, type, confidence=sure, reason=reason, has_time=False,
+                 coarse=coarse)  # fmt: skip
     return [replace(made, zoned=False)] if made is not None and made.readable > 0.95 else []
 
 
@@ -490,18 +581,21 @@ def _float_times(name: str, column: pa.Array, written: pa.Array | None) -> list[
         if words & ID_WORDS and not timely:
             return []
         sure: Confidence = "high" if timely or unit else "medium"
+        how = "" if sure == "high" else _BY_SIZE
+        if sure == "high" and _before_2000(values, UNITS[each]):
+            sure, how = "medium", _OLD
         one = _made(name, column, f"unixtimestamp_{each}_float", confidence=sure,
                     bounds=(EARLIEST_NS, LATEST_NS),
-                    reason=f"counts {_UNIT_NAMES[each]} since 1970, with a fraction"
-                    f"{'' if sure == 'high' else _BY_SIZE}")  # fmt: skip
+                    reason=f"counts {_UNIT_NAMES[each]} since 1970, with a fraction{how}"
+                    )  # fmt: skip
         made = [] if one is None else [one]
         break
     else:
         if timely and not words & ID_WORDS:
-            if words & {"date", "datum", "day"} and 20_000 < values.min() < values.max() < 80_000:
+            if words & {"date", "datum", "day", "year", "yr"} and values.min() > 1700:
+                what = "years with a fraction" if values.max() < 2200 else "days of a spreadsheet"
                 one = _made(name, column, "unixtimestamp_s_float", confidence="low",
-                            reason="may be the days of a spreadsheet, which no type "
-                            "reads")  # fmt: skip
+                            reason=f"may be {what}, which no type reads")  # fmt: skip
                 made = [] if one is None else [one]
             else:
                 made = _since_start(name, column, values, unit)
@@ -520,24 +614,27 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
         return []
     digits = values.filter(pc.match_substring_regex(values, r"^-?[0-9]{1,18}$|^[0-8][0-9]{18}$"))
     if len(digits) > len(values) / 2:
-        if len(digits[0].as_py()) != 14:
-            return _integer_times(name, digits.cast(pa.int64()), column)
-    else:
-        numbers = values.filter(pc.match_substring_regex(values, r"^-?[0-9]+(\.[0-9]+)?$"))
-        if len(numbers) > len(values) / 2:
-            return _float_times(name, numbers.cast(pa.float64()), column)
+        numbers = digits.cast(pa.int64())
+        if (format := _calendar_digits(numbers)) is not None:
+            return _digits_as_text(name, column, format, column)
+        return _integer_times(name, numbers, column)
+    if time_of_day(values) is not None:
+        return []  # 000219.50 is 2 min 19.5 s past midnight, and no count
+    numbers = values.filter(pc.match_substring_regex(values, r"^-?[0-9]+(\.[0-9]+)?$"))
+    if len(numbers) > len(values) / 2:
+        return _float_times(name, numbers.cast(pa.float64()), column)
     whole = pc.match_substring_regex(values, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
     if pc.all(whole).as_py():
         made = _made(name, column, "date", reason="dates", has_time=False)
         return [] if made is None else [replace(made, zoned=False)]
     if re.fullmatch(r"[0-9]{4}[-/][0-9]{1,2}", first):
-        made = _made(name, column, "year_month_day", reason="months", has_time=False)
+        made = _made(name, column, "year_month_day", reason="months", has_time=False, coarse=1)
         return [] if made is None else [replace(made, zoned=False)]
     made = _made(name, column, "iso8601", reason="ISO 8601")
     if made is not None:
         return [replace(made, zoned=pc.all(pc.match_substring_regex(values, _ZONED)).as_py())]
     found = []
-    for layout in layouts_of(values):
+    for layout in _order_told(name, layouts_of(values)):
         one = _made(
             name, column, "date_time", options=TimeOptions(None, layout.format),
             confidence="low" if layout.doubt else "high", has_time=layout.has_time,
@@ -547,11 +644,22 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
             if "%y" in layout.format and one.confidence == "high":
                 reason = f"{one.reason}, with a year of two digits"
                 one = replace(one, confidence="medium", reason=reason)
-            found.append(replace(one, choices=layout.choices, zoned=layout.zoned))
+            months = "%d" not in layout.format
+            found.append(replace(one, choices=layout.choices, zoned=layout.zoned, coarse=months))
     if not found and without_year(values):
         return [TimeCandidate((name,), "date_time", 0.0, 0, 0, "%b %d %H:%M:%S", None, "low",
                               "its dates have no year; add a column that has it")]  # fmt: skip
     return found
+
+
+def _order_told(name: str, layouts: list[DateLayout]) -> list[DateLayout]:
+    """Return the layout that the name of the column tells, as `DATE (MM/DD/YYYY)` does, if values
+    leave the order of day and month open; else all."""
+    told = re.search(r"(mm?|dd?)[-/.](mm?|dd?)[-/.]y", name.lower())
+    if len(layouts) < 2 or told is None or told[1][0] == told[2][0]:
+        return layouts
+    fit = [each for each in layouts if each.format.startswith(f"%{told[1][0]}")]
+    return [each._replace(doubt=None, choices=()) for each in fit] or layouts
 
 
 _ZONED = r":[0-9]{2}.*(Z|z|[+-][0-9]{2}(:?[0-9]{2})?)$"
@@ -641,6 +749,9 @@ def _joined_format(date: TimeCandidate, clock: str) -> tuple[str, str | None] | 
     return ("date_time", f"{date.format} {clock}") if date.format else None
 
 
+DAY_OF_YEAR = ("doy", "dayofyear", "day_of_year", "jday", "julian_day", "yday", "jul_day")
+"""Names of columns that hold the day of the year."""
+
 PARTS = (
     ("%Y", ("year", "yr", "yyyy", "jahr")), ("%m", ("month", "mon", "mo", "mm", "monat")),
     ("%d", ("day", "dd", "dy", "tag")), ("%H", ("hour", "hr", "hh", "stunde")),
@@ -653,7 +764,10 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
     """Return the candidate of columns year, month, day, hour, ...: as many as follow each other."""
     lower = {name.lower().lstrip("#").strip(): name for name in reversed(sample.column_names)}
     names, formats = [], []
-    for format, spellings in PARTS:
+    order = PARTS
+    if any(name in lower for name in DAY_OF_YEAR):
+        order = (PARTS[0], ("%j", DAY_OF_YEAR), *PARTS[3:])
+    for format, spellings in order:
         name = next((lower[s] for s in spellings if s in lower), None)
         if name is None or not pa.types.is_integer(sample.schema.field(name).type):
             break
@@ -664,5 +778,70 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
     both = pc.binary_join_element_wise(*(_flat(sample[n]).cast(pa.string()) for n in names), " ")
     one = _made(names[0], both, "date_time", options=TimeOptions(None, " ".join(formats)),
                 reason="the parts of a date in several columns",
-                has_time="%H" in formats)  # fmt: skip
+                has_time="%H" in formats, coarse=int(formats == ["%Y", "%m"]))  # fmt: skip
     return [] if one is None else [replace(one, columns=tuple(names), zoned=False)]
+
+
+SECOND_WORDS = ("sec", "secs", "second", "seconds")
+ABOVE_WORDS = {
+    **dict.fromkeys(("usec", "usecs", "micros", "microsec", "microseconds", "us"), "us"),
+    **dict.fromkeys(("nsec", "nsecs", "nanosec", "nanosecs", "nanos", "nanoseconds", "ns"), "ns"),
+}
+"""Last words of the names of the two integers of a stamp; those of the second with its unit."""
+
+
+def _stamp_pairs(sample: pa.Table) -> list[TimeCandidate]:
+    """Return the candidates of stamps in two integers, as ROS writes them: seconds, and the
+    nanoseconds above them, under the same name but for the last word."""
+    columns = dict(_plain_columns(sample))
+    halves: dict[tuple[str, ...], dict[str, str]] = {}
+    for name, column in columns.items():
+        words = name_words(name)
+        half = words[-1] if words else ""
+        part = "s" if half in SECOND_WORDS else ABOVE_WORDS.get(half)
+        if pa.types.is_integer(column.type) and part is not None:
+            halves.setdefault(tuple(words[:-1]), {}).setdefault(part, name)
+    found = []
+    for pair in halves.values():
+        unit = "ns" if "ns" in pair else "us"
+        if "s" not in pair or unit not in pair:
+            continue
+        names = (pair["s"], pair[unit])
+        above = columns[pair[unit]].drop_null().to_numpy()
+        if len(above) == 0 or above.min() < 0 or above.max() >= 10**9 // UNITS[unit]:
+            continue
+        both = pc.binary_join_element_wise(*(columns[n].cast(pa.string()) for n in names), " ")
+        what = f"seconds and the {_UNIT_NAMES[unit]} above them in two columns"
+        one = _made(names[0], both, f"unixtimestamp_s_{unit}", reason=what)
+        if one is not None:
+            if one.first_ns < EARLIEST_NS:
+                reason = f"{what}, from a start of its own, shown as if that were 1970"
+                one = replace(one, confidence="medium", reason=reason)
+            found.append(replace(one, columns=names))
+    return found
+
+
+def _log_pairs(sample: pa.Table) -> list[TimeCandidate]:
+    """Return the candidates of web server logs, whose `[01/Mar/2024:13:05:00 +0100]` is cut into
+    two columns at its blank."""
+    found = []
+    for left, right in pairwise(sample.column_names):
+        kinds = [sample.schema.field(name).type for name in (left, right)]
+        if not all(pa.types.is_string(kind) for kind in kinds):
+            continue
+        opened = pc.match_substring_regex(sample[left], r"^\[[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:")
+        closed = pc.match_substring_regex(sample[right], r"^[+-][0-9]{4}\]$")
+        if not pc.all(pc.and_(opened, closed)).as_py():
+            continue
+        both = pc.binary_join_element_wise(_flat(sample[left]), _flat(sample[right]), " ")
+        one = _made(left, both, "date_time", options=TimeOptions(None, "[%d/%b/%Y:%H:%M:%S %z]"),
+                    reason="the time of a web server log")  # fmt: skip
+        if one is not None:
+            found.append(replace(one, columns=(left, right)))
+    return found
+
+
+def _clock_alone(name: str) -> TimeCandidate:
+    """Return the candidate of a time of day without a date, which cannot be used."""
+    return TimeCandidate((name,), "date_time", 0.0, 0, 0, "%H:%M:%S", None, "low",
+                         "it is a time of day without a date; add a column that has it")  # fmt: skip

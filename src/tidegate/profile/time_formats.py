@@ -246,6 +246,11 @@ def time_of_day(column: pa.Array) -> str | None:
         return formats.pop() if len(formats) == 1 else None
     if all(re.fullmatch(r"[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}", value) for value in examples):
         return "%H.%M.%S"
+    loose = [re.fullmatch(r"[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}(\.[0-9]+)?", v) for v in examples]
+    if all(loose):  # without leading zeros
+        return "%H:%M:%S.%f" if all(each and each[1] for each in loose) else "%H:%M:%S"
+    if all(re.fullmatch(r"([01][0-9]|2[0-3])([0-5][0-9]){2}\.[0-9]{1,9}", v) for v in examples):
+        return "%H%M%S.%f"
     for digits, format in ((6, "%H%M%S"), (4, "%H%M")):
         if all(len(v) == digits and v.isdigit() for v in examples):
             read = pc.strptime(pc.utf8_trim_whitespace(column), format=format, unit="s",
