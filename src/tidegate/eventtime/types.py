@@ -92,8 +92,8 @@ class EventtimeTypes:
     | `unixtimestamp_s`, `_ms`, `_us`, `_ns` | integers, text of digits | since 1970, not negative |
     | `unixtimestamp_s_float`, `_ms_float`, `_us_float` | text, integers, decimals (exact), floats \
 (seconds of today to about 200 ns) | since 1970, of either sign, with a fraction |
-    | `unixtimestamp_s_us`, `_s_ns` | two columns of integers: `[stamp.sec, stamp.nanosec]` | since \
-1970, as ROS writes it |
+    | `unixtimestamp_s_us`, `_s_ns` | two columns of integers: `[stamp.sec, stamp.nanosec]` | as \
+ROS writes them |
     | `iso8601` | text | `2026-01-01T00:00:00.123456789+01:00` and shorter forms |
     | `timestamp` | Arrow or Spark timestamps, dates | |
     | `date` | dates, text `2026-01-31` | midnight |

@@ -26,11 +26,13 @@ from tidegate.errors import ConfigError, DataError
 from tidegate.eventtime import Decoder, EventtimeWatermark, TimeColumn
 from tidegate.profile.files import RecordingFiles, find_recording
 from tidegate.profile.order import (
+    UNORDERED,
     Skewed,
     forward_skew,
     recorded_order,
     rows_held,
     suggest_tolerance,
+    unset_clocks,
 )
 from tidegate.profile.roles import RoleGuess, Roles, guess_with_times
 from tidegate.profile.rows import LoadedRows
@@ -302,7 +304,23 @@ def inspect_rows(
             profile = replace(profile, notes=(*profile.notes, together))
     if not good.any():
         return replace(profile, rows_read=loaded.table.num_rows), loaded
-    return _measured(profile, loaded, time_ns, good), loaded
+    return _doubt_disorder(_measured(profile, loaded, time_ns, good)), loaded
+
+
+def _doubt_disorder(profile: Profile) -> Profile:
+    """Lower the confidence of a time in whose order the rows do not come at all: the year in which
+    a car was built is no event time of a list of cars."""
+    time = profile.time
+    assert time is not None
+    whole = (profile.last_ns or 0) - (profile.first_ns or 0)
+    far = 2 * profile.disorder.p99 > whole and profile.disordered > UNORDERED * profile.rows_read
+    known = any(note.startswith("the rows are newest first") for note in profile.notes)
+    if not far or known or time.confidence != "high" or time.reason == "as you said":
+        return profile
+    reason = f"{time.reason}; but rows are in no order of it"
+    time = replace(time, confidence="medium", reason=reason)
+    guess = RoleGuess(time.column, time.confidence, time.reason)
+    return replace(profile, time=time, guesses={**profile.guesses, "time": guess})
 
 
 def require_rows(profile: Profile) -> None:
@@ -456,15 +474,24 @@ def arrival_order(
     if roles.arrival is not None:
         order = pc.sort_indices(loaded.table, sort_keys=[(roles.arrival, "ascending")]).to_numpy()
         ordered = order[good[order]]
-        skew = forward_skew(time_ns[ordered], key[ordered])
+        skew = _skew(time_ns[ordered], key[ordered], key[ordered])
         return np.concatenate([ordered, order[~good[order]]]), skew, key
     at = np.flatnonzero(good)
     group = loaded.file[at] * (int(key.max(initial=0)) + 1) + key[at]
-    skew = forward_skew(time_ns[at], group)
+    skew = _skew(time_ns[at], group, key[at])
     inner = recorded_order(time_ns[at], loaded.file[at], key[at], skew.wrong)
     ordered = at[inner]
     skew = skew._replace(wrong=skew.wrong[inner])
     return np.concatenate([ordered, np.flatnonzero(~good)]), skew, key
+
+
+def _skew(time_ns: Int64s, group: Int64s, key: Int64s) -> Skewed:
+    """Return the skew of rows, without those whose clock was never set."""
+    there = ~unset_clocks(time_ns, key)
+    skew = forward_skew(time_ns[there], group[there])
+    wrong = np.zeros(len(time_ns), np.bool_)
+    wrong[there] = skew.wrong
+    return skew._replace(wrong=wrong)
 
 
 def _measured(profile: Profile, loaded: LoadedRows, time_ns: Int64s, good: Any) -> Profile:
@@ -493,6 +520,14 @@ def _measured(profile: Profile, loaded: LoadedRows, time_ns: Int64s, good: Any) 
     ])  # fmt: skip
     late = np.concatenate([np.full(len(k), isinstance(k, Late)) for k in kept])
     key, keys = _codes(rows, roles.key)
+    unset = unset_clocks(times, key)
+    notes = profile.notes
+    if unset.any():
+        several = plural(int(np.count_nonzero(unset)), "row")
+        note = f"{several} with a time on 1 January 1970, as clocks have that were never set: late"
+        notes = (*notes, f"{note} in a run, and not counted below")
+        rows, times, key = rows.filter(pa.array(~unset)), times[~unset], key[~unset]
+        disorder, late = disorder[~unset], late[~unset]
     topic, names = _codes(rows, (roles.topic,) if roles.topic else ())
     labels = [name[0] if name else "all rows" for name in names]
     stream = key * len(labels) + topic
@@ -523,6 +558,7 @@ def _measured(profile: Profile, loaded: LoadedRows, time_ns: Int64s, good: Any) 
         wrong_clocks=int(np.count_nonzero(skew.wrong)),
         longest_gap_ns=skew.furthest_ns,
         lower_bounds_ns=bounds,
+        notes=notes,
     )
 
 

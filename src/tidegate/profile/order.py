@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from tidegate.core.outcomes import Int64s
 
 __all__ = [
+    "DAY_NS",
+    "UNORDERED",
     "Skewed",
     "forward_skew",
     "late_share",
@@ -29,6 +31,7 @@ __all__ = [
     "rows_held",
     "running_max",
     "suggest_tolerance",
+    "unset_clocks",
 ]
 
 FOLLOWERS = 3
@@ -38,6 +41,10 @@ each other; with many, a short burst at the end of a file would count as wrong."
 FAR = 20
 """A row is far ahead if it is this many times as far as the ordinary gap or disorder (99 % of
 them). Below ten, ordinary pauses count; above a hundred, a clock that is an hour ahead passes."""
+
+UNORDERED = 0.2
+"""If more than this share of the rows is behind a newer one, rows do not come in order of their
+time (a list sorted by name), and no clock can be told to be wrong."""
 
 LEAST_SKEW_NS = 60 * 10**9
 """A limit for wrong clocks is not below a minute, unless a wrong clock is nearer: the next
@@ -120,6 +127,8 @@ def forward_skew(time_ns: Int64s, group: Int64s) -> Skewed:
     alone = (followers == 0) & ~first & (ahead > FAR * usual)
     longest = int(gap[~alone & ~wrong].max(initial=0))
     wrong |= alone & (ahead > 10 * max(longest, 1))
+    if np.count_nonzero(behind[~wrong] > 0) > UNORDERED * rows:
+        wrong[:] = False  # rows in no order: one that is far from its neighbours is as good as they
     need = int(ahead[~wrong].max(initial=0))
     limit = max(round_span(2 * max(need, usual, 1)), LEAST_SKEW_NS)
     if wrong.any():
@@ -129,6 +138,34 @@ def forward_skew(time_ns: Int64s, group: Int64s) -> Skewed:
     out = nobody.copy()
     out[order] = wrong
     return Skewed(limit, out, need)
+
+
+DAY_NS = 86_400 * 10**9
+"""A day. Clocks that were never set count from 1970; within a day of it, no more is recorded."""
+NINETIES_NS = 631_152_000 * 10**9
+"""1990-01-01. A recording whose times are mostly older may well begin in 1970."""
+
+
+def unset_clocks(time_ns: Int64s, key: Int64s) -> NDArray[np.bool_]:
+    """Return which rows have a clock that was never set: a time on the first day of 1970, in a
+    recording of today.
+
+    None, if a key begins with such a row: then its clock was set during the recording, and the step
+    from 1970 to today is what a limit for wrong clocks must admit.
+
+    Args:
+        time_ns: Times, in order of arrival.
+        key: The number of each row's key.
+
+    >>> today = 1_709_251_200 * 10**9
+    >>> unset_clocks(np.array([today, 0, today + 1]), np.array([0, 0, 0])).tolist()
+    [False, True, False]
+    """
+    unset = (time_ns >= 0) & (time_ns < DAY_NS)
+    if not unset.any() or float(np.median(time_ns)) < NINETIES_NS:
+        return np.zeros(len(time_ns), np.bool_)
+    _, first = np.unique(key, return_index=True)
+    return unset if not unset[first].any() else np.zeros(len(time_ns), np.bool_)
 
 
 def _quantile(values: Int64s) -> int:

@@ -52,7 +52,8 @@ TOPIC_WORDS = word_set(
 NO_KEY_WORDS = word_set(
     "schema encoding state status phase mode level severity priority color colour version comment "
     "description message text note title url link path address email quality flag unit_of currency "
-    "result action category class kind type size weather tz timezone zone dst"
+    "result action category class kind type size weather tz timezone zone dst "
+    "year quarter month week weekday day hour minute"
 )
 """Words in a name that say: a property of a row. It tells no streams apart, whatever its values."""
 
@@ -321,7 +322,8 @@ def _key(
             continue
         exact = name.lower() in KEY_NAMES
         named = exact or bool(words & KEY_WORDS)
-        if _is_property(name) and not exact:
+        region = "state" in words and base.disorder > 0.01  # a state of a machine comes in order
+        if _is_property(name) and not exact and not region:
             continue
         own = _trouble(time_ns, file * distinct + codes)
         gain = max(base.disorder - own.disorder, base.same - own.same)

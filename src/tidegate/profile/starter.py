@@ -32,7 +32,14 @@ from tidegate.profile.inspect import (
     count_reasons,
     require_rows,
 )
-from tidegate.profile.order import late_share, round_digits, round_span, rows_held
+from tidegate.profile.order import (
+    DAY_NS,
+    late_share,
+    round_digits,
+    round_span,
+    rows_held,
+    unset_clocks,
+)
 from tidegate.profile.rows import LoadedRows, spark_ddl
 from tidegate.profile.spans import setting
 from tidegate.profile.time_columns import read_times
@@ -343,10 +350,11 @@ def prove(
     time_ns, good = read_times(profile.time, loaded.table)
     order, _, key = arrival_order(loaded, profile.roles, time_ns, good)
     rows = loaded.table.take(pa.array(order))
+    timed = order[good[order]]
     changes: list[str] = []
     for _ in range(ROUNDS):
         made = _run(text, profile, rows)
-        changed = _raised(profile, made, time_ns[good], key[good])
+        changed = _raised(profile, made, time_ns[timed], key[timed])
         if changed is None:
             break
         profile, sentence = changed
@@ -385,9 +393,11 @@ def _raised(
             )
             return replace(profile, max_future_skew_ns=limit), sentence
     tolerance = profile.late_tolerance_ns or 0
+    unset = bool(unset_clocks(time_ns, key).any())
     behind = np.concatenate([
         np.empty(0, np.int64),
-        *(o.lateness_ns + tolerance for o in made.outcomes if isinstance(o, Late)),
+        *(o.lateness_ns[(o.time_ns >= DAY_NS) | (not unset)] + tolerance
+          for o in made.outcomes if isinstance(o, Late)),
     ])  # fmt: skip
     if len(behind) > MOST_LOST * made.rows:
         behind = np.sort(behind)

@@ -155,7 +155,7 @@ def sniff_csv(path: Path) -> CsvLayout:
 
 
 _FIELDS_LABEL = re.compile(r"#\s*fields:?\s+", re.IGNORECASE)
-"""The beginning of the comment in which logs of web servers (W3C) and of Zeek name their columns."""
+"""The beginning of the comment in which logs in the form of W3C or Zeek name their columns."""
 
 
 def _check_beginning(path: Path, lines: list[str], sep: str, escape: str | None) -> None:

@@ -46,6 +46,8 @@ EARLIEST_NS = 631_152_000 * 10**9
 """1990-01-01. A number that would be a time before this needs a name that says it is a time."""
 LATEST_NS = 4_102_444_800 * 10**9
 """2100-01-01. A number that would be a time after this is in another unit."""
+FAR_AHEAD_NS = 2_524_608_000 * 10**9
+"""2050-01-01. Years of two digits that would be after this are of the last century."""
 OLDEST_NS = -2_208_988_800 * 10**9
 """1900-01-01. Counts in a column named like a time may go back this far."""
 
@@ -91,15 +93,15 @@ AFTER_WORDS = word_set(
     "updated update modified closed close resolved resolution due end ended finish finished stop "
     "expiry expires expiration birth born dob received receive recv arrival arrived logged log "
     "ingest ingested ingestion processed server publish published deleted last dropoff generated "
-    "indexed inserted loaded settlement action next offset zone tz timezone boot response until bis "
-    "ende fin"
+    "indexed inserted loaded settlement action next offset zone tz timezone boot response until "
+    "bis ende fin"
 )
 """Words that say: this is when something else happened, mostly later."""
 
 ID_WORDS = word_set(
     "id ids key uid uuid guid code number num no phone zip postal account ean isbn barcode mmsi "
     "imo imei serial seq sequence index count size bytes total sum amount price volume cost "
-    "lat lon latitude longitude hash version offset population"
+    "lat lon long lng latitude longitude position hash version offset population"
 )
 """Words that say: this number is no time."""
 
@@ -212,16 +214,33 @@ def time_candidates(
     found = [each for each in found if each.column not in parts] + stamps
     found += _split_candidates(sample, found, clocks) + _calendar_parts(sample)
     if not found:
-        found = [_clock_alone(name) for name, _ in clocks[:1]]
-    return _doubted(sorted(found, key=_likelihood))
+        found = [_clock_alone(name) for name, format in clocks[:1] if ":" in format or
+                 (format != "%H" and _own_words(name) & TIME_WORDS)]  # fmt: skip
+    unread = {name for name in sample.column_names if _own_words(name) & BELOW_A_YEAR}
+    return _doubted(sorted(found, key=_likelihood), unread)
 
 
-def _doubted(found: list[TimeCandidate]) -> list[TimeCandidate]:
+BELOW_A_YEAR = word_set("quarter qtr week wk doy season")
+"""Words in the names of columns that say more than a year does, and that no type reads."""
+
+
+def _doubted(found: list[TimeCandidate], unread: set[str]) -> list[TimeCandidate]:
     """Lower the confidence of the first candidate if a second one is just as likely and reads other
-    times: a file with `startDate` and `creationDate` does not say which of them is meant."""
-    if len(found) < 2 or found[0].confidence != "high":
+    times, as `creationDate` beside `startDate`, or if it is a year beside a quarter.
+
+    Args:
+        found: The candidates, the most likely first.
+        unread: Columns that tell the time within a year, and are not read.
+    """
+    if not found or found[0].confidence != "high":
         return found
-    first, second = found[0], found[1]
+    first = found[0]
+    if first.coarse == 2 and unread:
+        reason = f"{first.reason}; {', '.join(sorted(unread))} is not read"
+        return [replace(first, confidence="medium", reason=reason), *found[1:]]
+    if len(found) < 2:
+        return found
+    second = found[1]
     other = (first.first_ns, first.last_ns) != (second.first_ns, second.last_ns)
     if other and _likelihood(first) == _likelihood(second):
         reason = f"{first.reason}; {second.column} may be meant as well"
@@ -405,8 +424,8 @@ def _calendar_digits(column: pa.Array) -> str | None:
     Years begin with 1850: below that ten digits are seconds since 1970 of this century, which spell
     no date, except by chance.
 
-    >>> _calendar_digits(pa.array([2024030100, 2024030123])), _calendar_digits(pa.array([1709251200]))
-    ('%Y%m%d%H', None)
+    >>> [_calendar_digits(pa.array([number])) for number in (2024030123, 1709251200)]
+    ['%Y%m%d%H', None]
     """
     values = column.drop_null().to_numpy()
     for digits, format in CALENDAR_DIGITS:
@@ -592,8 +611,10 @@ def _float_times(name: str, column: pa.Array, written: pa.Array | None) -> list[
         break
     else:
         if timely and not words & ID_WORDS:
-            if words & {"date", "datum", "day", "year", "yr"} and values.min() > 1700:
-                what = "years with a fraction" if values.max() < 2200 else "days of a spreadsheet"
+            years = values.min() > 1700 and values.max() < 2200 and unit is None
+            days = words & {"date", "datum", "day"} and values.min() > 20_000
+            if years or (days and values.max() < 80_000):
+                what = "years with a fraction" if years else "days of a spreadsheet"
                 one = _made(name, column, "unixtimestamp_s_float", confidence="low",
                             reason=f"may be {what}, which no type reads")  # fmt: skip
                 made = [] if one is None else [one]
@@ -630,7 +651,10 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
     if re.fullmatch(r"[0-9]{4}[-/][0-9]{1,2}", first):
         made = _made(name, column, "year_month_day", reason="months", has_time=False, coarse=1)
         return [] if made is None else [replace(made, zoned=False)]
-    made = _made(name, column, "iso8601", reason="ISO 8601")
+    iso = pc.match_substring_regex(values, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ]|$)")
+    made = None
+    if 2 * pc.sum(iso).as_py() > len(values):  # else much text would be tried in vain
+        made = _made(name, column, "iso8601", reason="ISO 8601")
     if made is not None:
         return [replace(made, zoned=pc.all(pc.match_substring_regex(values, _ZONED)).as_py())]
     found = []
@@ -643,7 +667,9 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
         if one is not None:
             if "%y" in layout.format and one.confidence == "high":
                 reason = f"{one.reason}, with a year of two digits"
-                one = replace(one, confidence="medium", reason=reason)
+                far = one.last_ns > FAR_AHEAD_NS
+                reason = f"{reason}, which would be after 2050" if far else reason
+                one = replace(one, confidence="low" if far else "medium", reason=reason)
             months = "%d" not in layout.format
             found.append(replace(one, choices=layout.choices, zoned=layout.zoned, coarse=months))
     if not found and without_year(values):
@@ -843,5 +869,5 @@ def _log_pairs(sample: pa.Table) -> list[TimeCandidate]:
 
 def _clock_alone(name: str) -> TimeCandidate:
     """Return the candidate of a time of day without a date, which cannot be used."""
-    return TimeCandidate((name,), "date_time", 0.0, 0, 0, "%H:%M:%S", None, "low",
-                         "it is a time of day without a date; add a column that has it")  # fmt: skip
+    reason = "it is a time of day without a date; add a column that has it"
+    return TimeCandidate((name,), "date_time", 0.0, 0, 0, "%H:%M:%S", None, "low", reason)

@@ -36,7 +36,9 @@ _DATES = (
     rf"(?P<d>[0-9]{{1,2}})(?P<s>[-/. ])(?P<B>{_MONTH})(?P=s)(?:(?P<Y>[0-9]{{4}})"
     r"|(?P<y>[0-9]{2}))",
     rf"(?P<B>{_MONTH}) +(?P<d>[0-9]{{1,2}})(?P<comma>,?) +(?P<Y>[0-9]{{4}})",
+    rf"(?P<B>{_MONTH})(?P<s>[-/.])(?P<d>[0-9]{{1,2}})(?P=s)(?P<Y>[0-9]{{4}})",
     rf"(?P<Y>[0-9]{{4}})(?P<s>[-/. ])(?P<B>{_MONTH})(?P=s)(?P<d>[0-9]{{1,2}})",
+    rf"(?P<Y>[0-9]{{4}})(?P<s>[-/. ])(?P<B>{_MONTH})",
     rf"(?P<B>{_MONTH})(?P<s>[-/ ])(?P<Y>[0-9]{{4}})",
     r"(?P<m>[0-9]{1,2})(?P<s>[-/])(?P<Y>[0-9]{4})",
     r"(?P<Y>[0-9]{4})(?P<m>[0-9]{2})(?P<d>[0-9]{2})",
@@ -134,7 +136,7 @@ def _layouts_of_value(value: str) -> list[DateLayout]:
         has_time = parts["between"] is not None
         return [
             _layout(f"{_weekday(found)}{date}{behind}", has_time, zone)
-            for date in _dates(parts, value[:4].isdigit())
+            for date in _dates(parts, value)
         ]
     return []
 
@@ -148,13 +150,14 @@ def _layout(format: str, has_time: bool, zone: str) -> DateLayout:
     return DateLayout(format, has_time, name, doubt, (("zone", "Europe/Berlin"),))
 
 
-def _dates(parts: dict[str, str | None], big_end: bool) -> list[str]:
+def _dates(parts: dict[str, str | None], value: str) -> list[str]:
     """Return the formats of the date of a value.
 
     Args:
         parts: The groups of its pattern.
-        big_end: Whether the year comes first.
+        value: The value.
     """
+    big_end = value[:4].isdigit()
     sep = parts.get("s") or ""
     year = "%Y" if parts.get("Y") else "%y"
     if parts.get("a") is not None:
@@ -165,10 +168,11 @@ def _dates(parts: dict[str, str | None], big_end: bool) -> list[str]:
         if "comma" in parts and parts["comma"] is not None:
             return [f"%b %d{parts['comma']} {year}"]
         if parts.get("d") is None:
-            return [f"%b{sep}{year}"]
+            return [f"%Y{sep}%b" if big_end else f"%b{sep}{year}"]
         if big_end:
             return [f"%Y{sep}%b{sep}%d"]
-        return [f"%d{sep}%b{sep}{year}"]
+        before = value.lower().find(str(parts["B"]).lower()) < value.find(f"{sep}{parts['d']}{sep}")
+        return [f"%b{sep}%d{sep}{year}" if before else f"%d{sep}%b{sep}{year}"]
     if parts.get("d") is None:
         return [f"%m{sep}%Y"]
     return [f"%Y{sep}%m{sep}%d"]
