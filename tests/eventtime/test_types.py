@@ -282,6 +282,27 @@ def test_years_months_and_days() -> None:
     assert numbers.time_ns[1] == parsed.time_ns[1]
 
 
+def test_seconds_and_what_is_above_them_in_two_columns() -> None:
+    rows = pa.record_batch({
+        "s": [1_709_251_200, 0, 9_300_000_000, -1, None, 5], "f": [7, 999_999, 0, 0, 0, 10**6],
+    })  # fmt: skip
+    nanos = Decoder((TimeColumn(("s", "f"), "unixtimestamp_s_ns"),)).read_times(rows)
+    micros = Decoder((TimeColumn(("s", "f"), "unixtimestamp_s_us"),)).read_times(rows)
+    assert nanos.ok.tolist() == [True, True, False, False, False, True]
+    assert micros.ok.tolist() == [True, True, False, False, False, False]
+    assert nanos.time_ns[[0, 1, 5]].tolist() == [1_709_251_200 * 10**9 + 7, 999_999, 5_001_000_000]
+    assert micros.time_ns[:2].tolist() == [1_709_251_200 * 10**9 + 7000, 999_999_000]
+    assert nanos.reason[2].as_py() == "overflow"
+
+
+def test_a_zone_in_the_middle_of_a_format() -> None:
+    format = "[%d/%b/%Y:%H:%M:%S %z]"
+    text = ["[01/Mar/2024:01:00:00 +0100]", "[01/Mar/2024:01:00:00 +0100", "[]", None]
+    parsed = TYPES.parse("date_time", pa.array(text), TimeOptions(None, format))
+    assert parsed.ok.tolist() == [True, False, False, False]
+    assert parsed.time_ns[0] == 1_709_251_200 * 10**9
+
+
 def test_a_date_and_a_time_of_day_in_two_columns_are_one_time() -> None:
     rows = pa.record_batch({
         "day": ["01.02.2024", "02.02.2024", None, "x"], "clock": [" 12:30", "0:05", "1:00", "1:00"],

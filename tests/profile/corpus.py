@@ -516,6 +516,99 @@ _add("a signal is a property", _text("ohlc.json", json.dumps([
 _add("ranges as names", _csv("time,0-1,1-50 deaths,51-100", [[at, 1, 2, 3] for at, _ in _PLAIN]),
      "time", "iso8601", types={"0-1": "int64"})  # fmt: skip
 
+# -- in the manner of loggers, web servers and robots --------------------------------------------
+
+_add("hours as digits, by a weather service", _csv("STATIONS_ID,MESS_DATUM,TT_TU", [
+        [44, at, v] for at, v in zip(_stamps(N, 3600, "%Y%m%d%H"), _wave(N), strict=True)], ";"),
+     "MESS_DATUM", "date_time", format="%Y%m%d%H", first="2024-03-01T00:00:00",
+     types={"MESS_DATUM": "string"})  # fmt: skip
+_add("minutes as digits", _csv("yyyymmddhhmm_time,x", zip(_stamps(N, 60, "%Y%m%d%H%M"), _wave(N),
+                                                          strict=True)),
+     "yyyymmddhhmm_time", "date_time", format="%Y%m%d%H%M")  # fmt: skip
+_add("a stamp of ROS in two columns", _csv("sec,nanosec,frame_id,x", [
+        [SECOND + n // 50, n % 50 * 20_000_000, "base", n] for n in range(N)]),
+     ("sec", "nanosec"), "unixtimestamp_s_ns", first="2024-03-01T00:00:00")  # fmt: skip
+_add("a stamp of ROS in nested fields", _text("imu.jsonl", "".join(json.dumps(
+        {"header": {"stamp": {"sec": SECOND + n // 50, "nanosec": n % 50 * 20_000_000},
+                    "frame_id": "imu"}, "x": n}) + "\n" for n in range(N))),
+     ("header.stamp.sec", "header.stamp.nanosec"), "unixtimestamp_s_ns")  # fmt: skip
+_add("a time of C in two columns", _csv("tv_sec,tv_usec,len", [
+        [SECOND + n // 50, n % 50 * 20_000, 60] for n in range(N)]),
+     ("tv_sec", "tv_usec"), "unixtimestamp_s_us")  # fmt: skip
+_add("a topic printed by ROS", _csv("%time,field.header.seq,field.header.stamp,field.x", [
+        [SECOND * 10**9 + n * 5_000_000 + 1_200_000, n, SECOND * 10**9 + n * 5_000_000, n]
+        for n in range(N)]),
+     "field.header.stamp", "unixtimestamp_ns")  # fmt: skip
+_add("microseconds since boot, without a unit", _csv("timestamp,x,y", [
+        [193_000_000 + n * 4000, n, n] for n in range(N)]), None)  # fmt: skip
+_add("years with a fraction", _csv("time,deaths", [[f"{1974 + n / 12:.3f}", n] for n in range(N)]),
+     None)  # fmt: skip
+_add("a time of day alone", _csv("time,x", zip(_stamps(N, 1, "%H:%M:%S"), _wave(N), strict=True)),
+     None)  # fmt: skip
+_add("year, day of the year and hour", _csv("Year,DOY,Hour,TA", [
+        [2024, 61 + n // 24, n % 24, 4.5] for n in range(N)]),
+     ("Year", "DOY", "Hour"), "date_time", format="%Y %j %H",
+     first="2024-03-01T00:00:00")  # fmt: skip
+_add("year and month beside years with a fraction", _csv("year,month,decimal_date,average", [
+        [1974 + n // 12, n % 12 + 1, f"{1974 + n / 12:.4f}", 330] for n in range(N)]),
+     ("year", "month"), "date_time", format="%Y %m", first="1974-01-01T00:00:00")  # fmt: skip
+_add("a date beside its parts", _csv("dateRep,day,month,year,cases,geoId", [
+        [at.strftime("%d/%m/%Y"), at.day, at.month, at.year, n, g] for g in ("AT", "DE")
+        for n, at in enumerate(START + timedelta(days=n) for n in range(60))]),
+     "dateRep", "date_time", format="%d/%m/%Y", key="geoId")  # fmt: skip
+_add("the order of day and month in the name", _csv("DATE (MM/DD/YYYY),MST,W", [
+        [at, clock, 3] for at, clock in zip(_stamps(N, 3600, "{m}/{d}/%Y"),
+                                            _stamps(N, 3600, "%H:%M"), strict=True)]),
+     ("DATE (MM/DD/YYYY)", "MST"), "date_time", format="%m/%d/%Y %H:%M")  # fmt: skip
+_add("times without leading zeros", _csv("Date,Time,CPU", [
+        [f"{at.day}.{at.month}.{at.year}", f"{at.hour}:{at.minute}:{at.second}.{n}", 50]
+        for n, at in enumerate(START + timedelta(seconds=2 * n) for n in range(N))]),
+     ("Date", "Time"), "date_time", format="%d.%m.%Y %H:%M:%S.%f")  # fmt: skip
+_add("a web server's log", _text("access.log", "".join(
+        f'10.0.0.{n % 9} - - [{at}] "GET /p{n % 20} HTTP/1.1" 200 {512 + n}\n'
+        for n, at in enumerate(_stamps(N, 3, "%d/%b/%Y:%H:%M:%S +0100")))),
+     ("column_4", "column_5"), "date_time", format="[%d/%b/%Y:%H:%M:%S %z]",
+     first="2024-02-29T23:00:00")  # fmt: skip
+_add("a log of the W3C", _text("iis.log", "#Version: 1.0\n#Fields: date time cs-method sc-status\n"
+     + "".join(f"{at} GET 200\n" for at in _stamps(N, 3, "%Y-%m-%d %H:%M:%S"))),
+     ("date", "time"), "iso8601", options={"comment": "#", "sep": " "})  # fmt: skip
+_add("a log of Zeek", _text("conn.log", "#separator \\x09\n#fields\tts\tuid\tduration\n"
+     "#types\ttime\tstring\tinterval\n"
+     + "".join(f"{SECOND + n * 0.37:.6f}\tC{n}\t{'-' if n % 6 == 0 else n}\n" for n in range(N))),
+     "ts", "unixtimestamp_s_float", options={"nullValue": "-"})  # fmt: skip
+_add("summer and winter time in a column", _csv("time,tz,kWh", [
+        [at, "CEST" if n < 60 else "CET", 3] for n, at in
+        enumerate(_stamps(60, 900, "%Y-%m-%d %H:%M:%S") + _stamps(60, 900, "%Y-%m-%d %H:%M:%S",
+                  START + timedelta(hours=14)))]),
+     "time", "iso8601")  # fmt: skip
+_add("elapsed time beside the date", _csv("epoch (ms),elapsed (s),x-axis (g)", [
+        [SECOND * 1000 + n * 10, f"{n / 100:.3f}", n] for n in range(N)]),
+     "epoch (ms)", "unixtimestamp_ms")  # fmt: skip
+_add("from and to", _csv("Datum von,Datum bis,MWh", zip(
+        _stamps(N, 3600, "%d.%m.%Y %H:%M"), _stamps(N, 3600, "%d.%m.%Y %H:%M",
+                                                    START + timedelta(hours=1)), range(N),
+        strict=True), ";"),
+     "Datum von", "date_time", format="%d.%m.%Y %H:%M")  # fmt: skip
+_add("month first, with hyphens", _csv("DATE,index", [
+        [f"{datetime(1995 + n // 12, n % 12 + 1, 1):%b}-1-{1995 + n // 12}", n] for n in range(N)]),
+     "DATE", "date_time", format="%b-%d-%Y", first="1995-01-01T00:00:00")  # fmt: skip
+_add("year and name of the month", _csv("Month,Scripts", [
+        [f"{datetime(1991 + n // 12, n % 12 + 1, 1):%Y %b}", n] for n in range(N)]),
+     "Month", "date_time", format="%Y %b", first="1991-01-01T00:00:00")  # fmt: skip
+_add("quarters are no keys", _csv("year,quarter,gdp", [[1959 + n // 4, n % 4 + 1, 2710 + n]
+                                                       for n in range(N)]),
+     "year", "year_month_day")  # fmt: skip
+_add("states of a country", _csv("state,year,gsp", [[s, 1970 + n, 28418] for s in
+                                                    ("ALABAMA", "ARIZONA", "IOWA", "UTAH")
+                                                    for n in range(17)]),
+     "year", "year_month_day", key="state")  # fmt: skip
+_add("a list sorted by name", _csv("name,death_date,age", [
+        [f"{n:03d}", (START + timedelta(days=(574 if n == 55 else 105 if n == 38 else n * 7 % 24)))
+         .strftime("%Y-%m-%d"), 30] for n in range(63)]),
+     "death_date", ("date", "iso8601"))  # fmt: skip
+_add("positions of a bicycle computer", _csv("position_lat,position_long,power", [
+        [-138_827_872 + n, 1_992_059_008 + n * 90, 68] for n in range(N)]), None)  # fmt: skip
+
 # -- real files -----------------------------------------------------------------------------------
 
 

@@ -38,6 +38,23 @@ def test_a_wrong_clock_is_found_and_a_gap_is_none() -> None:
     assert 2 * SECOND <= found.limit_ns < 365 * 86_400 * SECOND
 
 
+def test_in_a_list_without_order_no_clock_is_wrong() -> None:
+    day = 86_400 * 10**9
+    days = [1, 2, 24, 1, 4, 1, 3, 231, 1, 2, 0, 105, 1, 4, 21, 4, 2, 1, 574, 0, 3, 0, 1, 0]
+    skew = forward_skew(np.array(days) * day, np.zeros(len(days), np.int64))
+    assert not skew.wrong.any()
+    assert skew.limit_ns > 574 * day
+
+
+def test_clocks_that_were_never_set_do_not_stretch_the_tolerance(tmp_path: Path) -> None:
+    rows = [f"{0 if n % 40 == 9 else 1_709_251_200_000 + n * 100},{n}" for n in range(200)]
+    path = tmp_path / "unset.csv"
+    path.write_text("ts_ms,x\n" + "\n".join(rows) + "\n")
+    proof = prove(*inspect_rows(str(path)))
+    assert (proof.in_order, proof.late, proof.profile.late_tolerance_ns) == (195, 5, 10**8)
+    assert "5 rows with a time on 1 January 1970" in proof.profile.notes[0]
+
+
 def test_a_last_row_far_ahead_has_a_wrong_clock() -> None:
     times = np.arange(50) * SECOND
     times[-1] += 365 * 86_400 * SECOND

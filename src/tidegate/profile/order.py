@@ -43,8 +43,8 @@ FAR = 20
 them). Below ten, ordinary pauses count; above a hundred, a clock that is an hour ahead passes."""
 
 UNORDERED = 0.2
-"""If more than this share of the rows is behind a newer one, rows do not come in order of their
-time (a list sorted by name), and no clock can be told to be wrong."""
+"""Share of rows behind a newer one from which on rows may come in no order of their time at all (a
+list sorted by name). Then no clock can be told to be wrong."""
 
 LEAST_SKEW_NS = 60 * 10**9
 """A limit for wrong clocks is not below a minute, unless a wrong clock is nearer: the next
@@ -127,8 +127,8 @@ def forward_skew(time_ns: Int64s, group: Int64s) -> Skewed:
     alone = (followers == 0) & ~first & (ahead > FAR * usual)
     longest = int(gap[~alone & ~wrong].max(initial=0))
     wrong |= alone & (ahead > 10 * max(longest, 1))
-    if np.count_nonzero(behind[~wrong] > 0) > UNORDERED * rows:
-        wrong[:] = False  # rows in no order: one that is far from its neighbours is as good as they
+    if wrong.any() and _in_no_order(times[~wrong], owner[~wrong]):
+        wrong[:] = False  # a row far from its neighbours is as good as they are
     need = int(ahead[~wrong].max(initial=0))
     limit = max(round_span(2 * max(need, usual, 1)), LEAST_SKEW_NS)
     if wrong.any():
@@ -138,6 +138,16 @@ def forward_skew(time_ns: Int64s, group: Int64s) -> Skewed:
     out = nobody.copy()
     out[order] = wrong
     return Skewed(limit, out, need)
+
+
+def _in_no_order(times: Int64s, owner: Int64s) -> bool:
+    """Return whether rows do not come in order of their time: many are behind by much of the whole
+    span, as in a list sorted by name."""
+    behind = running_max(times, owner) - times
+    behind = behind[behind > 0]
+    if len(behind) <= UNORDERED * len(times):
+        return False
+    return bool(10 * np.median(behind) > times.max() - times.min())
 
 
 DAY_NS = 86_400 * 10**9

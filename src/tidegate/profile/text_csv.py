@@ -114,6 +114,8 @@ def sniff_csv(path: Path) -> CsvLayout:
         raise DataError(f"{path.name} is not text")
     if text[:200].lstrip().lower().startswith(("<!doctype html", "<html")):
         raise DataError(f"{path.name} is a page of the web, not a table")
+    if re.match(r"\s*(\[\s*)?\{\s*\"", text):
+        raise DataError(f"{path.name} holds JSON, not a table: give it a name that ends in .json")
     if len(head) == HEAD_BYTES and not re.search(r"[\r\n]", text):
         raise DataError(f"{path.name} has no line end in its first {HEAD_BYTES:,} bytes: no table")
     lines = text.splitlines(keepends=True)
