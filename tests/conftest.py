@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from longer import mark
 
@@ -19,6 +19,12 @@ LAWS = Path(__file__).parent / "laws"
 FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
 FEW = 25
 """Examples below which a property is not worth running: the first dozen are the simplest ones."""
+
+# An example may take long on a busy machine: that is no fault of the code.
+settings.register_profile(
+    "any-machine", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
