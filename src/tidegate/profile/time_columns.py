@@ -790,7 +790,7 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
     """Return the candidate of columns year, month, day, hour, ...: as many as follow each other."""
     lower = {name.lower().lstrip("#").strip(): name for name in reversed(sample.column_names)}
     names, formats = [], []
-    order = PARTS
+    order: tuple[tuple[str, tuple[str, ...]], ...] = PARTS
     if any(name in lower for name in DAY_OF_YEAR):
         order = (PARTS[0], ("%j", DAY_OF_YEAR), *PARTS[3:])
     for format, spellings in order:
