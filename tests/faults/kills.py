@@ -88,12 +88,12 @@ class Attempt:
         """Streams that have not ended."""
         return [s for s in self.streams if not (self.folder / f"{s.file}.ended").exists()]
 
-    def wait(self, until: Callable[[], bool] = lambda: False) -> bool:
+    def wait(self, until: Callable[[], bool] = lambda: False, longest_s: float = LONGEST_S) -> bool:
         """Until something holds, or the driver has ended; whether it still runs."""
-        deadline = time.monotonic() + LONGEST_S
+        deadline = time.monotonic() + longest_s
         while self.process.poll() is None and not until():
             if time.monotonic() > deadline:
-                raise AssertionError(f"a driver did not get on within {LONGEST_S} s")
+                raise AssertionError(f"a driver did not get on within {longest_s} s")
             time.sleep(0.02)
         return self.process.poll() is None
 

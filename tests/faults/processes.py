@@ -39,6 +39,15 @@ def workers(pid: int) -> list[int]:
     return sorted({worker for daemon in daemons for worker, _ in descendants(daemon)})
 
 
+def memory_by_role(pid: int) -> dict[str, int]:
+    """Bytes that a run holds: its driver (Python), Java, and all other Pythons together (workers,
+    the daemon, readers of sources)."""
+    held = {"driver": rss(pid), "Java": 0, "workers": 0}
+    for child, words in descendants(pid):
+        held["Java" if "java" in words.partition(" ")[0] else "workers"] += rss(child)
+    return held
+
+
 def kill(pid: int) -> bool:
     """SIGKILL one process; whether it was there."""
     try:

@@ -3,8 +3,8 @@ on Spark."""
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from faults import recording
-from faults.kills import Stream, attempt, file_target
-from faults.processes import rss, workers
+from faults.kills import LONGEST_S, Stream, attempt, file_target
+from faults.processes import memory_by_role, rss
 from tidegate.core.flow import Flow
+from tidegate.output.commit import CommitLog
 from tidegate.pipeline import PipelineDefinition, plan
 
 SLACK_BYTES = 24 * 2**20
@@ -86,26 +87,41 @@ def in_process(days: int, step: Callable[[], None]) -> tuple[str, int]:
 
 
 def on_spark(batches: int, folder: Path, step: Callable[[], None]) -> tuple[str, int]:
-    """Many small micro-batches: the memory of all Python workers, and the bytes of state."""
+    """Many small micro-batches: memory of driver, Java and workers, and the bytes of state.
+
+    Memory is looked at every second, and written to `folder`/memory.csv with the micro-batches done
+    by then, so that a run that was stopped tells something too.
+    """
     rows_in = recording.record(folder / "recording", files=batches)
     target = file_target("parquet", folder)
     stream = Stream(target, "soak")
-    commits = folder / "parquet" / "soak" / "_commits"
-    memory: list[int] = []
+    log = CommitLog.at(str(folder / "parquet" / "soak"))
+    memory: dict[str, list[int]] = {"driver": [], "Java": [], "workers": []}
+    done, next_look = 0, 0.0
 
-    def sample() -> bool:
-        done = len(list(commits.glob("*.json")))
-        while len(memory) < done:
-            memory.append(sum(rss(worker) for worker in workers(run.process.pid)))
-            step()
-        return False
+    with attempt(folder / "attempt", [stream]) as run, open(folder / "memory.csv", "w") as told:
 
-    with attempt(folder / "attempt", [stream]) as run:
-        run.wait(sample)
+        def sample() -> bool:
+            nonlocal done, next_look
+            if time.monotonic() < next_look:
+                return False
+            next_look = time.monotonic() + 1.0
+            totals, since = log.newer()
+            committed = len(since) + (0 if totals is None else totals.batches)
+            while done < committed:
+                done += 1
+                step()
+            if done:
+                held = memory_by_role(run.process.pid)
+                for role, samples in memory.items():
+                    samples.append(held[role])
+                print(done, *held.values(), sep=",", file=told, flush=True)
+            return False
+
+        run.wait(sample, longest_s=LONGEST_S + 5 * batches)
         run.check()
-    state = []
-    for file in sorted(commits.glob("*.json")):
-        shards = json.loads(file.read_text())["shards"]
-        state.append(sum(metrics["state_bytes"] for metrics in shards.values()))
-    said = [flat("workers", memory[:-1]), flat("state", state, slack=2**16)]
+    state = [sum(shard["state_bytes"] for shard in one.shards.values()) for one in log]
+    assert len(state) == batches, f"{len(state)} records of {batches} micro-batches"
+    said = [flat(role, samples[:-1]) for role, samples in memory.items()]
+    said.append(flat("state", state, slack=2**16))
     return f"{batches} micro-batches, {rows_in:,} rows: {', '.join(said)}", 0

@@ -7,6 +7,7 @@ every machine and version of numpy.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -43,6 +44,15 @@ def messages(first: int, last: int) -> Collection:
     return Collection(rows, time_ns, key.astype(np.int32), int(time_ns.max()))
 
 
+def ahead(first: int, last: int) -> Collection:
+    """The same, with a clock of each key that runs an hour ahead for a while: suspects wait."""
+    whole = messages(first, last)
+    id_ = whole.rows["id"].to_numpy()
+    far = (id_ % 20 > 16) | ((id_ >= HALF - 6) & (id_ < HALF + 2))
+    time_ns = np.where(far, whole.time_ns + 3_600_000 * MS, whole.time_ns)
+    return dataclasses.replace(whole, time_ns=time_ns)
+
+
 def deltas(first: int, last: int) -> Collection:
     """Vector deltas of two vectors per key: writes, sums, scales, some out of order, some that wait
     for a parent."""
@@ -54,7 +64,8 @@ def deltas(first: int, last: int) -> Collection:
         if n >= 4:
             changes = Add([0.5, 1.0, 0.0]), Scale(0.5), Sparse([n % 3], [0.5]), Offset(0.25)
             operation = changes[n % 4 - n // 4 % 2]
-        parent = f"d{n + 8}" if n % 31 == 30 else None  # comes later, or never
+        wait = {30: 8, 21: 40}.get(n % 31)  # for a parent that comes later, or never
+        parent = None if wait is None else f"d{n + wait}"
         made.append(VectorDelta(f"d{n}", f"v{n % 4}", operation, int(time_ns[n - first]), parent))
     keys = pa.array([f"shard-{n % 2}" for n in number])
     rows = rows_from(made).add_column(0, "key", keys)
@@ -70,6 +81,15 @@ def behind_event_time(*stages: Operator) -> tuple[Operator, ...]:
 
 CASES: dict[str, Case] = {
     "eventtime": (lambda: (EventtimeWatermark("50 ms", idle_timeout="1 s"),), messages),
+    "eventtime-suspects": (
+        lambda: (
+            EventtimeWatermark(
+                "50 ms", max_future_skew="1 s", skew_against="rows", skew_confirm=9,
+                source="topic", max_sources=2,
+            ),
+        ),
+        ahead,
+    ),
     "process-time": (lambda: (ProcessTimeWatermark("100 ms"),), messages),
     "synchronize": (
         lambda: behind_event_time(
@@ -122,6 +142,15 @@ CASES: dict[str, Case] = {
             Window(
                 Tumbling("200 ms"), late=Reemit("5 s"), keys=("key",),
                 aggregates={"n": "count", "v": ("mean", "value")}, group_by=("topic",),
+            )
+        ),
+        messages,
+    ),
+    "window-retractions": (
+        lambda: behind_event_time(
+            Window(
+                Tumbling("200 ms"), late=Reemit("5 s", retract=True), keys=("key",),
+                aggregates={"n": "count"},
             )
         ),
         messages,

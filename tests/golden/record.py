@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from golden import in_process
 from golden.cases import CASES, HALF, WHOLE
+from tidegate.core import snapshot
 from tidegate.core.chain import Chain
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Outcome
@@ -15,6 +17,9 @@ from tidegate.core.state import State
 from tidegate.testing.laws import rows_of
 
 FOLDER = Path(__file__).parent / "snapshots"
+
+IN_PROCESS = "in_process"
+"""The folder of the snapshots of classes that are used in process."""
 
 
 def shown(outcomes: Sequence[Outcome]) -> list[Any]:
@@ -53,5 +58,43 @@ def write(version: str) -> None:
         for number, (stage, state) in enumerate(zip(stages, states, strict=True)):
             (folder / f"{name}.{number}.snapshot").write_bytes(stage.snapshot(state))
         expected = second_half(name, states)
-        text = json.dumps(expected, indent=None, separators=(",", ":"))
-        (folder / f"{name}.json").write_text(text + "\n")
+        (folder / f"{name}.json").write_text(as_text(expected))
+    (folder / IN_PROCESS).mkdir(exist_ok=True)
+    for name in in_process.CASES:
+        blob, after = in_process.snapshot_in_mid_stream(name)
+        (folder / IN_PROCESS / f"{name}.snapshot").write_bytes(blob)
+        (folder / IN_PROCESS / f"{name}.json").write_text(as_text(after))
+
+
+def as_text(value: Any) -> str:
+    """JSON in one line."""
+    return json.dumps(value, separators=(",", ":"), default=repr) + "\n"
+
+
+def format_of(blob: bytes) -> dict[str, Any]:
+    """What a reader of a snapshot relies on, and nothing of what it holds: per stage its version,
+    the names, types and shapes of its arrays, and the columns of the tables that have rows."""
+    header, _ = snapshot.unpack(blob)
+    if "stages" not in header:
+        return {"header": sorted(set(header) - {"sizes"})}
+    stages, extra = snapshot.read_stages(blob)
+    return {
+        "extra": sorted(extra),
+        "stages": [
+            {
+                "name": stage.name,
+                "version": stage.version,
+                "arrays": {
+                    name: [array.dtype.str, list(array.shape)]
+                    for name, array in stage.state.arrays.items()
+                },
+                "tables": {
+                    name: None if table is None else dict(
+                        zip(table.schema.names, map(str, table.schema.types), strict=True)
+                    )
+                    for name, table in stage.state.tables.items()
+                },
+            }
+            for stage in stages
+        ],
+    }  # fmt: skip

@@ -297,6 +297,11 @@ class AdaptiveBatcher:
         header, buffers = snapshot.unpack(blob)
         if header.get("name") != cls.name or len(buffers) != 1:
             raise StateError(f"snapshot was made by {header.get('name')}, wants {cls.name}")
+        if header.get("version") != cls.version:
+            raise StateError(
+                f"snapshot has version {header.get('version')}, this version of tidegate reads "
+                f"{cls.version}"
+            )
         inner = restore_inner(bytes(buffers[0]))
         length.take_state(header.get("length"))
         batcher = cls.__new__(cls)

@@ -53,6 +53,9 @@ from tidegate.errors import ConfigError, ContractError, StateError
 
 __all__ = ["Checkpoint", "DeltaChain", "Refusal", "affine", "merge"]
 
+STATE_VERSION = 1
+"""The version of a chain's snapshot. Raised when its header or its tables change."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -395,6 +398,7 @@ class DeltaChain:
             tables += [] if waiting is None else [waiting]
             header = {
                 "kind": "chain",
+                "version": STATE_VERSION,
                 "known": chains is not None,
                 "waits": waiting is not None,
                 "vector_id": self.vector_id,
@@ -414,11 +418,16 @@ class DeltaChain:
             blob: what `snapshot` returned.
 
         Raises:
-            StateError: these bytes are no snapshot of a chain, or damaged.
+            StateError: these bytes are no snapshot of a chain, damaged, or of another version.
         """
         header, buffers = snapshot.unpack(blob, "chain snapshot")
         if header.get("kind") != "chain":
             raise StateError("this is not the snapshot of a chain")
+        if header.get("version") != STATE_VERSION:
+            raise StateError(
+                f"chain snapshot has version {header.get('version')}, this version of tidegate "
+                f"reads {STATE_VERSION}"
+            )
         tables = [read_batch(buffer, "chain snapshot") for buffer in buffers]
         chain = cls(
             header["vector_id"], parent_wait=header["wait_ns"], max_waiting=header["max_waiting"]
