@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from golden import in_process
+from golden import in_process, run_folder
 from golden.cases import CASES, HALF, WHOLE
 from tidegate.core import snapshot
 from tidegate.core.chain import Chain
@@ -64,6 +64,7 @@ def write(version: str) -> None:
         blob, after = in_process.snapshot_in_mid_stream(name)
         (folder / IN_PROCESS / f"{name}.snapshot").write_bytes(blob)
         (folder / IN_PROCESS / f"{name}.json").write_text(as_text(after))
+    run_folder.write(folder)
 
 
 def as_text(value: Any) -> str:
