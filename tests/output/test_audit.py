@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from faults.simulation import SCHEMAS, Checkpoint
+from faults.outcomes import Outcomes
+from faults.simulation import SCHEMAS, SHARDS, Checkpoint, Store, input_rows
 from tidegate.cli import app
+from tidegate.core.flow import Flow
+from tidegate.core.operator import Operator
+from tidegate.errors import StateError
+from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.audit import audit_run
+from tidegate.output.reader import open_run
+from tidegate.output.savepoint import Savepoint, write_beginning
+from tidegate.output.summary import Summary
 from tidegate.output.tally import Tally, audited_columns, tally_of
 from tidegate.output.upkeep import maintain
+from tidegate.spark.arrival import Packed
+from tidegate.spark.pack import to_blob
 from tidegate.spark.sinks.delta import DeltaSink
 from tidegate.spark.sinks.parquet import ParquetSink
 from tidegate.spark.sinks.registry import SinkRequest
+from tidegate.spark.stateful_step import FlowRecipe, RunningStep, StepSettings
+from tidegate.windows import Tumbling, Window
 
 BATCHES = 3
 
@@ -168,3 +180,68 @@ def test_columns_that_sinks_may_change_are_not_hashed() -> None:
     ])  # fmt: skip
     refused = came.remove(4)
     assert audited_columns(came, {"data": came, "late": refused})["in"] == ("n", "car")
+
+
+def run_of(
+    stages: list[tuple[Operator, ...]], out: Path, pages: dict[int, dict[int, bytes]], first: int
+) -> None:
+    """Run a batch per list of stages into `out`, from batch `first` of the simulation's input on.
+
+    Args:
+        stages: The stages of every batch.
+        out: The output.
+        pages: The state of each shard before and, changed, after.
+        first: The number of the first input.
+    """
+    for batch, now in enumerate(stages):
+        schemas = {**SCHEMAS, "dropped": SCHEMAS["data"].append(pa.field("reason", pa.string()))}
+        if len(now) > 1:
+            schemas["data"] = pa.schema([("rows", pa.int64())])
+        recipe = FlowRecipe(
+            lambda now=now: Flow(now, key="car", timed=True),
+            audited=audited_columns(SCHEMAS["data"], schemas),
+        )
+        rows: list[dict[str, Any]] = []
+        for shard in SHARDS:
+            settings = StepSettings(recipe, f"{out}{batch}", timers=False, shards=len(SHARDS))
+            store = Store(pages.setdefault(shard, {}))
+            step = RunningStep(settings, cast(Any, None), cast(Any, store))
+            blob = to_blob(input_rows(first + batch, shard)).as_py()
+            packed = Packed("data", 0, 0, batch, f"{batch}", 0, blob)
+            rows += step.rows(shard, iter([packed]), batch)
+        sink = ParquetSink(SinkRequest(str(out), schemas))
+        sink.write(cast(Any, Outcomes(lambda rows=rows: rows)), batch, "q")
+
+
+def test_stages_appended_and_removed_add_up(tmp_path: Path) -> None:
+    """The rows that a window used are gone; what comes after it must be there, or is missed."""
+    head = EventtimeWatermark("2 s")
+    window = Window(Tumbling("4 s"), aggregates={"rows": "count"}, keys=("car",))
+    run_of([(head,), (head, window), (head, window), (head,), (head,)], tmp_path, {}, 0)
+    report = audit_run(str(tmp_path), files=False)
+    assert report.passed, report.failures
+    assert report.used > 0
+    change(tmp_path, 4, lambda record: record["rows"].update(data=record["rows"]["data"] - 1))
+    report = audit_run(str(tmp_path), files=False)
+    assert report.failed_batch == 4
+    assert "1 are missing" in report.failures[0]
+
+
+def test_an_output_that_began_with_a_savepoint_adds_up(tmp_path: Path) -> None:
+    head = EventtimeWatermark("2 s")
+    pages: dict[int, dict[int, bytes]] = {}
+    run_of([(head,)] * 3, tmp_path / "old", pages, 0)
+    own = {shard: {n: b for n, b in found.items() if n >= 0} for shard, found in pages.items()}
+    saved = Savepoint(len(SHARDS), ("car",), (), own)
+    write_beginning(str(tmp_path / "new"), saved, lambda: Flow((head,), key="car", timed=True))
+    run_of([(head,)] * 2, tmp_path / "new", pages, 3)
+    report = audit_run(str(tmp_path / "new"))
+    assert report.passed, report.failures
+    assert report.tallies["in"].rows == 24
+    assert report.held_before == 4
+    assert "rows in 24 + held before 4 = " in report.lines()[1]
+    summary = Summary.of(str(tmp_path / "new"), open_run(str(tmp_path / "new")).commits)
+    assert summary.rows_in > 24  # it does not know of the savepoint
+    (tmp_path / "new" / "_beginning.json").write_text('{"shards": 3}')
+    with pytest.raises(StateError, match="_beginning.json is corrupt"):
+        audit_run(str(tmp_path / "new"))

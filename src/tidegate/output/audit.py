@@ -12,8 +12,12 @@ goes through the records in order and asks of each batch:
 3. **Every row is in one place.** All rows that ever came in = rows that went out as they came, as
    data, late, error or dropped + rows discarded by a quick end + rows held. Where stages make
    something new of rows (sets, windows, compaction), the rest was used in results: it may not be
-   negative. Where they do not, it must be nought; and whenever nothing is held, the hash of all
-   that came in must be the hash of all that went out.
+   negative. Where they do not, it must be nought, or what it was when the last stage that did was
+   removed; and whenever nothing is held and there never was such a stage, the hash of all that came
+   in must be the hash of all that went out.
+
+An output that began with a savepoint has counters that began elsewhere: `_beginning.json` says
+where they stood, and rows that were held then count as rows that came in.
 
 What it does not prove: that the source handed every row to the step (Spark and the source's own
 offsets answer for that), and that columns outside a row's identity are unchanged.
@@ -29,6 +33,7 @@ from tidegate.errors import StateError
 from tidegate.output.commit import Commit
 from tidegate.output.maintenance import batches_of_file
 from tidegate.output.reader import StoredRun, open_run
+from tidegate.output.savepoint import read_beginning
 from tidegate.output.summary import Summary
 from tidegate.output.tally import IN, Tally, tally_of
 
@@ -50,6 +55,7 @@ class AuditReport:
             counted, not hashed.
         tallies: All that came in (`in`) and went out, by kind.
         held: Rows that stages hold.
+        held_before: Rows that they held when the output began with a savepoint.
         used: Rows that went into results and did not come out themselves.
         files: Files that were read.
         failed_batch: The first batch that does not add up; None if all do.
@@ -61,6 +67,7 @@ class AuditReport:
     unaudited: int = 0
     tallies: dict[str, Tally] = field(default_factory=dict)
     held: int = 0
+    held_before: int = 0
     used: int = 0
     files: int = 0
     failed_batch: int | None = None
@@ -78,7 +85,7 @@ class AuditReport:
             "unaudited": self.unaudited, "files": self.files,
             "rows": {kind: tally.rows for kind, tally in self.tallies.items()},
             "hashes": {kind: f"{tally.hash:016x}" for kind, tally in self.tallies.items()},
-            "held": self.held, "used": self.used,
+            "held": self.held, "held_before": self.held_before, "used": self.used,
             "failed_batch": self.failed_batch, "failures": self.failures,
         }  # fmt: skip
 
@@ -90,7 +97,9 @@ class AuditReport:
         out = [f"{kind} {tally.rows:,}" for kind, tally in self.tallies.items() if kind != IN]
         said = [
             f"{plural(self.batches, 'batch', 'batches')} and {plural(self.files, 'file')} add up",
-            f"rows in {came:,} = {', '.join(out) or 'none out'}, held {self.held:,}"
+            f"rows in {came:,}"
+            + (f" + held before {self.held_before:,}" if self.held_before else "")
+            + f" = {', '.join(out) or 'none out'}, held {self.held:,}"
             + (f", used in results {self.used:,}" if self.used else ""),
         ]
         if self.unaudited:
@@ -115,8 +124,10 @@ def audit_run(path: str, *, files: bool = True) -> AuditReport:
     """
     run = open_run(path)
     report = AuditReport(path)
-    summary = Summary(path)
-    counters: dict[int, int] = {}
+    began = read_beginning(path)
+    summary = Summary(path, before=began)
+    counters = {shard: metrics.get("rows_in", 0) for shard, metrics in began.items()}
+    balance = _Balance()
     stored = _Files(run, report) if files and any(c.files for c in run.commits) else None
     for commit in run.commits:
         failures = _continues(commit, counters)
@@ -128,7 +139,7 @@ def audit_run(path: str, *, files: bool = True) -> AuditReport:
                 report.tallies[kind] = report.tallies.get(kind, Tally()) + Tally(*pair)
         if stored is not None:
             failures += stored.differ(commit)
-        failures += _balance(summary, report, commit)
+        failures += balance.of(summary, report, commit)
         if stored is not None and commit is run.commits[-1]:
             failures += stored.left_over()
         if failures:
@@ -265,32 +276,52 @@ def _compare(kind: str, found: Tally, commit: Commit, reported: Tally) -> list[s
     return []
 
 
-def _balance(summary: Summary, report: AuditReport, commit: Commit) -> list[str]:
-    """Ask whether every row that ever came in is in one place."""
-    report.held, data = summary.held, summary.rows.get("data", 0)
-    report.used = summary.used
-    if not _conserves(summary.shards):
-        if summary.used < 0:
-            return [f"{plural(-summary.used, 'row')} went out or are held that never came in"]
-        return []
-    report.used = 0
-    missing = summary.used - data
-    if missing:
-        return [
-            f"of {plural(summary.rows_in, 'row')} that came in, {data:,} went out as data, "
-            f"{summary.late:,} late, {summary.errors:,} as errors, {summary.dropped:,} dropped, "
-            f"{summary.discarded:,} discarded and {summary.held:,} are held: "
-            + (f"{missing:,} are missing" if missing > 0 else f"{-missing:,} are too many")
-        ]
-    delivered = summary.late == summary.rows.get("late", 0) and not summary.discarded
-    if summary.held or not delivered or report.unaudited:
-        return []
-    identity = commit.audited.get(IN)
-    rest = report.tallies.get(IN, Tally())
-    for kind, tally in report.tallies.items():
-        if kind != IN and commit.audited.get(kind) == identity:
-            rest -= tally
-    return [] if rest == Tally() else ["the rows that went out are not those that came in"]
+class _Balance:
+    """Asks after every batch whether every row that ever came in is in one place.
+
+    Where a stage that makes something new of rows was removed, nothing can be said about the rows
+    it used. From the batch on that finds it gone in all shards, all further rows must be there.
+    """
+
+    def __init__(self) -> None:
+        self.used_before: int | None = 0
+        """Rows that stages which are gone have used; None while there is such a stage."""
+        self.always = True
+        """Whether there has never been such a stage."""
+
+    def of(self, summary: Summary, report: AuditReport, commit: Commit) -> list[str]:
+        """Return what is wrong after a batch, in sentences."""
+        report.held, report.held_before = summary.held, summary.held_before
+        data = summary.rows.get("data", 0)
+        report.used = summary.used
+        if not _conserves(summary.shards):
+            self.used_before, self.always = None, False
+            if summary.used < 0:
+                return [f"{plural(-summary.used, 'row')} went out or are held that never came in"]
+            return []
+        if self.used_before is None:
+            self.used_before = summary.used - data
+        report.used = self.used_before
+        missing = summary.used - data - self.used_before
+        if missing:
+            return [
+                f"of {plural(summary.rows_in + summary.held_before, 'row')} that came in, {data:,} "
+                f"went out as data, {summary.late:,} late, {summary.errors:,} as errors, "
+                f"{summary.dropped:,} dropped, {summary.discarded:,} discarded and "
+                f"{summary.held:,} are held: "
+                + (f"{missing:,} are missing" if missing > 0 else f"{-missing:,} are too many")
+            ]
+        delivered = summary.late == summary.rows.get("late", 0) and not summary.discarded
+        if summary.held or not delivered or report.unaudited:
+            return []
+        if summary.held_before or not self.always:
+            return []  # rows went out that came in elsewhere, or as something else
+        identity = commit.audited.get(IN)
+        rest = report.tallies.get(IN, Tally())
+        for kind, tally in report.tallies.items():
+            if kind != IN and commit.audited.get(kind) == identity:
+                rest -= tally
+        return [] if rest == Tally() else ["the rows that went out are not those that came in"]
 
 
 def _conserves(shards: Mapping[int, Mapping[str, int]]) -> bool:

@@ -2,6 +2,7 @@
 
     SAVEPOINT/savepoint.json       format, version, shards, key, stages, where it came from
     SAVEPOINT/pages-00000.arrow    shard (int32), page (int32), blob (binary): Arrow IPC files
+    OUT/_beginning.json            metrics of each shard of an output that began with a savepoint
 
 The blobs are the pages of `Flow.pages`, sealed ones as they are. A new query takes them up, with
 another number of shards, other settings that can be adopted, on another version of Spark, or a flow
@@ -27,7 +28,7 @@ from tidegate.errors import ConfigError, StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.version import __version__
 
-__all__ = ["PAGE_SCHEMA", "Savepoint", "load_savepoint"]
+__all__ = ["PAGE_SCHEMA", "Savepoint", "load_savepoint", "read_beginning", "write_beginning"]
 
 FORMAT = 1
 """The version of these files. Raised when a reader of today could not read them any more."""
@@ -40,6 +41,7 @@ FILE_BYTES = 256 * 2**20
 million keys are a few files."""
 
 _HEADER = "savepoint.json"
+_BEGINNING = "_beginning.json"
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,53 @@ def load_savepoint(path: str, make: Callable[[], Flow]) -> tuple[Flow, list[Outc
     whole = make()
     regroup(flows or [make()], [whole], lambda keys, n: np.zeros(n, np.int64))
     return whole, outcomes
+
+
+def write_beginning(out: str, savepoint: Savepoint, make: Callable[[], Flow]) -> None:
+    """Write down what a new output begins with, so that its rows can be accounted for: counters of
+    a state count from its start, which was in another output.
+
+    Args:
+        out: The folder or URI of the new output.
+        savepoint: Its state, arranged for its shards.
+        make: Returns a new flow.
+
+    Raises:
+        StateError: The state is damaged or cannot be adopted.
+    """
+    shards = {}
+    for label in sorted(savepoint.pages):
+        flow = make()
+        flow.scope = f"shard {label}"
+        leaving = sum(map(len, flow.load(savepoint.pages[label], adopt=True)))
+        metrics = {name: int(value) for name, value in flow.metrics().items()}
+        # Rows that the settings of now do not hold any more leave with the first batch.
+        shards[label] = metrics | ({"adoption.rows_held": leaving} if leaving else {})
+    fs, root = filesystem(out, "out")
+    fs.create_dir(root)
+    write_whole(fs, f"{root}/{_BEGINNING}", json.dumps({"shards": shards}).encode())
+
+
+def read_beginning(out: str) -> dict[int, dict[str, int]]:
+    """Return the metrics of each shard that an output began with; empty: with nothing.
+
+    Raises:
+        StateError: The file is damaged.
+
+    >>> read_beginning("/nowhere")
+    {}
+    """
+    fs, root = filesystem(out, "out")
+    content = read_bytes(fs, f"{root}/{_BEGINNING}")
+    if content is None:
+        return {}
+    try:
+        return {
+            int(label): {str(name): int(value) for name, value in metrics.items()}
+            for label, metrics in json.loads(content)["shards"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{out}/{_BEGINNING} is corrupt: {error!r}") from error
 
 
 def _in_files(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

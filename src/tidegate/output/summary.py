@@ -83,6 +83,8 @@ class Summary:
         behind: Of every shard, the keys whose watermarks are lowest, with their watermarks.
         seen: Values that occurred, by column.
         expected: Values that settings name (topics), by column; see `warnings`.
+        before: The metrics of every shard when the run began, because it goes on from an earlier
+            one or from a savepoint. What they counted then is not counted here.
     """
 
     out: str
@@ -95,6 +97,10 @@ class Summary:
     behind: dict[int, dict[str, int]] = field(default_factory=dict)
     seen: dict[str, set[str]] = field(default_factory=dict)
     expected: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    before: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.begin_with(self.before)
 
     @classmethod
     def of(cls, out: str, commits: Iterable[Commit]) -> Summary:
@@ -107,6 +113,17 @@ class Summary:
         for commit in commits:
             made.add(commit)
         return made
+
+    def begin_with(self, before: Mapping[int, Mapping[str, int]]) -> None:
+        """Set `before`. A shard without rows in this run stands where it stood then.
+
+        >>> summary = Summary("out", before={0: {"rows_in": 5, "window.rows_held": 2}})
+        >>> summary.add(Commit(3, "q", {"data": 4}, shards={0: {"rows_in": 8}}))
+        >>> summary.rows_in, summary.held_before, summary.used
+        (3, 2, 5)
+        """
+        self.before = before
+        self.shards = {shard: dict(metrics) for shard, metrics in before.items()} | self.shards
 
     def add(self, commit: Commit) -> None:
         """Add one micro-batch."""
@@ -129,6 +146,7 @@ class Summary:
         both.watermark_ns = self.watermark_ns if later.watermark_ns is None else later.watermark_ns
         both.shards = {**self.shards, **later.shards}
         both.behind = {**self.behind, **later.behind}
+        both.before = self.before
         both.expected = {**self.expected, **later.expected}
         for each in (self, later):
             for column, names in each.seen.items():
@@ -170,15 +188,24 @@ class Summary:
 
     # -- rows, each in one place ------------------------------------------------------------------
 
+    def since(self, metric: str) -> int:
+        """Return by how much a counter has grown since the run began, over all shards."""
+        return self.total(metric) - sum(found.get(metric, 0) for found in self.before.values())
+
     @property
     def rows_in(self) -> int:
         """Rows that came in, unreadable ones included."""
-        return self.total("rows_in")
+        return self.since("rows_in")
+
+    @property
+    def held_before(self) -> int:
+        """Rows that stages held when the run began."""
+        return sum(_held(self.before).values())
 
     @property
     def late(self) -> int:
         """Rows that came too late: those in the table, and those a policy only counts."""
-        return max(self.rows.get("late", 0), self.total(f"{_EVENT_TIME}.late_dropped_count"))
+        return max(self.rows.get("late", 0), self.since(f"{_EVENT_TIME}.late_dropped_count"))
 
     @property
     def errors(self) -> int:
@@ -198,12 +225,7 @@ class Summary:
     @property
     def held_by(self) -> dict[str, int]:
         """Rows that each stage holds, by its name; stages that hold none are left out."""
-        held = {
-            name.rpartition(".")[0]: self.total(name)
-            for name in {name for metrics in self.shards.values() for name in metrics}
-            if name.rpartition(".")[2] in _HELD
-        }
-        return {stage: rows for stage, rows in sorted(held.items()) if rows}
+        return _held(self.shards)
 
     @property
     def held(self) -> int:
@@ -213,18 +235,19 @@ class Summary:
     @property
     def used(self) -> int:
         """Rows that went into results: as rows of `data`, members of sets, parts of aggregates."""
-        return self.rows_in - self.late - self.errors - self.dropped - self.discarded - self.held
+        there = self.rows_in + self.held_before
+        return there - self.late - self.errors - self.dropped - self.discarded - self.held
 
     @property
     def in_order(self) -> int:
         """Rows the event-time stage has handed on, in order; all readable ones without it."""
-        readable = self.rows_in - self.total("parse_error_count")
-        return readable - sum(self.total(f"{_EVENT_TIME}.{n}") for n in _REFUSED_BY_EVENT_TIME)
+        readable = self.rows_in - self.since("parse_error_count")
+        return readable - sum(self.since(f"{_EVENT_TIME}.{n}") for n in _REFUSED_BY_EVENT_TIME)
 
     def _over_stages(self, metric: str) -> int:
         """Return the sum of a metric over all stages and shards."""
         names = {name for metrics in self.shards.values() for name in metrics}
-        return sum(self.total(name) for name in names if name.endswith(f".{metric}"))
+        return sum(self.since(name) for name in names if name.endswith(f".{metric}"))
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -273,6 +296,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "batches": self.batches,
             "rows_in": self.rows_in,
+            "held_before": self.held_before,
             "used": self.used,
             "late": self.late,
             "errors": self.errors,
@@ -296,3 +320,14 @@ class Summary:
             "warnings": self.warnings(),
             "metrics": self.metrics(),
         }
+
+
+def _held(shards: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+    """Return the rows that each stage holds, by its name, over shards; nothing for none."""
+    held: dict[str, int] = {}
+    for metrics in shards.values():
+        for name, rows in metrics.items():
+            stage, _, metric = name.rpartition(".")
+            if metric in _HELD and rows:
+                held[stage] = held.get(stage, 0) + rows
+    return dict(sorted(held.items()))

@@ -43,7 +43,7 @@ from tidegate.core.time import Duration, parse_duration
 from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeTypes, EventtimeWatermark
 from tidegate.eventtime.arrival_order import ArrivalOrder, compile_arrival
-from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint
+from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint, write_beginning
 from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.output.tally import audited_columns
 from tidegate.spark.arrival import file_column
@@ -283,6 +283,11 @@ class Dataflow:
                 "start with the old settings, then change them"
             )
         return made
+
+    def note_beginning(self, out: str) -> None:
+        """Write into a new output what its state begins with, if that is a savepoint."""
+        if self.initial is not None:
+            write_beginning(out, self.initial, self._recipe().make)
 
     @property
     def observed(self) -> DataFrame:

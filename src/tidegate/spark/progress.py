@@ -107,6 +107,8 @@ def print_summary(summary: Summary, console: Console) -> None:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_row("rows in", f"{summary.rows_in:,}")
+    if summary.held_before:
+        table.add_row("held from before", f"{summary.held_before:,}")
     places = [
         ("used in results", summary.used), ("late", summary.late), ("errors", summary.errors),
         ("dropped, with a reason", summary.dropped),

@@ -311,6 +311,7 @@ def start_followed(
     sink = open_sink(settings, path, pipeline.schemas, payload)
     observed = pipeline.observed
     claim = claim_output(sink)
+    pipeline.note_beginning(path)
     follower = CommitFollower(getattr(sink, "commits", None), committed)
     write = BatchWriter(
         settings.factory(), settings.request(path, pipeline.schemas, payload), checkpoint,

@@ -20,6 +20,8 @@ from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit
 from tidegate.output.filesystem import filesystem, write_whole
+from tidegate.output.reader import run_totals
+from tidegate.output.savepoint import read_beginning
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.formats import sink_path
@@ -193,11 +195,16 @@ def run_frames(
     - `until`: asked ten times a second; True stops a stream between two micro-batches.
     """
     summary = Summary(path, expected=Chain(pipeline.stages).expected_names())
+    earlier = run_totals(path)
+    if earlier is not None:
+        summary.begin_with(earlier.shards)
     began = time.perf_counter()
     with progress_bar(console, expected) as bar:
         first: list[tuple[int, float]] = []
 
         def show(commit: Commit) -> None:
+            if not summary.batches and earlier is None:
+                summary.begin_with(read_beginning(path))
             summary.add(commit)
             now = time.perf_counter() - began
             if not first:
