@@ -243,5 +243,5 @@ def test_an_output_that_began_with_a_savepoint_adds_up(tmp_path: Path) -> None:
     summary = Summary.of(str(tmp_path / "new"), open_run(str(tmp_path / "new")).commits)
     assert summary.rows_in > 24  # it does not know of the savepoint
     (tmp_path / "new" / "_beginning.json").write_text('{"shards": 3}')
-    with pytest.raises(StateError, match="_beginning.json is corrupt"):
+    with pytest.raises(StateError, match=r"_beginning\.json is corrupt"):
         audit_run(str(tmp_path / "new"))

@@ -154,6 +154,7 @@ def test_rows_with_lists_come_in_short_batches_and_the_session_stays_as_it_is(
 
 
 @pytest.mark.apart
+@pytest.mark.timeout(500)
 def test_the_example_runs(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "delta_pipeline.py"
     done = subprocess.run(
