@@ -12,8 +12,9 @@ from spark.outcomes import add_file, assert_same, count, of_outcomes, run_now, w
 from spark.recordings import Recording, ordered, stream_of
 from tidegate.core.flow import Flow
 from tidegate.errors import StateError
+from tidegate.output.reader import run_totals
 from tidegate.spark import Frames
-from tidegate.spark.checkpoint import CheckpointRecord
+from tidegate.spark.checkpoint import CheckpointRecord, stages_present
 from tidegate.windows import Tumbling
 
 Make = Callable[[SparkSession, Path], Frames]
@@ -87,6 +88,15 @@ def test_as_in_process(
         reasons = {row["reason"] for rows in ours["dropped"].values() for row in rows}
         assert reasons == {"stage_removed"}
         assert count(ours["dropped"]) > 50
+        # No shard has a window any more: another one may take its place.
+        reported = run_totals(str(tmp_path / "out"))
+        assert reported is not None
+        other = second.window(Tumbling("1 s"))
+        with pytest.raises(StateError, match=r"window\.size"):
+            record.check(other)
+        assert record.check(other, stages_present(reported.shards)) == [
+            "stage window is new and starts empty"
+        ]
 
 
 def test_what_cannot_be_adopted_is_refused_before_anything_runs(

@@ -18,7 +18,9 @@ from spark.recordings import Recording, ordered, stream_of
 from tidegate.core.flow import Flow
 from tidegate.core.seal import StateKey
 from tidegate.errors import ConfigError, StateError
+from tidegate.output.audit import audit_run
 from tidegate.output.commit import CommitLog
+from tidegate.output.epochs import Epochs, Owner
 from tidegate.output.savepoint import Savepoint, load_savepoint
 from tidegate.spark import Frames
 from tidegate.spark.checkpoint import CheckpointRecord
@@ -54,6 +56,10 @@ def test_rescaled_saved_and_started_from(
         add_file(recording.slices[number], source, number)
     run_now(pipeline(source, shards=4), out)
     checkpoint = checkpoint_of(out)
+    other = replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim()
+    with pytest.raises(ConfigError, match="is written to by process 1 on machine"):
+        rescale(spark, out, checkpoint, 5)
+    other.release()
     for count in (5, 3):
         rescale(spark, out, checkpoint, count)
         rescale(spark, out, checkpoint, count)  # nothing to do
@@ -78,6 +84,7 @@ def test_rescaled_saved_and_started_from(
     run_now(pipeline(source), out)
     whole = written(out, pipeline(source))
     assert_same(whole, in_process(pipeline(source), recording.slices, end=False))
+    assert audit_run(out).passed, audit_run(out).failures
 
     # A new stream with three shards goes on from the savepoint, and again from its own checkpoint.
     new = str(tmp_path / "new")
@@ -87,6 +94,7 @@ def test_rescaled_saved_and_started_from(
     run_now(pipeline(more, shards=3), new)
     (tmp_path / "003.parquet").rename(more / "003.parquet")
     run_now(pipeline(more, shards=3), new)
+    assert audit_run(new).passed, audit_run(new).failures
     with pytest.raises(ConfigError, match="has run already"):
         prepare_import(f"{new}/_checkpoint", str(tmp_path / "saved"))
     flow, outcomes = load_savepoint(str(tmp_path / "saved"), flow_with_decoder(pipeline(source)))

@@ -30,7 +30,7 @@ from tidegate.core.snapshot import FoundStage
 from tidegate.core.state import State
 from tidegate.errors import ConfigError, ContractError, StateError
 
-__all__ = ["Chain", "StageCounts", "check_time"]
+__all__ = ["Chain", "StageCounts", "check_time", "stage_labels"]
 
 STAGE_COUNTERS = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dropped_out",
                   "discarded_count")  # fmt: skip
@@ -39,6 +39,18 @@ STAGE_COUNTERS = ("rows_in", "late_in", "rows_out", "late_out", "error_out", "dr
 StageCounts = dict[str, int]
 """Rows that crossed the borders of one stage: `rows_in` and `late_in` came, `rows_out`, `late_out`,
 `error_out` and `dropped_out` left, `discarded_count` were held when the stream ended quickly."""
+
+
+def stage_labels(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a name per stage, all different; metrics of stages begin with them.
+
+    >>> stage_labels(["eventtime_watermark", "window", "window"])
+    ('eventtime_watermark', 'window', 'window_2')
+    """
+    return tuple(
+        name if (number := names[:at].count(name)) == 0 else f"{name}_{number + 1}"
+        for at, name in enumerate(names)
+    )
 
 
 @dataclass(frozen=True)
@@ -66,11 +78,7 @@ class Chain:
     @property
     def labels(self) -> tuple[str, ...]:
         """A name per stage, all different: the second `window` is `window_2`."""
-        names = [stage.name for stage in self.stages]
-        return tuple(
-            name if (number := names[:at].count(name)) == 0 else f"{name}_{number + 1}"
-            for at, name in enumerate(names)
-        )
+        return stage_labels([stage.name for stage in self.stages])
 
     def open(self, lanes: int = 1) -> list[State]:
         """New, empty states, one per stage."""

@@ -9,6 +9,8 @@ has.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from tidegate.output.epochs import Epochs
 from tidegate.output.maintenance import RETAIN_S, TARGET_BYTES, Maintenance, Tidied, remove_staging
 from tidegate.output.reader import open_run
 
-__all__ = ["maintain"]
+__all__ = ["exclusively", "maintain"]
 
 
 def maintain(path: str, *, target_bytes: int = TARGET_BYTES, retain_s: float = RETAIN_S) -> Tidied:
@@ -39,26 +41,42 @@ def maintain(path: str, *, target_bytes: int = TARGET_BYTES, retain_s: float = R
         StateError: If a record is damaged.
     """
     run = open_run(path)
-    epochs = Epochs(path, run.fs, run.root)
-    claim = epochs.claim()
-    working = [True]
-    claim.keep(lambda: working[0])
-    try:
-        log = CommitLog(path, run.fs, run.root)
-        if claim.owes_seal:
-            log.seal(claim.epoch)
-            claim.sealed()
+    log = CommitLog(path, run.fs, run.root)
+    with exclusively(log) as epoch:
         kinds = {file.split("/")[0] for commit in run.commits for file in commit.files}
         delta = sorted(kind for kind in kinds if (Path(run.root) / kind / "_delta_log").is_dir())
         work = Maintenance(
-            log, claim.epoch, merge=not delta, target_bytes=target_bytes, retain_s=retain_s
+            log, epoch, merge=not delta, target_bytes=target_bytes, retain_s=retain_s
         )
         news = bool(log.unfolded())  # else all of it was maintained before
         done = work.run(everything=True)
-        remove_staging(run.fs, run.root, claim.epoch)
+        remove_staging(run.fs, run.root, epoch)
         if delta and news:
             _maintain_delta(run.root, delta, work, done)
         return done
+
+
+@contextmanager
+def exclusively(log: CommitLog) -> Iterator[int]:
+    """Hold the lease on an output, as a driver does, while something is done to it beside a run.
+
+    Args:
+        log: The records of the output.
+
+    Yields:
+        The epoch, for what is written.
+
+    Raises:
+        ConfigError: If a run is writing.
+    """
+    claim = Epochs(log.shown, log.fs, log.root).claim()
+    working = [True]
+    claim.keep(lambda: working[0])
+    try:
+        if claim.owes_seal:
+            log.seal(claim.epoch)
+            claim.sealed()
+        yield claim.epoch
     finally:
         working[0] = False
         claim.release()

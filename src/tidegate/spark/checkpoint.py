@@ -14,19 +14,26 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pyarrow.fs as pafs
 
-from tidegate.core.chain import Chain
+from tidegate.core.chain import Chain, stage_labels
 from tidegate.errors import StateError
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
 from tidegate.spark.dataflow import Dataflow
 from tidegate.spark.stateful_step import check_shards
 
-__all__ = ["CheckpointRecord", "RunNote", "check_checkpoint", "note_run", "with_checkpoint"]
+__all__ = [
+    "CheckpointRecord",
+    "RunNote",
+    "check_checkpoint",
+    "note_run",
+    "stages_present",
+    "with_checkpoint",
+]
 
 RECORD_FILE = "tidegate.json"
 """The name of our record in a checkpoint."""
@@ -128,11 +135,14 @@ class CheckpointRecord:
         others = tuple(each for each in self.made_by if each != note.stages)
         return replace(self, keys=note.keys, timers=note.timers, made_by=(*others, note.stages))
 
-    def check(self, pipeline: Dataflow) -> list[str]:
+    def check(self, pipeline: Dataflow, present: Collection[str] | None = None) -> list[str]:
         """Check that a pipeline can go on with the state of this checkpoint.
 
         Args:
             pipeline: The pipeline that is to run.
+            present: The labels of the stages that some shard has a state of (`stages_present`);
+                None: that is not known. Stages that were removed, and are gone from all shards, do
+                not stand in the way of others in their place.
 
         Returns:
             What changes, in sentences: settings that are adopted, stages that are new or gone.
@@ -154,9 +164,10 @@ class CheckpointRecord:
             )
         chain = Chain(pipeline.stages)
         notes: list[str] = []
-        for stages in self.made_by:
+        for number, ran in enumerate(self.made_by, 1):
+            stages = _still_present(ran, present)
             match = chain.check_adoption(stages)
-            if stages is not self.made_by[-1]:
+            if number < len(self.made_by):
                 continue
             notes += [
                 f"{each.stage}: {each.setting} is now {each.now!r}, was {each.was!r}"
@@ -170,13 +181,20 @@ class CheckpointRecord:
         return notes
 
 
-def with_checkpoint(pipeline: Dataflow, checkpoint: str) -> tuple[Dataflow, list[str]]:
+def with_checkpoint(
+    pipeline: Dataflow, checkpoint: str, present: Collection[str] | None = None
+) -> tuple[Dataflow, list[str]]:
     """Return the pipeline as it can go on from its checkpoint: with the number of shards the state
     was made with, and with timers if Spark keeps them.
 
     Unset, the number of shards follows the cores of the machine. On another machine keys would go
     to other shards than their state, and what is held there would never come out. If the checkpoint
     is new, the number is written down.
+
+    Args:
+        pipeline: The pipeline that is to run.
+        checkpoint: Its checkpoint.
+        present: See `CheckpointRecord.check`.
 
     Returns:
         The pipeline, and what changes against the last run (see `CheckpointRecord.check`).
@@ -194,12 +212,36 @@ def with_checkpoint(pipeline: Dataflow, checkpoint: str) -> tuple[Dataflow, list
         record.write(checkpoint)
     check_shards(record.shards, pipeline.shards or record.shards, f"the checkpoint {checkpoint}")
     pipeline = replace(pipeline, shards=record.shards, partitions=record.partitions)
-    notes = record.check(pipeline)
+    notes = record.check(pipeline, present)
     pipeline = replace(pipeline, keep_timers=bool(record.timers))
     if record.savepoint is not None and not finished_batches(checkpoint):
         pipeline = replace(pipeline, initial=pipeline.saved_state(record.savepoint))
         notes.append(f"the state begins as {record.savepoint}")
     return pipeline, notes
+
+
+def stages_present(shards: Mapping[int, Mapping[str, int]]) -> set[str]:
+    """Return the labels of the stages that some shard has a state of, from the metrics that each
+    last reported.
+
+    >>> sorted(stages_present({0: {"keys": 2, "window.rows_held": 0}, 1: {"batch.rows_held": 3}}))
+    ['batch', 'window']
+    """
+    names = {name for metrics in shards.values() for name in metrics}
+    return {name.rpartition(".")[0] for name in names if "." in name}
+
+
+def _still_present(
+    stages: Sequence[Identity], present: Collection[str] | None
+) -> Sequence[Identity]:
+    """Leave out stages at the end that no shard has a state of."""
+    if present is None:
+        return stages
+    names = stage_labels([stage["name"] for stage in stages])
+    kept = len(stages)
+    while kept and names[kept - 1] not in present:
+        kept -= 1
+    return stages[:kept]
 
 
 def finished_batches(checkpoint: str, log: str = "commits") -> list[int]:

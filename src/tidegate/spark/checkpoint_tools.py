@@ -32,9 +32,11 @@ from tidegate.eventtime.slices import Slices
 from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.filesystem import filesystem, read_bytes
 from tidegate.output.savepoint import Savepoint
+from tidegate.output.upkeep import exclusively
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.pipeline.run_record import RECORD, RunRecord
 from tidegate.spark.checkpoint import CheckpointRecord, check_checkpoint, finished_batches
+from tidegate.spark.failures import failures_in_a_sentence
 from tidegate.spark.open import state_key_of
 from tidegate.spark.shards import labels, partition_of, shard_of
 from tidegate.spark.stateful_step import SLICES_PAGE, TOKEN_PAGE
@@ -174,8 +176,9 @@ def read_savepoint(
         )
     )
     pages: dict[int, dict[int, bytes]] = {}
-    for row in rows.toLocalIterator():
-        pages.setdefault(int(row.shard), {})[int(row.page)] = bytes(row.blob)
+    with failures_in_a_sentence():
+        for row in rows.toLocalIterator():
+            pages.setdefault(int(row.shard), {})[int(row.page)] = bytes(row.blob)
     for label, own in pages.items():
         token = own.pop(TOKEN_PAGE, None)
         if token is None:
@@ -330,21 +333,27 @@ def rescale(spark: SparkSession, out: str, checkpoint: str, partitions: int) -> 
         How many there were before.
 
     Raises:
-        ConfigError: A number below 1.
+        ConfigError: A number below 1, or a run is writing to the output.
+        RunError: Spark fails.
         StateError: The stream has an unfinished batch, or this Spark cannot do it.
     """
     if partitions < 1:
         raise ConfigError("partitions", partitions, "must be at least 1")
-    batch = last_batch(checkpoint)
-    before = partitions_of(checkpoint, batch)
-    _note_added_batch(out, checkpoint, batch)
-    if partitions == before:
-        return before
-    manager = getattr(spark, "_streamingCheckpointManager", None)
-    if manager is None:
-        raise StateError("rescaling needs Spark 4.2 or later, and a session without Spark Connect")
-    manager.repartition(checkpoint, partitions)
-    _note_added_batch(out, checkpoint, last_batch(checkpoint))
+    log = CommitLog.at(out)
+    with exclusively(log) as epoch:
+        batch = last_batch(checkpoint)
+        before = partitions_of(checkpoint, batch)
+        _note_added_batch(log, checkpoint, batch, epoch)
+        if partitions == before:
+            return before
+        manager = getattr(spark, "_streamingCheckpointManager", None)
+        if manager is None:
+            raise StateError(
+                "rescaling needs Spark 4.2 or later, and a session without Spark Connect"
+            )
+        with failures_in_a_sentence():
+            manager.repartition(checkpoint, partitions)
+        _note_added_batch(log, checkpoint, last_batch(checkpoint), epoch)
     return before
 
 
@@ -377,10 +386,9 @@ def spread(shards: int, made_for: int, partitions: int) -> list[int]:
     return out
 
 
-def _note_added_batch(out: str, checkpoint: str, batch: int) -> None:
+def _note_added_batch(log: CommitLog, checkpoint: str, batch: int, epoch: int) -> None:
     """Write the commit record of a batch that rescaling has added, if it has none: it follows the
     last committed one and has read nothing."""
-    log = CommitLog.at(out)
     numbers = log.numbers()
     if not numbers or batch in numbers or numbers[-1] != batch - 1:
         return
@@ -388,7 +396,7 @@ def _note_added_batch(out: str, checkpoint: str, batch: int) -> None:
         return
     last = log.read(batch - 1)
     if last is not None:
-        log.write(Commit(batch, last.query, watermark_ns=last.watermark_ns))
+        log.write(Commit(batch, last.query, watermark_ns=last.watermark_ns, epoch=epoch))
 
 
 def _offsets(checkpoint: str, batch: int) -> list[str]:

@@ -28,8 +28,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
+from tidegate.output.reader import run_totals
+from tidegate.output.savepoint import read_beginning
 from tidegate.spark.batch_writer import BatchWriter
-from tidegate.spark.checkpoint import RunNote, check_checkpoint, with_checkpoint
+from tidegate.spark.checkpoint import RunNote, check_checkpoint, stages_present, with_checkpoint
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.connect import CommitFollower, is_connect
 from tidegate.spark.dataflow import Dataflow
@@ -293,7 +295,9 @@ def start_followed(
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
         changed[CHECKPOINT_FILES] = None
-    pipeline, notes = with_checkpoint(pipeline, checkpoint)
+    earlier = run_totals(path)
+    present = None if earlier is None else stages_present(read_beginning(path) | earlier.shards)
+    pipeline, notes = with_checkpoint(pipeline, checkpoint, present)
     pipeline = replace(pipeline, flow_name=uuid.uuid4().hex)
     for note in notes:
         log.warning("adopting the state: %s", note)
