@@ -56,10 +56,14 @@ def test_rescaled_saved_and_started_from(
         add_file(recording.slices[number], source, number)
     run_now(pipeline(source, shards=4), out)
     checkpoint = checkpoint_of(out)
-    other = replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim()
+    replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim()
     with pytest.raises(ConfigError, match="is written to by process 1 on machine"):
         rescale(spark, out, checkpoint, 5)
-    other.release()
+    third = replace(Epochs.at(out), owner=Owner("third", "machine", "", 2)).claim(take_over=True)
+    assert third.owes_seal
+    CommitLog.at(out).seal(third.epoch)  # rescaling must write its record behind this
+    third.sealed()
+    third.release()
     for count in (5, 3):
         rescale(spark, out, checkpoint, count)
         rescale(spark, out, checkpoint, count)  # nothing to do
