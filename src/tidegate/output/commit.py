@@ -356,6 +356,21 @@ class CommitLog:
             self._plain(listed._replace(plain=fresh))
         )
 
+    def totals(self) -> RunTotals:
+        """Return what the run has done so far. Costs the same however long the run is.
+
+        >>> import tempfile
+        >>> log = CommitLog.at(tempfile.mkdtemp())
+        >>> log.write(Commit(0, "q", {"data": 5}))
+        >>> log.totals().rows
+        {'data': 5}
+        """
+        folded, newer = self.newer()
+        done = RunTotals.none() if folded is None else folded
+        for commit in newer:
+            done = done.and_then(commit)
+        return done
+
     def _plain(self, listed: _Listed) -> Iterator[Commit]:
         """Yield the records that are not folded, in order."""
         for number, links in listed.plain.items():

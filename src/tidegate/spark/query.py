@@ -26,9 +26,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.errors import ConfigError, StateError
-from tidegate.output.commit import Commit
+from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.filesystem import filesystem, read_bytes, write_whole
-from tidegate.output.reader import run_totals
 from tidegate.output.savepoint import read_beginning
 from tidegate.spark.batch_writer import BatchWriter
 from tidegate.spark.checkpoint import RunNote, check_checkpoint, stages_present, with_checkpoint
@@ -295,8 +294,10 @@ def start_followed(
     if "://" in checkpoint and not checkpoint.startswith("file:"):
         # What is best for a local disk is not what Spark chooses for a store it reaches elsewhere.
         changed[CHECKPOINT_FILES] = None
-    earlier = run_totals(path)
-    present = None if earlier is None else stages_present(read_beginning(path) | earlier.shards)
+    earlier = CommitLog.at(path).totals()
+    present = None
+    if earlier.batches:
+        present = stages_present(read_beginning(path) | earlier.shards)
     pipeline, notes = with_checkpoint(pipeline, checkpoint, present)
     pipeline = replace(pipeline, flow_name=uuid.uuid4().hex)
     for note in notes:

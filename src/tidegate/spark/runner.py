@@ -18,9 +18,8 @@ from rich.console import Console
 from tidegate.core.chain import Chain
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
-from tidegate.output.commit import Commit
+from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.filesystem import filesystem, write_whole
-from tidegate.output.reader import run_totals
 from tidegate.output.savepoint import read_beginning
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
@@ -195,15 +194,14 @@ def run_frames(
     - `until`: asked ten times a second; True stops a stream between two micro-batches.
     """
     summary = Summary(path, expected=Chain(pipeline.stages).expected_names())
-    earlier = run_totals(path)
-    if earlier is not None:
-        summary.begin_with(earlier.shards)
+    earlier = CommitLog.at(path).totals()
+    summary.begin_with(earlier.shards)
     began = time.perf_counter()
     with progress_bar(console, expected) as bar:
         first: list[tuple[int, float]] = []
 
         def show(commit: Commit) -> None:
-            if not summary.batches and earlier is None:
+            if not summary.batches and not earlier.batches:
                 summary.begin_with(read_beginning(path))
             summary.add(commit)
             now = time.perf_counter() - began
