@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 
 from tidegate.core.arrow import conform
-from tidegate.core.columns import TIME
+from tidegate.core.columns import TIME, TIME_NS
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.spark import pack
+from tidegate.spark.arrival import Origin
 from tidegate.spark.pack import Packer, Unpacker, from_blob, to_blob, to_blobs
 from tidegate.spark.shards import shard_of
 
@@ -80,6 +81,39 @@ def test_blobs_of_any_columns_come_back_equal() -> None:
     for blob, piece in zip(blobs, pieces, strict=True):
         assert from_blob(blob.as_buffer()).equals(piece)
     assert from_blob(to_blob(batch).as_buffer()).equals(batch)
+
+
+def test_a_time_that_is_a_column_travels_once() -> None:
+    stamp = np.arange(1000) * 1_000_000
+    value = pa.array(range(1000), pa.int32())
+    for named in (TIME, TIME_NS):
+        for columns in ({"t": stamp, "v": value, named: stamp}, {named: stamp, "v": value, "t": stamp}):
+            batch = pa.record_batch(columns)
+            blob = to_blob(batch).as_buffer()
+            assert from_blob(blob).equals(batch)
+            assert len(blob) < 8 * 1000 + 4 * 1000 + 2000
+    almost = stamp.copy()
+    almost[-1] += 1
+    holes = pa.array(stamp, mask=stamp == 5_000_000)
+    for twin in (almost, holes, value):
+        batch = pa.record_batch({"t": twin, TIME: stamp})
+        assert from_blob(to_blob(batch).as_buffer()).equals(batch)
+    nothing = batch.slice(0, 0)
+    assert from_blob(to_blob(nothing).as_buffer()).equals(nothing)
+
+
+@pytest.mark.parametrize("count", [3, 300, 40_000])
+def test_codes_travel_and_text_comes_out(count: int) -> None:
+    names = [None if n == 1 else f"name {n}" for n in range(count)]
+    plain = pa.record_batch({"key": pa.array(names), "t": pa.array(range(count), pa.int64())})
+    coded = plain.set_column(0, "key", plain.column(0).dictionary_encode())
+    assert from_blob(to_blob(coded).as_buffer()).equals(plain)
+    decoder = Decoder((TimeColumn("t", "unixtimestamp_ns"),))
+    packer = Packer(decoder, (7, 8, 9), (plain.schema.field("key"),))
+    of_text, of_codes = (packer.blobs(rows, Origin(), 0, 0) for rows in (plain, coded))
+    assert of_text.column("shard").equals(of_codes.column("shard"))
+    for one, other in zip(of_text.column("blob"), of_codes.column("blob"), strict=True):
+        assert from_blob(one.as_buffer()).equals(from_blob(other.as_buffer()))
 
 
 def test_unpacked_rows_have_exactly_the_promised_columns() -> None:

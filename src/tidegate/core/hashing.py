@@ -80,15 +80,20 @@ def _hash_column(column: pa.Array) -> UInt64s:
     elif pa.types.is_boolean(kind):
         numbers = column.cast(pa.int8()).fill_null(0).to_numpy().astype(np.uint64)
     elif pa.types.is_integer(kind):
-        numbers = column.fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
+        numbers = _filled(column).to_numpy().astype(np.int64, copy=False).view(np.uint64)
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        numbers = column.view(width).fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
+        numbers = _filled(column.view(width)).to_numpy().astype(np.int64, copy=False).view(np.uint64)
     else:
         return _hash_text(column)
     if column.null_count:
         numbers = np.where(column.is_null().to_numpy(zero_copy_only=False), _NULL, numbers)
     return np.asarray(numbers, np.uint64)
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """Return whole numbers with 0 for null; without a null, the column itself and no copy."""
+    return column.fill_null(0) if column.null_count else column
 
 
 def _hash_text(column: pa.Array) -> UInt64s:

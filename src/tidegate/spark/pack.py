@@ -10,9 +10,10 @@ backticks and spaces, and Spark compares names without regard to case (`plain`, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.version import __version__
 
 from tidegate.core.arrow import coalesce, conform
 from tidegate.core.broken_text import set_broken_text_apart
-from tidegate.core.columns import TIME
+from tidegate.core.columns import TIME, TIME_NS
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
 from tidegate.spark.arrival import PARTS, Origin, by_origin
@@ -181,6 +182,7 @@ def to_blobs(pieces: Sequence[pa.RecordBatch]) -> pa.BinaryArray:
     as it is written to is copied over and over, and took fifteen times as long. Offsets are int32,
     so all blobs of one call must stay below 2 GiB together.
     """
+    pieces = [_time_once(_small_codes(piece)) for piece in pieces]
     offsets = np.zeros(len(pieces) + 1, np.int32)
     for place, piece in enumerate(pieces):
         size = pa.MockOutputStream()
@@ -209,7 +211,65 @@ def from_blob(blob: bytes) -> pa.RecordBatch:
         {'a': [1, 2]}
     """
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
-        return reader.read_next_batch()
+        return _time_again(_without_codes(reader.read_next_batch()))
+
+
+_SAME = b"tidegate.same"
+"""Metadata of a blob: the place and the name of its time column, and which column has its values."""
+
+
+def _time_once(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows without their time column, if another one has the same values: event time in ns
+    is often a column of the rows as it is, and every byte travels through Java several times.
+    """
+    place = max(rows.schema.get_field_index(name) for name in (TIME, TIME_NS))
+    time = None if place < 0 else _plain_int64(rows.column(place))
+    if time is None or len(time) == 0:
+        return rows
+    for twin, column in enumerate(rows.columns):
+        values = None if twin == place else _plain_int64(column)
+        if values is not None and values[0] == time[0] and np.array_equal(values, time):
+            told = json.dumps([place, rows.schema.field(place).name, twin - (twin > place)])
+            metadata = {**(rows.schema.metadata or {}), _SAME: told}
+            return rows.remove_column(place).replace_schema_metadata(metadata)
+    return rows
+
+
+def _plain_int64(column: pa.Array) -> Any:
+    """Return the numbers of an int64 column without nulls; None for any other."""
+    plain = pa.types.is_int64(column.type) and column.null_count == 0
+    return column.to_numpy() if plain else None
+
+
+def _time_again(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with the time column that `_time_once` left out."""
+    metadata = dict(rows.schema.metadata or {})
+    told = metadata.pop(_SAME, None)
+    if told is None:
+        return rows
+    place, name, twin = json.loads(told)
+    return rows.replace_schema_metadata(metadata or None).add_column(place, name, rows.column(twin))
+
+
+def _small_codes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose dictionary codes are no wider than their dictionaries need."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            column = rows.column(place)
+            count = len(column.dictionary)
+            width = pa.int8() if count <= 2**7 else pa.int16() if count <= 2**15 else pa.int32()
+            coded = pa.DictionaryArray.from_arrays(column.indices.cast(width), column.dictionary)
+            rows = rows.set_column(place, field.with_type(coded.type), coded)
+    return rows
+
+
+def _without_codes(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with text instead of dictionary codes: codes travel, stages see text."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            text = rows.column(place).dictionary_decode()
+            rows = rows.set_column(place, field.with_type(text.type), text)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -327,9 +387,14 @@ class Packer:
         """
         columns = [rows.column(rows.schema.get_field_index(key.name)) for key in self.keys]
         return [
-            column if column.type.equals(key.type) else column.cast(key.type)
+            column if _is_of(column.type, key.type) else column.cast(key.type)
             for column, key in zip(columns, self.keys, strict=True)
         ]
+
+
+def _is_of(kind: pa.DataType, told: pa.DataType) -> bool:
+    """Whether values of a type hash as those of another do: codes of a value hash as the value."""
+    return bool((kind.value_type if pa.types.is_dictionary(kind) else kind).equals(told))
 
 
 def task_partition() -> int:

@@ -66,11 +66,25 @@ def test_parquet_rows_by_name_in_the_types_of_the_schema(parquet: Path) -> None:
     first, second = of.files()
     assert (Path(first).name, Path(second).name) == ("a.parquet", "b.parquet")
     table, positions = all_rows(of, second, ["key", "t", "payload"])
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.names == SCHEMA.names
+    assert table.cast(SCHEMA)["key"].to_pylist() == [f"k{n % 7}" for n in range(1000)]
+    assert table.schema.field("payload").type == pa.string(), "as many texts as rows: no codes"
     assert positions.tolist() == list(range(1000))
     assert table["payload"].to_pylist() == [f"row {n}" for n in range(1000)]
     lacking, _ = all_rows(of, first, ["payload"])
     assert lacking["payload"].null_count == 1000, "a column that a file lacks is null"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_parquet_text_of_few_values_is_read_as_codes(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = [None if n % 11 == 0 else f"k{n % 7}" for n in range(1000)]
+    path = str(tmp_path / "a.parquet")
+    rows = pa.table({"key": pa.array(texts).cast(kind), "t": range(1000)})
+    pq.write_table(rows, path, row_group_size=130)
+    table, _ = all_rows(ParquetColumns(path, SCHEMA), path, ["key", "t"])
+    assert table["key"].cast(pa.string()).to_pylist() == texts
+    if kind == pa.string():
+        assert pa.types.is_dictionary(table.schema.field("key").type)
 
 
 def test_parquet_parts_know_their_smallest_value(parquet: Path) -> None:

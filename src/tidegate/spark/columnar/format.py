@@ -144,8 +144,9 @@ class ColumnarFormat(ABC):
     def read(
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        """Yield rows of a part, in order, with these columns of `schema`, and for each row its
-        position in the file: what `fetch` finds it by. Called on a worker.
+        """Yield rows of a part, in order, with these columns of `schema` (text may be dictionary
+        codes), and for each row its position in the file: what `fetch` finds it by. Called on a
+        worker.
         """
 
     @abstractmethod

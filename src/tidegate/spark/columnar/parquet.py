@@ -44,6 +44,10 @@ BYTES_PER_PART = 256 * 2**20
 """Row groups are joined up to this: a task's share of a large file. A row group is never split."""
 
 
+_TEXT_BYTES = 4
+"""Bytes of a text in a Parquet file beside its letters, where it is not a code: its length."""
+
+
 @dataclass(frozen=True)
 class ParquetColumns(ColumnarFormat):
     """Parquet files below a path.
@@ -116,11 +120,14 @@ class ParquetColumns(ColumnarFormat):
     def read(
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        groups = list(range(start, stop))
         with pq.ParquetFile(path, memory_map=True) as file:
-            position = sum(file.metadata.row_group(group).num_rows for group in range(start))
-            groups = list(range(start, stop))
+            meta = file.metadata
+            coded = self._coded(file, groups, columns)
+        position = sum(meta.row_group(group).num_rows for group in range(start))
+        with pq.ParquetFile(path, metadata=meta, memory_map=True, read_dictionary=coded) as file:
             for batch in _batches(file, groups, self._names(file, columns)):
-                rows = conform(batch, self._some(columns))
+                rows = conform(batch, _with_codes(self._some(columns), batch.schema))
                 yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
                 position += rows.num_rows
 
@@ -147,6 +154,25 @@ class ParquetColumns(ColumnarFormat):
                 return float(max(0, size - heads) / max(1, meta.num_rows))
         except (OSError, ValueError, pa.ArrowException):
             return 0.0
+
+    def _coded(
+        self, file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str]
+    ) -> list[str]:
+        """Return the columns of text, as the file names them, that are read as dictionary codes:
+        those that take less than the length of a text alone would, so they are codes in the file.
+        """
+        meta = file.metadata
+        rows = sum(meta.row_group(group).num_rows for group in groups)
+        found = []
+        for name, own in self._names(file, columns).items():
+            leaves = _leaf_columns(meta, [own]) if _holds_text(self.told.field(name).type) else ()
+            size = sum(
+                meta.row_group(group).column(leaf).total_uncompressed_size
+                for group in groups for leaf in leaves
+            )  # fmt: skip
+            if 0 < size < _TEXT_BYTES * rows:
+                found.append(own)
+        return found
 
     def _some(self, columns: Sequence[str]) -> pa.Schema:
         return pa.schema([self.told.field(name) for name in columns])
@@ -175,6 +201,16 @@ class ParquetColumns(ColumnarFormat):
             found, told = file.schema_arrow.field(own).type, self.told.field(name).type
             if not _fits_into(found, told):
                 raise pa.ArrowInvalid(f"column {own!r} is {found} there; {told} is expected")
+
+
+def _with_codes(schema: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """Return a schema in which columns of text that were read as codes stay codes."""
+    for place, field in enumerate(schema):
+        index = found.get_field_index(field.name)
+        kind = field.type if index < 0 else found.field(index).type
+        if pa.types.is_dictionary(kind) and kind.value_type.equals(field.type):
+            schema = schema.set(place, field.with_type(kind))
+    return schema
 
 
 def _fits_into(found: pa.DataType, told: pa.DataType) -> bool:
