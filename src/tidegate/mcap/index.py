@@ -283,11 +283,11 @@ def _walk_top_level(
     op, at, length = np.empty(size, np.uint8), np.empty(size, np.int64), np.empty(size, np.int64)
     while pos < end:
         count, after, how = r.walk_records(buf, pos, end, op, at, length)
-        stops = np.flatnonzero(np.isin(op[:count], (r.DATA_END, r.FOOTER)))
+        stops = np.flatnonzero((op[:count] == r.DATA_END) | (op[:count] == r.FOOTER))
         ended = len(stops) > 0
         if ended:
             count = int(stops[0])
-        for row in np.flatnonzero(np.isin(op[:count], (r.SCHEMA, r.CHANNEL))):
+        for row in np.flatnonzero((op[:count] == r.SCHEMA) | (op[:count] == r.CHANNEL)):
             content = bytes(buf[at[row] : at[row] + length[row]])
             try:
                 channels.learn(int(op[row]), content)
@@ -323,7 +323,7 @@ def _pieces(buf: r.Bytes, op: r.Bytes, at: r.Ints, length: r.Ints) -> Iterator[P
     A run ends at a chunk and where the next message starts in another block of `LOOSE_BYTES` bytes.
     Other records between messages may be inside a run; reading skips them.
     """
-    rows = np.flatnonzero(np.isin(op, (r.CHUNK, r.MESSAGE)))
+    rows = np.flatnonzero((op == r.CHUNK) | (op == r.MESSAGE))
     if len(rows) == 0:
         return
     chunk, starts, ends = op[rows] == r.CHUNK, at[rows] - r.PREFIX, at[rows] + length[rows]

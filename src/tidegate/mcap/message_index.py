@@ -21,14 +21,19 @@ __all__ = ["ChunkMessages", "IndexedMessages"]
 _ENTRY = np.dtype([("log", "<u8"), ("at", "<u8")])
 """An entry of a message index: log time in ns, and the offset of the message in its chunk."""
 
+MESSAGES_KEPT = 1_000_000
+"""Messages of a file, 18 bytes each, that are kept once they have been read to be counted: they are
+asked for next. Of a larger file, the indexes behind the first ones are read twice."""
+
 
 class ChunkMessages(NamedTuple):
     """The messages of a chunk in the order of their places: per message its channel, log time in ns
-    (unsigned) and offset in the chunk."""
+    (unsigned) and offset in the chunk; `ids` are the channels that occur."""
 
     channel: np.ndarray
     log: np.ndarray
     at: np.ndarray
+    ids: set[int]
 
 
 class IndexedMessages:
@@ -40,13 +45,20 @@ class IndexedMessages:
 
     def __init__(self, file: McapFile) -> None:
         self.file = file
+        self._read: dict[Piece, ChunkMessages] = {}
+        """Messages that `usable` has read, until they are asked for."""
 
     def of(self, piece: Piece) -> ChunkMessages | None:
         """Return the messages of a chunk; None if its index is missing or cannot be true."""
+        found = self._read.pop(piece, None)
+        return self._messages(piece) if found is None else found
+
+    def _messages(self, piece: Piece) -> ChunkMessages | None:
         buf = self.file.buf
         if not piece.chunk or not piece.whole:
             return None
         channels, logs, places = [], [], []
+        ids: set[int] = set()
         at = piece.end
         while at + r.PREFIX <= len(buf) and int(buf[at]) == r.MESSAGE_INDEX:
             length = int.from_bytes(bytes(buf[at + 1 : at + r.PREFIX]), "little")
@@ -59,6 +71,8 @@ class IndexedMessages:
             entries = np.frombuffer(bytes(buf[first + 6 : first + 6 + size]), _ENTRY)
             number = int.from_bytes(bytes(buf[first : first + 2]), "little")
             channels.append(np.full(len(entries), number, np.uint16))
+            if size:
+                ids.add(number)
             logs.append(entries["log"])
             places.append(entries["at"])
             at = last
@@ -67,7 +81,7 @@ class IndexedMessages:
         place = np.concatenate(places)
         order = np.argsort(place, kind="stable")
         return ChunkMessages(
-            np.concatenate(channels)[order], np.concatenate(logs)[order], place[order]
+            np.concatenate(channels)[order], np.concatenate(logs)[order], place[order], ids
         )
 
     def usable(self) -> bool:
@@ -78,16 +92,18 @@ class IndexedMessages:
         if not index.indexed or index.faults or total is None:
             return False
         count = 0
+        known = self.file.channels.by_id.keys()
         for piece in index.pieces:
-            found = self.of(piece)
+            found = self._messages(piece)
             if found is None:
                 return False
-            known = self.file.channels.by_id
-            if any(int(number) not in known for number in np.unique(found.channel)):
+            if not found.ids <= known:
                 return False
             if len(found.log) and int(found.log.max()) >= 2**63:
                 return False
             count += len(found.log)
+            if count < MESSAGES_KEPT:
+                self._read[piece] = found
         return count == total
 
     def _message_count(self) -> int | None:

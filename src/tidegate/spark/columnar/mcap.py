@@ -259,11 +259,11 @@ class _OpenMcap:
         assert found is not None
         channels = self.file.channels
         wanted = self.selection.topics
-        ids = sorted(int(each) for each in np.unique(found.channel))
+        ids = sorted(found.ids)
         of = {each: channels.by_id[each] for each in ids}
-        keep = np.isin(
-            found.channel, [n for n, one in of.items() if wanted is None or one.topic in wanted]
-        )
+        asked = [n for n, one in of.items() if wanted is None or one.topic in wanted]
+        every = len(asked) == len(ids)
+        keep = slice(None) if every else np.isin(found.channel, asked)
         channel = found.channel[keep]
         place = pa.array(np.searchsorted(ids, channel).astype(np.int32))
         names = [channels.schemas.get(of[each].schema_id) for each in ids]
