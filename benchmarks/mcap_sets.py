@@ -35,6 +35,8 @@ from tidegate.sync import Synchronize
 TOPICS = ("/camera", "/lidar", "/imu")
 RATES = (30, 10, 200)
 SIZES = (200_000, 400_000, 300)
+AT_A_TIME = 50
+"""Sets whose payload is fetched in one go: some 30 MB, as sinks do it."""
 
 
 def record(path: Path, megabytes: int) -> int:
@@ -77,10 +79,11 @@ def decide(path: str, *, payload: bool) -> int:
     sets = [outcome.rows for outcome in made if outcome.kind == "data"]
     if payload:
         for batch in sets:
-            for topic in TOPICS:
-                wanted = batch.column(topic).field("at").to_numpy()
-                for _ in of.fetch(path, wanted, ["data"]):
-                    pass
+            for first in range(0, batch.num_rows, AT_A_TIME):
+                for topic in TOPICS:
+                    wanted = batch.slice(first, AT_A_TIME).column(topic).field("at").to_numpy()
+                    for _ in of.fetch(path, wanted, ["data"]):
+                        pass
     return sum(batch.num_rows for batch in sets)
 
 

@@ -242,10 +242,11 @@ class _OpenMcap:
         several topics from the same few chunks, and topics are fetched one after the other.
         """
         found = self._read.pop(number, None)
+        new = found is None
         if found is None:
             found = concat(list(self.whole(number)))
         self._read[number] = found
-        while len(self._read) > 1 and self._bytes_kept() > _CHUNK_BYTES_KEPT:
+        while new and len(self._read) > 1 and self._bytes_kept() > _CHUNK_BYTES_KEPT:
             self._read.popitem(last=False)
         return found
 
