@@ -19,6 +19,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -132,7 +133,7 @@ class Selection:
         skipped."""
         return (self.start_ns, self.end_ns) if self.clock == "log" else (None, None)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of batches that are read with this selection."""
         return schema(self.clock, self.decode)
