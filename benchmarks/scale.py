@@ -1,6 +1,6 @@
 """What a run costs, as a model: fitted on small runs, checked on runs it was not fitted on.
 
-    python benchmarks/scale.py [--batches 5] [--only-fit]
+    python benchmarks/scale.py [--batches 6]
 
 A micro-batch of n rows with b bytes each, of k keys, on c cores takes
 
@@ -114,9 +114,7 @@ def measure_on(cores: int, batches: int) -> None:
     """Run every point in a session with this many cores; prints one JSON line each."""
     from tidegate.spark import session
 
-    spark = session(
-        master=f"local[{cores}]", settings={"spark.sql.shuffle.partitions": str(cores)}
-    )
+    spark = session(master=f"local[{cores}]", settings={"spark.sql.shuffle.partitions": str(cores)})
     for warm in (Point(300_000, 0, 100), Point(20_000, 200, 1_000)):
         measured(spark, warm, 6)
     for point in (*FITTED, *CHECKED):
@@ -252,6 +250,41 @@ def _sets() -> Synchronize:
     return Synchronize(tuple(TOPICS), topic="name", keys=("key",), queue_size=4)
 
 
+# -- what follows ---------------------------------------------------------------------------------
+
+HALF_IDLE = 0.5
+"""How busy a core of a cluster may be: the rest is for stragglers and for catching up."""
+
+NODE_BYTES = 2.5e9
+"""Bytes a second that a machine reads or writes: a network of 25 Gbit/s, four fifths of it used."""
+
+
+def questions(model: Model, state: dict[str, float]) -> dict[str, str]:
+    """What larger runs take, if every core of a cluster does what one of two does here."""
+
+    def cores(rows_per_s: float, row_bytes: float, keys: float = 0.0, every_s: float = 10.0) -> int:
+        work = rows_per_s * (model.row + row_bytes * model.byte) + keys * model.key / every_s
+        return int(np.ceil(work / model.shared / HALF_IDLE))
+
+    fleet = 10_000 * 20e6
+    decisions = 10_000 * 500.0
+    petabyte = 1e15
+    return {
+        "1 M rows/s of 100 bytes": f"{cores(1e6, 100)} cores",
+        "1 M keys, 1 M rows/s, a micro-batch every 10 s": (
+            f"{cores(1e6, 100, 1e6)} cores, {state['event time'] / 1e3:.1f} GB of state, "
+            f"{state['event time and sets'] / 1e3:.1f} GB with sets"
+        ),
+        "10,000 vehicles, 500 messages/s and 20 MB/s each: decisions": f"{cores(decisions, 40)} "
+        f"cores, {decisions * 40 / 1e9:.1f} GB/s shuffled; their payload: "
+        f"{2 * fleet / NODE_BYTES:.0f} machines to read it once and write it once",
+        "1 PB of logs, 200 kB per message: decisions": (
+            f"{petabyte / 2e5 * (model.row + 40 * model.byte) / 3600:,.0f} core hours; payload: "
+            f"{2 * petabyte / NODE_BYTES / 3600:,.0f} machine hours to read and write it"
+        ),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=6)
@@ -279,17 +312,20 @@ def main() -> None:
     worst = 0.0
     for cores, point, seconds in runs:
         said = model.seconds(cores, point)
-        fitted = point in FITTED
-        worst = worst if fitted else max(worst, abs(said / seconds - 1))
+        fitted, error = point in FITTED, said / seconds - 1
+        worst = worst if fitted else max(worst, abs(error))
         print(
             f"| {cores} | {point.rows:,} | {point.payload} | {point.keys:,} | "
-            f"{'yes' if fitted else 'no'} | {seconds:.2f} | {said:.2f} | {said / seconds - 1:+.0%} |"
+            f"{'yes' if fitted else 'no'} | {seconds:.2f} | {said:.2f} | {error:+.0%} |"
         )
     print(f"largest error on runs it was not fitted on: {worst:.0%}")
     for what, number in stages().items():
         print(f"{what}: {number:.3g}")
-    for what, number in state_per_key().items():
+    state = state_per_key()
+    for what, number in state.items():
         print(f"state per key, {what}: {number:,.0f} bytes")
+    for what, answer in questions(model, state).items():
+        print(f"{what}: {answer}")
 
 
 if __name__ == "__main__":

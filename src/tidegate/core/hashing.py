@@ -83,7 +83,8 @@ def _hash_column(column: pa.Array) -> UInt64s:
         numbers = _filled(column).to_numpy().astype(np.int64, copy=False).view(np.uint64)
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        numbers = _filled(column.view(width)).to_numpy().astype(np.int64, copy=False).view(np.uint64)
+        values = _filled(column.view(width)).to_numpy()
+        numbers = values.astype(np.int64, copy=False).view(np.uint64)
     else:
         return _hash_text(column)
     if column.null_count:

@@ -215,7 +215,7 @@ def from_blob(blob: bytes) -> pa.RecordBatch:
 
 
 _SAME = b"tidegate.same"
-"""Metadata of a blob: the place and the name of its time column, and which column has its values."""
+"""Metadata of a blob: place and name of its time column, and the column that has its values."""
 
 
 def _time_once(rows: pa.RecordBatch) -> pa.RecordBatch:
