@@ -2,14 +2,16 @@
 
     python benchmarks/scale.py [--batches 6]
 
-A micro-batch of n rows with b bytes each, of k keys, on c cores takes
+A micro-batch of n rows with b bytes each, of k keys, takes
 
-    wall = fixed + (n * row + n * b * byte + k * key) / (c if c == 1 else c * shared)
+    work = n * row + n * b * byte + k * key
+    CPU  = fixed + work                                  on any number of cores
+    wall = fixed + work / (c if c == 1 else c * shared)  on c cores
 
-seconds. The five constants come from runs on one core and on two (event time, Parquet read as
-columns, noop sink); then other sizes, rows and numbers of keys are run and compared. Beside it, in
-process: CPU time per row of the source and of the step, bytes of a row on its way, and state per
-key. `docs/scale.md` says what follows from it.
+seconds, each with constants of its own. They come from runs on one core and on two (event time,
+Parquet read as columns, noop sink); then other sizes, rows and numbers of keys are run and
+compared. Beside it, in process: CPU time per row of the source and of the step, bytes of a row on
+its way, and state per key. `docs/scale.md` says what follows from it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from suite.streams import TOPICS, when
+from suite.usage import cpu_seconds
 
 from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
@@ -91,8 +94,15 @@ def write_files(folder: Path, point: Point, files: int) -> None:
         pq.write_table(pa.table(columns), folder / f"{number:05d}.parquet", compression="none")
 
 
-def measured(spark: Any, point: Point, batches: int) -> float:
-    """Seconds of a micro-batch, the median without the first two."""
+class Took(NamedTuple):
+    """Seconds of a micro-batch: by the clock, and of CPU in all processes."""
+
+    wall: float
+    cpu: float
+
+
+def measured(spark: Any, point: Point, batches: int) -> Took:
+    """What a micro-batch takes: the median by the clock, the mean of CPU, without the first two."""
     from tidegate.spark import frames, read
 
     with tempfile.TemporaryDirectory() as name:
@@ -105,9 +115,16 @@ def measured(spark: Any, point: Point, batches: int) -> float:
         made = replace(made, log=f"{checkpoint}-pieces", recorded=True)
         writer = made.outcomes.writeStream.format("noop").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
-        query.awaitTermination()
+        spent = {-1: cpu_seconds()}
+        while query.isActive:
+            last = query.lastProgress
+            if last is not None and last["batchId"] not in spent:
+                spent[last["batchId"]] = cpu_seconds()
+            time.sleep(0.02)
         done = [dict(part) for part in query.recentProgress if part["numInputRows"]]
-        return statistics.median(p["durationMs"]["triggerExecution"] for p in done[2:]) / 1000
+        clock = statistics.median(p["durationMs"]["triggerExecution"] for p in done[2:]) / 1000
+        first, last_seen = min(n for n in spent if n > 0), max(spent)
+        return Took(clock, (spent[last_seen] - spent[first]) / (last_seen - first))
 
 
 def measure_on(cores: int, batches: int) -> None:
@@ -118,7 +135,7 @@ def measure_on(cores: int, batches: int) -> None:
     for warm in (Point(300_000, 0, 100), Point(20_000, 200, 1_000)):
         measured(spark, warm, 6)
     for point in (*FITTED, *CHECKED):
-        print(json.dumps([cores, *point, measured(spark, point, batches)]), flush=True)
+        print(json.dumps([cores, *point, *measured(spark, point, batches)]), flush=True)
 
 
 # -- the model ------------------------------------------------------------------------------------
@@ -140,10 +157,11 @@ class Model(NamedTuple):
         return self.fixed + work / (cores * (self.shared if cores > 1 else 1.0))
 
 
-def fit(runs: list[tuple[int, Point, float]]) -> Model:
-    """The model with the least relative errors; no constant is negative."""
+def fit(runs: list[tuple[int, Point, float]], *, wall: bool) -> Model:
+    """The model with the least relative errors; no constant is negative. CPU time does not become
+    less with a second core: there, two cores are worth one."""
     best, least = None, np.inf
-    for shared in np.linspace(0.5, 1.0, 51):
+    for shared in np.linspace(0.5, 1.0, 51) if wall else [0.5]:
         speed = [cores * (shared if cores > 1 else 1.0) for cores, _, _ in runs]
         rows = np.array(
             [
@@ -260,11 +278,12 @@ NODE_BYTES = 2.5e9
 
 
 def questions(model: Model, state: dict[str, float]) -> dict[str, str]:
-    """What larger runs take, if every core of a cluster does what one of two does here."""
+    """What larger runs take by the model of CPU time, if a core of a cluster does what one does
+    here."""
 
     def cores(rows_per_s: float, row_bytes: float, keys: float = 0.0, every_s: float = 10.0) -> int:
         work = rows_per_s * (model.row + row_bytes * model.byte) + keys * model.key / every_s
-        return int(np.ceil(work / model.shared / HALF_IDLE))
+        return int(np.ceil(work / HALF_IDLE))
 
     fleet = 10_000 * 20e6
     decisions = 10_000 * 500.0
@@ -285,6 +304,32 @@ def questions(model: Model, state: dict[str, float]) -> dict[str, str]:
     }
 
 
+def show(name: str, runs: list[tuple[int, Point, float]], *, wall: bool) -> Model:
+    """Fit a model, print it beside all runs, and return it."""
+    model = fit([run for run in runs if run[1] in FITTED], wall=wall)
+    print(
+        f"{name}: fixed {model.fixed * 1e3:.0f} ms per micro-batch, {model.row * 1e9:.0f} ns per "
+    )
+    print(f"row, {model.byte * 1e9:.2f} ns per byte, {model.key * 1e6:.2f} us per key and batch;")
+    print(f"two cores are worth {2 * model.shared:.2f}")
+    print("| cores | rows | payload | keys | used to fit | measured s | model s | error |")
+    print("|---|---|---|---|---|---|---|---|")
+    errors = []
+    for cores, point, seconds in runs:
+        said = model.seconds(cores, point)
+        fitted, error = point in FITTED, said / seconds - 1
+        errors += [] if fitted else [abs(error)]
+        print(
+            f"| {cores} | {point.rows:,} | {point.payload} | {point.keys:,} | "
+            f"{'yes' if fitted else 'no'} | {seconds:.2f} | {said:.2f} | {error:+.0%} |"
+        )
+    print(
+        f"on runs it was not fitted on: median error {statistics.median(errors):.0%}, "
+        f"largest {max(errors):.0%}"
+    )
+    return model
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=6)
@@ -293,7 +338,7 @@ def main() -> None:
     if given.cores:
         measure_on(given.cores, given.batches)
         return
-    runs: list[tuple[int, Point, float]] = []
+    runs: list[tuple[int, Point, Took]] = []
     print(f"{when()}, {given.batches} micro-batches per run", file=sys.stderr)
     for cores in (1, 2):
         command = [sys.executable, __file__, "--cores", str(cores), "--batches", str(given.batches)]
@@ -301,24 +346,10 @@ def main() -> None:
             assert child.stdout is not None
             for line in child.stdout:
                 print(line.strip(), file=sys.stderr)
-                number, rows, payload, keys, seconds = json.loads(line)
-                runs.append((number, Point(rows, payload, keys), seconds))
-    model = fit([run for run in runs if run[1] in FITTED])
-    print(f"fixed {model.fixed * 1e3:.0f} ms per micro-batch, {model.row * 1e9:.0f} ns per row, ")
-    print(f"{model.byte * 1e9:.2f} ns per byte, {model.key * 1e6:.2f} us per key and micro-batch;")
-    print(f"two cores are worth {2 * model.shared:.2f}")
-    print("| cores | rows | payload | keys | used to fit | measured s | model s | error |")
-    print("|---|---|---|---|---|---|---|---|")
-    worst = 0.0
-    for cores, point, seconds in runs:
-        said = model.seconds(cores, point)
-        fitted, error = point in FITTED, said / seconds - 1
-        worst = worst if fitted else max(worst, abs(error))
-        print(
-            f"| {cores} | {point.rows:,} | {point.payload} | {point.keys:,} | "
-            f"{'yes' if fitted else 'no'} | {seconds:.2f} | {said:.2f} | {error:+.0%} |"
-        )
-    print(f"largest error on runs it was not fitted on: {worst:.0%}")
+                number, rows, payload, keys, *seconds = json.loads(line)
+                runs.append((number, Point(rows, payload, keys), Took(*seconds)))
+    model = show("CPU", [(cores, point, took.cpu) for cores, point, took in runs], wall=False)
+    show("wall", [(cores, point, took.wall) for cores, point, took in runs], wall=True)
     for what, number in stages().items():
         print(f"{what}: {number:.3g}")
     state = state_per_key()
