@@ -121,11 +121,12 @@ class ParquetColumns(ColumnarFormat):
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         groups = list(range(start, stop))
-        with pq.ParquetFile(path, memory_map=True) as file:
+        with pa.memory_map(path) as opened:  # once: under its name there may soon be another file
+            file = pq.ParquetFile(opened)
             meta = file.metadata
             coded = self._coded(file, groups, columns)
-        position = sum(meta.row_group(group).num_rows for group in range(start))
-        with pq.ParquetFile(path, metadata=meta, memory_map=True, read_dictionary=coded) as file:
+            file = pq.ParquetFile(opened, metadata=meta, read_dictionary=coded)
+            position = sum(meta.row_group(group).num_rows for group in range(start))
             for batch in _batches(file, groups, self._names(file, columns)):
                 rows = conform(batch, _with_codes(self._some(columns), batch.schema))
                 yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
