@@ -80,10 +80,10 @@ def _hash_column(column: pa.Array) -> UInt64s:
     elif pa.types.is_boolean(kind):
         numbers = column.cast(pa.int8()).fill_null(0).to_numpy().astype(np.uint64)
     elif pa.types.is_integer(kind):
-        numbers = _filled(column).to_numpy().astype(np.int64, copy=False).view(np.uint64)
+        numbers = _zero_for_null(column).to_numpy().astype(np.int64, copy=False).view(np.uint64)
     elif pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        values = _filled(column.view(width)).to_numpy()
+        values = _zero_for_null(column.view(width)).to_numpy()
         numbers = values.astype(np.int64, copy=False).view(np.uint64)
     else:
         return _hash_text(column)
@@ -92,7 +92,7 @@ def _hash_column(column: pa.Array) -> UInt64s:
     return np.asarray(numbers, np.uint64)
 
 
-def _filled(column: pa.Array) -> pa.Array:
+def _zero_for_null(column: pa.Array) -> pa.Array:
     """Return whole numbers with 0 for null; without a null, the column itself and no copy."""
     return column.fill_null(0) if column.null_count else column
 
