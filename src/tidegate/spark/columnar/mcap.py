@@ -263,8 +263,9 @@ class _OpenMcap:
         ids = sorted(found.ids)
         of = {each: channels.by_id[each] for each in ids}
         asked = [n for n, one in of.items() if wanted is None or one.topic in wanted]
-        every = len(asked) == len(ids)
-        keep = slice(None) if every else np.isin(found.channel, asked)
+        keep = np.ones(len(found.channel), np.bool_)
+        if len(asked) < len(ids):
+            keep = np.isin(found.channel, asked)
         channel = found.channel[keep]
         place = pa.array(np.searchsorted(ids, channel).astype(np.int32))
         names = [channels.schemas.get(of[each].schema_id) for each in ids]

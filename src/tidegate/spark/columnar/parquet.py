@@ -166,7 +166,7 @@ class ParquetColumns(ColumnarFormat):
         rows = sum(meta.row_group(group).num_rows for group in groups)
         found = []
         for name, own in self._names(file, columns).items():
-            leaves = _leaf_columns(meta, [own]) if _holds_text(self.told.field(name).type) else ()
+            leaves = _leaf_columns(meta, [own]) if _holds_text(self.told.field(name).type) else []
             size = sum(
                 meta.row_group(group).column(leaf).total_uncompressed_size
                 for group in groups for leaf in leaves
