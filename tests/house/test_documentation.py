@@ -22,7 +22,8 @@ NAMESPACES = [
     "tidegate", "tidegate.eventtime", "tidegate.sync", "tidegate.batching", "tidegate.windows",
     "tidegate.triggers", "tidegate.deltas", "tidegate.deltas.table", "tidegate.spark",
     "tidegate.testing", "tidegate.mcap", "tidegate.spool", "tidegate.ros2", "tidegate.profile",
-    "tidegate.report", "tidegate.output", "tidegate.pipeline",
+    "tidegate.report", "tidegate.output", "tidegate.pipeline", "tidegate.align", "tidegate.dataset",
+    "tidegate.testing.laws", "tidegate.warm",
 ]  # fmt: skip
 
 
