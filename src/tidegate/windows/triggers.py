@@ -344,9 +344,10 @@ class Predicate(Trigger):
     nested: ClassVar[dict[str, type[Any]]] = {"condition": When}
 
     def __post_init__(self) -> None:
-        if not callable(self.condition):
+        condition: object = self.condition
+        if not callable(condition):
             text = "must be a comparison such as When(...), or a function of the rows"
-            raise ConfigError("condition", self.condition, text)
+            raise ConfigError("condition", condition, text)
         if not isinstance(self.label, str) or not self.label or " & " in self.label:
             raise ConfigError("label", self.label, "must be a name")
 
