@@ -280,12 +280,15 @@ def test_a_nested_key_is_a_mistake_in_the_definition(key: pa.Array) -> None:
         flow.process(pa.record_batch({"k": key}))
 
 
-def test_a_key_column_that_is_missing_is_the_null_key() -> None:
-    flow = Flow(
-        [EventtimeWatermark("1 s")], key="k", decoder=Decoder((TimeColumn("t", "unixtimestamp_s"),))
-    )
-    out = flow.process(pa.record_batch({"t": [2, 2]})) + flow.end()
-    assert kinds(out)["data"] == 2
+def test_a_key_column_that_is_missing_is_refused_unless_it_was_there_before() -> None:
+    decoder = Decoder((TimeColumn("t", "unixtimestamp_s"),))
+    flow = Flow([EventtimeWatermark("1 s")], key="k", decoder=decoder)
+    without = pa.record_batch({"t": [2, 2]})
+    with pytest.raises(ConfigError, match="key: got 'k', must be a column of the rows: t"):
+        flow.process(without)
+    flow = Flow([EventtimeWatermark("1 s")], key="k", decoder=decoder)
+    out = flow.process(pa.record_batch({"t": [1], "k": ["a"]})) + flow.process(without) + flow.end()
+    assert kinds(out)["data"] == 3  # two of them under the null key
 
 
 def test_message_scoped_time_and_tuples_without_one() -> None:

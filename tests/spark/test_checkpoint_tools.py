@@ -56,7 +56,7 @@ def test_rescaled_saved_and_started_from(
         add_file(recording.slices[number], source, number)
     run_now(pipeline(source, shards=4), out)
     checkpoint = checkpoint_of(out)
-    replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim()
+    replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim(take_over=True)
     with pytest.raises(ConfigError, match="is written to by process 1 on machine"):
         rescale(spark, out, checkpoint, 5)
     third = replace(Epochs.at(out), owner=Owner("third", "machine", "", 2)).claim(take_over=True)

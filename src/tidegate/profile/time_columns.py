@@ -615,8 +615,8 @@ def _float_times(name: str, column: pa.Array, written: pa.Array | None) -> list[
             days = words & {"date", "datum", "day"} and values.min() > 20_000
             if years or (days and values.max() < 80_000):
                 what = "years with a fraction" if years else "days of a spreadsheet"
-                one = _made(name, column, "unixtimestamp_s_float", confidence="low",
-                            reason=f"may be {what}, which no type reads")  # fmt: skip
+                reason = f"may be {what}, which no type reads; add a column that has a date"
+                one = _made(name, column, "unixtimestamp_s_float", confidence="low", reason=reason)
                 made = [] if one is None else [one]
             else:
                 made = _since_start(name, column, values, unit)

@@ -143,7 +143,7 @@ def read_bag_index(path: str, selection: Selection) -> BagIndex | None:
     """
     try:
         with _reader(path) as bag:
-            wanted = _wanted(bag, selection)
+            wanted = _chosen_connections(bag, selection)
             if not wanted:
                 return None
             number = {(c.topic, c.msgtype): place for place, c in enumerate(wanted)}
@@ -177,7 +177,7 @@ def read_bag_index(path: str, selection: Selection) -> BagIndex | None:
     return BagIndex(both[keep, 0], both[keep, 1], names)
 
 
-def _wanted(bag: Any, selection: Selection) -> list[Any]:
+def _chosen_connections(bag: Any, selection: Selection) -> list[Any]:
     """Return the connections of an open bag whose topics are selected."""
     topics = selection.topics
     return [one for one in bag.connections if topics is None or one.topic in topics]
@@ -205,7 +205,7 @@ def read_bag(
         with _reader(path) as bag:
             channels = _channels(bag.connections)
             decoder = PayloadDecoder(selection.decode, channels)
-            wanted = _wanted(bag, selection)
+            wanted = _chosen_connections(bag, selection)
             if not wanted:
                 return
             start, stop = selection.log_span if span is None else span

@@ -131,7 +131,7 @@ class RowPacker(Packer):
             "time": time,
         }
         placed = [told.get(each.name) for each in PLACED]
-        return _joined(
+        return _behind_place(
             [
                 pa.nulls(count, each.type) if column is None else column
                 for column, each in zip(placed, PLACED, strict=True)
@@ -140,7 +140,7 @@ class RowPacker(Packer):
         )
 
 
-def _joined(placed: Sequence[pa.Array], rows: pa.RecordBatch) -> pa.RecordBatch:
+def _behind_place(placed: Sequence[pa.Array], rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return columns of `PLACED` and those of the rows, numbered, as one batch."""
     names = [*PLACED.names, *(plain(place) for place in range(rows.num_columns))]
     return pa.RecordBatch.from_arrays([*placed, *rows.columns], names=names)
@@ -210,7 +210,7 @@ class FileProgress:
                 batch = batch.filter(batch.column("blob").is_null())
             if batch.num_rows == 0:
                 continue
-            rows = _rows_of(batch, self.columns)
+            rows = _own_rows(batch, self.columns)
             names = batch.column("file").to_pylist()
             inputs = (batch.column("part").to_numpy() // PARTS).tolist()
             sources = [f"{number} {name}" for number, name in zip(inputs, names, strict=True)]
@@ -255,12 +255,12 @@ class SortedShards:
             for part in parts:
                 blobs = part.column("blob")
                 if blobs.null_count == part.num_rows:
-                    yield _rows_of(part, self.columns)
+                    yield _own_rows(part, self.columns)
                     continue
                 errors.extend(from_blob(blob.as_buffer()) for blob in blobs.drop_null())
                 rest = part.filter(blobs.is_null())
                 if rest.num_rows:
-                    yield _rows_of(rest, self.columns)
+                    yield _own_rows(rest, self.columns)
 
         def told() -> Iterator[tuple[str, pa.RecordBatch]]:
             while errors:
@@ -286,7 +286,7 @@ def _by_shard(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
             yield int(shards[start]), batch.slice(start, stop - start)
 
 
-def _rows_of(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+def _own_rows(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Return placed rows under the user's names, with their event time if they have one."""
     own = batch.columns[len(PLACED) :]
     rows = conform(pa.RecordBatch.from_arrays(own, names=columns.names), columns)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.core.arrow import conform
+from tidegate.core.text import plural
 from tidegate.core.time import MIN_NS
 from tidegate.mcap import Selection
 from tidegate.recordings.bags import (
@@ -137,7 +138,7 @@ class BagColumns(ColumnarFormat):
             return
         index = _index_of(path, self.settings.selection)
         if index is not None and int(positions.max()) > len(index.time_ns):
-            raise IndexError(f"{path} has {len(index.time_ns):,} messages")
+            raise IndexError(f"{path} has {plural(len(index.time_ns), 'message')}")
         order = np.argsort(positions, kind="stable")
         wanted, last = positions[order], int(positions.max()) + 1
         found = 0

@@ -94,6 +94,12 @@ class ColumnarFormat(ABC):
         if self.roots:
             check_files_read([path], self.roots)
 
+    def check_whole(self, path: str, positions: Int64s, changed_us: int) -> None:  # noqa: B027
+        """Raise IndexError if rows at these positions may have been cut off since `changed_us`,
+        when the file was last modified as far as the run knows. By default nothing: most formats
+        cannot read half a row.
+        """
+
     always_read: tuple[str, ...] = ()
     """Columns that travel with every row that has an address, because a position alone does not
     tell rows apart for ever."""

@@ -333,6 +333,19 @@ class TextColumns(ColumnarFormat):
                     return
                 at, rest = at + used, data[used:]
 
+    def check_whole(self, path: str, positions: Int64s, changed_us: int) -> None:
+        """Refuse the last line of a file that was modified if nothing ends it: the file may have
+        been cut there, and half a line of CSV reads as a row with a shorter field."""
+        if path.endswith(COMPRESSED) or len(positions) == 0:
+            return
+        size, changed_ns = identity_of(path)[1:]
+        if changed_ns // 1000 == changed_us or size == 0:
+            return
+        with open(path, "rb") as opened:
+            opened.seek(size - 1)
+            if opened.read(1) not in b"\r\n" and positions.max() >= _line_start(opened, size - 1):
+                raise IndexError(f"the line at {positions.max():,} may have been cut off")
+
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:

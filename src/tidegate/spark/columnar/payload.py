@@ -244,6 +244,7 @@ class PayloadAttacher:
         known = [name for name in rows.schema.names if name in of.schema.names]
         wanted = [name for name in of.schema.names if name in target.names or name in known]
         try:
+            of.check_whole(file.path, position, file.changed_us)
             for batch, which in of.fetch(file.path, position, wanted):
                 same = rows.select(known).take(pa.array(mine[which]))
                 for name in known:
