@@ -170,7 +170,8 @@ def test_a_second_driver_is_refused_while_the_first_renews(tmp_path: Path) -> No
     as_other(tmp_path).claim()
     message = (
         rf"{tmp_path} is written to by process 17 on ship \(epoch 1\): stop that run first; if it "
-        "is gone without a trace, wait 30 s for its lease to expire; --take-over ends it"
+        "is gone without a trace, wait 30 s for its lease to expire; "
+        "`tidegate run --take-over` ends it"
     )
     with pytest.raises(ConfigError, match=message):
         sink_of(tmp_path).claim()

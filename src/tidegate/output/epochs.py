@@ -520,7 +520,7 @@ first
             who = f"process {newest.owner.pid} on {newest.owner.host}"
             fix = (
                 f"stop that run first; if it is gone without a trace, wait {newest.lease_s:g} s "
-                "for its lease to expire; --take-over ends it, wherever it is"
+                "for its lease to expire; `tidegate run --take-over` ends it, wherever it is"
             )
         return ConfigError(
             "sink.path", self.shown, "",
