@@ -190,3 +190,21 @@ def test_a_failing_receiver_gets_the_window_again() -> None:
     assert tries == [2, 2, 2]
     assert windows.metrics()["pending_deliveries"] == 0
     assert outputs([]) == []
+
+
+def test_what_a_call_has_yet_to_return_cannot_be_acknowledged() -> None:
+    windows = Windows(Tumbling("1 h"), trigger=AfterCount(2), manual=True)
+    rows = pa.record_batch({"id": [1, 2]})
+    carried = windows._carry_out
+
+    def meanwhile(*given: Any) -> list[Outcome]:
+        made = carried(*given)
+        windows.acknowledge()  # as another thread may
+        return made
+
+    windows._carry_out = meanwhile  # type: ignore[method-assign]
+    (found,) = windows.process(rows, np.zeros(2, np.int64))
+    assert isinstance(found, Collection)
+    assert windows.metrics()["pending_deliveries"] == 1
+    windows.acknowledge()
+    assert windows.metrics()["pending_deliveries"] == 0

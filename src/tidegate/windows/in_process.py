@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -179,6 +180,8 @@ class Windows:
         self._emit, self._manual, self._spill = emit, manual, spill
         self._pending: deque[Collection] = deque()
         self._returned = 0
+        self._handing_over = RLock()
+        """Held while deliveries change hands: another thread may acknowledge them meanwhile."""
         self._schema: pa.Schema | None = None
         self._wall = 0
         self._every, self._logged = checkpoint_every, 0
@@ -294,16 +297,20 @@ class Windows:
         return _returned(made + self._deliver())
 
     def acknowledge(self, deliveries: int | None = None) -> None:
-        """Accept the oldest deliveries: memory and log are released.
+        """Accept the oldest deliveries: memory and log are released. Another thread may call this
+        while a call waits for room (policy `block`).
 
         Args:
-            deliveries: how many; None: all.
+            deliveries: how many of those that calls have returned; None: all of them. What a call
+                has yet to return cannot be accepted.
         """
-        count = len(self._pending) if deliveries is None else min(deliveries, len(self._pending))
-        for _ in range(count):
-            self._pending.popleft()
-        self._returned = max(0, self._returned - count)
-        self._accepted(count)
+        with self._handing_over:
+            known = self._returned if self._emit is None else len(self._pending)
+            count = known if deliveries is None else min(deliveries, known)
+            for _ in range(count):
+                self._pending.popleft()
+            self._returned = max(0, self._returned - count)
+            self._accepted(count)
 
     def metrics(self) -> dict[str, int | float]:
         """Counters of the stage, and the memory in use by level and component."""
@@ -427,10 +434,11 @@ class Windows:
     def _measure(self) -> None:
         """Tell the tracker what is held now: rows and pending deliveries, open windows, rates."""
         # What a call returned is in the caller's hands, unless they acknowledge by hand.
-        mine = 0 if self._manual or self._emit is not None else self._returned
-        waiting = 0
-        if len(self._pending) > mine:
-            waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
+        with self._handing_over:
+            mine = 0 if self._manual or self._emit is not None else self._returned
+            waiting = 0
+            if len(self._pending) > mine:
+                waiting = sum(int(pending.rows.nbytes) for pending in list(self._pending)[mine:])
         operator, state = self.operator, self._state
         self.tracker.hold_all(
             {
@@ -460,7 +468,8 @@ class Windows:
         else:
             made = self._chain.flush(states)
         data = [item for item in made if isinstance(item, Collection)]
-        self._pending.extend(data)
+        with self._handing_over:
+            self._pending.extend(data)
         return [item for item in made if not isinstance(item, (Collection, Watermark))]
 
     def _deliver(self) -> list[Outcome]:
@@ -468,9 +477,10 @@ class Windows:
         if self._emit is not None:
             self._try_emit()
             return []
-        fresh = list(self._pending)[self._returned :]
-        self._returned = len(self._pending)
-        return list(fresh)
+        with self._handing_over:
+            fresh: list[Outcome] = list(self._pending)[self._returned :]
+            self._returned = len(self._pending)
+        return fresh
 
     def _try_emit(self) -> bool:
         """Offer pending deliveries in order; true when all were accepted."""
