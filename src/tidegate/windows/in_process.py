@@ -478,9 +478,9 @@ class Windows:
             self._try_emit()
             return []
         with self._handing_over:
-            fresh: list[Outcome] = list(self._pending)[self._returned :]
+            fresh = list(self._pending)[self._returned :]
             self._returned = len(self._pending)
-        return fresh
+        return list(fresh)
 
     def _try_emit(self) -> bool:
         """Offer pending deliveries in order; true when all were accepted."""
