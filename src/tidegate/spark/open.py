@@ -6,6 +6,8 @@ Whatever is wrong before a row is read is said here, in one sentence that names 
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,8 +61,9 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
     """
     running = SparkSession.getActiveSession() is not None  # it has a connector, or never will
     settings = {} if running else session_settings(definition)
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
-        return session(master, definition.name, settings, log=log)
+        made = session(master, definition.name, settings, log=log)
     except PySparkException as error:
         missing = re.findall(r"unresolved dependency: ([^:\]]+)", log.read_text(errors="replace"))
         if not settings or not missing:
@@ -72,6 +75,11 @@ def session_for(definition: PipelineDefinition, master: str | None, log: Path) -
             "spark.jars.packages", settings.get("spark.jars.packages"),
             f"{names} cannot be fetched (log: {log})",
         ) from error  # fmt: skip
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler talks to Java from inside the signal, which may interrupt another such
+        # call: Ctrl-C then printed a stack. The commands stop their queries themselves.
+        signal.signal(signal.SIGINT, interrupt)
+    return made
 
 
 def open_stream_source(
