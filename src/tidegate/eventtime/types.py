@@ -741,7 +741,7 @@ def split_seconds(column: pa.Array, options: TimeOptions, *, digits: int) -> Par
     Args:
         column: Text, as the declaration of two columns joins them: a blank between the numbers.
         options: Not used.
-        digits: 6 for microseconds, 9 for nanoseconds; the second number has at most so many.
+        digits: 6 for microseconds, 9 for nanoseconds; the most digits of the second number.
 
     >>> split_seconds(pa.array(["1709251200 5"]), TimeOptions(), digits=9).time_ns
     array([1709251200000000005])

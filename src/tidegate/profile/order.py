@@ -43,7 +43,7 @@ FAR = 20
 them). Below ten, ordinary pauses count; above a hundred, a clock that is an hour ahead passes."""
 
 UNORDERED = 0.2
-"""Share of rows behind a newer one from which on rows may come in no order of their time at all (a
+"""Share of rows behind a newer one above which rows may come in no order of their time at all (a
 list sorted by name). Then no clock can be told to be wrong."""
 
 LEAST_SKEW_NS = 60 * 10**9

@@ -55,7 +55,7 @@ from tidegate.spark.stateful_step import (
 __all__ = ["LARGE", "RowPacker", "is_large", "row_type", "sorted_outcomes"]
 
 LARGE = 512 * 2**20
-"""Bytes of input, as Spark estimates them, from which on a batch is sorted by Spark. All of it may
+"""Bytes of input, as Spark estimates them, at which Spark sorts a batch. All of it may
 be of one key, Parquet files are several times as large in memory, and above 2 GiB no Arrow column
 of text or bytes can hold them."""
 

@@ -334,7 +334,7 @@ class JsonScanner:
 
     def _members(self, end: str) -> Iterator[str]:
         """Go into an object or an array and yield before each of its members: the name, in an
-        array nothing. The member must be read before the next one is asked for."""
+        array nothing. The member must be read before the next one."""
         self.depth += 1
         if self.depth > DEEPEST:
             raise ValueError("too deep")
