@@ -240,3 +240,31 @@ def test_half_a_line_is_no_row(tmp_path: Path) -> None:
     with pytest.raises(IndexError, match="may have been cut off"):
         of.check_whole(str(path), last, 0)
     of.check_whole(str(path), np.array([0]), 0)  # lines before it are whole
+
+
+def test_a_file_that_raised_once_raises_again(tmp_path: Path) -> None:
+    """A worker keeps files open. A retried task on the same worker must not find fewer rows in a
+    damaged one, nor end with the process."""
+    path = tmp_path / "a.parquet"
+    put_parquet(path, ROWS)
+    good, of = path.read_bytes(), FORMATS["parquet"][1](path)
+    topics, stamps = zip(*ROWS, strict=True)
+    decided = pa.record_batch({"topic": topics, "t": stamps, ADDRESS: np.arange(len(ROWS))})
+    found = (FoundFile(0, str(path), 0),)
+
+    def attempt() -> str:
+        attacher = PayloadAttacher((of,), {"data": SCHEMA}, None, found, "stop")
+        try:
+            rows = [row for _, part in attacher.attach("data", decided) for row in part.to_pylist()]
+        except StateError:
+            return "refused"
+        assert len(rows) == len(ROWS)
+        assert all(row["payload"] is not None for row in rows)
+        return "read"
+
+    outcomes = []
+    for at in range(4, len(good), 211):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        outcomes.append((attempt(), attempt()))
+    assert set(outcomes) <= {("read", "read"), ("refused", "refused")}, outcomes
+    assert ("refused", "refused") in outcomes

@@ -40,8 +40,9 @@ BYTES_PER_BATCH = 64 * 2**20
 """Bytes read at a time where rows are large."""
 
 ROWS_PER_PART = 2_000_000
-BYTES_PER_PART = 256 * 2**20
-"""Row groups are joined up to this: a task's share of a large file. A row group is never split."""
+BYTES_PER_PART = 64 * 2**20
+"""Row groups are joined up to this: a task's share of a large file. A row group is never split.
+Several parts fit in a micro-batch (`BYTES_PER_TRIGGER`), so that all cores read."""
 
 
 _TEXT_BYTES = 4
@@ -131,6 +132,12 @@ class ParquetColumns(ColumnarFormat):
                 rows = conform(batch, _with_codes(self._some(columns), batch.schema))
                 yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
                 position += rows.num_rows
+
+    def check_whole(self, path: str, positions: Int64s, changed_us: int) -> None:
+        """Read the footer of a file that was modified in a child process first: damage there may
+        make Arrow end the process."""
+        if identity_of(path).changed_ns // 1000 != changed_us:
+            open_checked(path).close()
 
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
@@ -299,7 +306,10 @@ def _has_exact_statistics(kind: pa.DataType) -> bool:
 
 
 def _batches(
-    file: pq.ParquetFile, groups: list[int], names: Mapping[str, str]
+    file: pq.ParquetFile,
+    groups: list[int],
+    names: Mapping[str, str],
+    nbytes: int = BYTES_PER_BATCH,
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of row groups, in order, cut by rows and bytes.
 
@@ -307,6 +317,7 @@ def _batches(
         file: The open file.
         groups: The numbers of its row groups.
         names: The columns, and under which names the file has them.
+        nbytes: Bytes of a batch, about.
     """
     there = list(names.values())
     meta = file.metadata
@@ -319,7 +330,7 @@ def _batches(
             count = min(ROWS_PER_BATCH, rows - first)
             yield pa.RecordBatch.from_arrays([pa.nulls(count)], names=["nothing"])
         return
-    most = int(BYTES_PER_BATCH / max(1.0, size / max(1, rows)))
+    most = int(nbytes / max(1.0, size / max(1, rows)))
     for batch in file.iter_batches(
         batch_size=max(1, min(ROWS_PER_BATCH, most)),
         row_groups=groups,
@@ -344,6 +355,14 @@ _BYTES_KEPT = 64 * 2**20
 """Bytes of rows kept behind the cursor of a row group: rows leave nearly in the order of the file,
 so the next rows are mostly here or ahead. Less, and groups are read again and again."""
 
+_BYTES_KEPT_IN_ALL = 256 * 2**20
+"""Bytes of rows kept behind all cursors of a worker. Without this limit ten files with rows of 1 MB
+took 2 GB."""
+
+_BYTES_FETCHED = 8 * 2**20
+"""Bytes read at a time where rows are fetched: every cursor keeps one such batch at least, and a
+worker may have two cursors in each of `_FILES_KEPT` files."""
+
 
 def _opened_parquet(path: str) -> _RowReader:
     """Return an open file, kept for the next call. One that was replaced is opened anew: a worker
@@ -358,6 +377,10 @@ def _opened_parquet(path: str) -> _RowReader:
     _OPEN[path] = now, reader
     while len(_OPEN) > _FILES_KEPT:
         _OPEN.popitem(last=False)[1][1].close()
+    cursors = [cursor for _, each in _OPEN.values() for cursor in each.cursors.values()]
+    for cursor in cursors:
+        cursor.limit = min(_BYTES_KEPT, _BYTES_KEPT_IN_ALL // len(cursors))
+        cursor.trim()
     return reader
 
 
@@ -368,6 +391,13 @@ class _Cursor:
         self.batches = batches
         self.kept: list[tuple[int, pa.RecordBatch]] = []
         self.next = 0
+        self.limit = _BYTES_FETCHED
+
+    def trim(self) -> None:
+        """Forget the first of the rows that were read, down to the limit or the last batch."""
+        size = sum(batch.nbytes for _, batch in self.kept)
+        while len(self.kept) > 1 and size > self.limit:
+            size -= self.kept.pop(0)[1].nbytes
 
     def start(self) -> int:
         """Return the first row that is still here."""
@@ -381,8 +411,7 @@ class _Cursor:
         for batch in self.batches:
             first, self.next = self.next, self.next + batch.num_rows
             self.kept.append((first, batch))
-            while len(self.kept) > 1 and sum(b.nbytes for _, b in self.kept) > _BYTES_KEPT:
-                del self.kept[0]
+            self.trim()
             if self.next > row:
                 yield first, batch
 
@@ -426,13 +455,17 @@ class _RowReader:
         asked = group, tuple(names.items())
         cursor = self.cursors.pop(asked, None)
         if cursor is None or cursor.start() > wanted[0]:
-            cursor = _Cursor(_batches(self.file, [group], names))
+            cursor = _Cursor(_batches(self.file, [group], names, _BYTES_FETCHED))
         self.cursors[asked] = cursor
         while len(self.cursors) > 2:
             self.cursors.popitem(last=False)
-        for first, batch in cursor.from_row(int(wanted[0])):
-            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
-            if high > low:
-                yield batch.take(pa.array(wanted[low:high] - first)), which[low:high]
-            if high == len(wanted):
-                return
+        try:
+            for first, batch in cursor.from_row(int(wanted[0])):
+                low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+                if high > low:
+                    yield batch.take(pa.array(wanted[low:high] - first)), which[low:high]
+                if high == len(wanted):
+                    return
+        except Exception:  # a generator that raised is over: kept, it would give no rows next time
+            self.cursors.pop(asked, None)
+            raise

@@ -28,6 +28,7 @@ from tidegate.core.columns import (
     ERROR_VALUE,
     add_output_columns,
 )
+from tidegate.core.text import plural
 from tidegate.errors import StateError
 from tidegate.spark.columnar.format import ColumnarFormat, Int64s
 from tidegate.spark.columnar.pieces import FoundFile, PieceLog
@@ -243,9 +244,11 @@ class PayloadAttacher:
         of.check_inside(file.path)
         known = [name for name in rows.schema.names if name in of.schema.names]
         wanted = [name for name in of.schema.names if name in target.names or name in known]
+        there = 0
         try:
             of.check_whole(file.path, position, file.changed_us)
             for batch, which in of.fetch(file.path, position, wanted):
+                there += len(which)
                 same = rows.select(known).take(pa.array(mine[which]))
                 for name in known:
                     if not _same_values(same.column(name), batch.column(name)):
@@ -253,6 +256,9 @@ class PayloadAttacher:
                 yield batch, which
         except (OSError, IndexError, ValueError, pa.ArrowException) as error:
             raise _MissingError(file.path, " ".join(str(error).split())[:200]) from error
+        if there != len(position):
+            gone = len(position) - there
+            raise _MissingError(file.path, f"{plural(gone, 'row')} cannot be read there any more")
 
     def _file(self, number: int) -> FoundFile:
         """Return a file by its number. Raises StateError if there is none, as in a state that
