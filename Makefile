@@ -31,10 +31,10 @@ demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a 
 	$(BIN)/tidegate demo
 
 test: $(VENV)/.compiled ## the tests to run before every commit (a quarter of an hour on two cores)
-	TIDEGATE_EXAMPLES=$${TIDEGATE_EXAMPLES:-0.5} $(BIN)/python -m pytest -n 4 --dist loadfile -m 'not long and not apart' $(ARGS)
+	TIDEGATE_EXAMPLES=$${TIDEGATE_EXAMPLES:-0.5} $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long and not apart' $(ARGS)
 
 test-long: $(VENV)/.compiled ## the longer ones: whole commands, killed drivers, a real Kafka
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m long $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
 
 test-all: test test-long ## both
 
@@ -42,7 +42,7 @@ test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spar
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m apart $(ARGS)
 
 laws: $(VENV)/.compiled ## the property tests with ten times as many examples as in make test
-	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile -m laws $(ARGS)
+	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m laws $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them
 	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios tools

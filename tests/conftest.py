@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from longer import mark
+from longer import mark, slowest_first
 
 # No deadline: an example that takes long on a busy machine is no failure.
 settings.register_profile("tidegate", deadline=None)
@@ -28,6 +28,7 @@ settings.load_profile("any-machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slowest_first(items)
     scaled = set()  # the items of a parametrised test share one function
     for item in items:
         mark(item)

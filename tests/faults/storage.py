@@ -108,7 +108,7 @@ def deleted_part(spark: SparkSession, folder: Path) -> tuple[str, int]:
     lost = record.files_of("data")[0]
     (place.out / lost).rename(folder / "aside")
     maintained = folder / "maintained"
-    shutil.copytree(place.out, maintained)
+    shutil.copytree(place.out, maintained, ignore=shutil.ignore_patterns(".*.tmp"))
     maintain(str(maintained))
     place.put(place.parts[-1], FILES - 1)
     run_now(place.frames(), place.out)
@@ -160,7 +160,8 @@ def half_written(
     for which, how in cases or [(which, how) for which in NEWEST for how in DAMAGE]:
         place = Place(spark, folder)
         place.out = folder / f"{which.replace('/', '-').replace('*', '')}-{how}"
-        shutil.copytree(plain.out, place.out)
+        # the lease may be renewed once more while it is copied
+        shutil.copytree(plain.out, place.out, ignore=shutil.ignore_patterns(".*.tmp"))
         found = max(place.out.glob(which), key=lambda file: (file.name, str(file)))
         DAMAGE[how](found)
         found.with_name(f".{found.name}.crc").unlink(missing_ok=True)

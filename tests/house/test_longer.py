@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from longer import KEPT
+from longer import KEPT, SLOWEST
 
 TESTS = Path(__file__).parents[1]
 
@@ -21,3 +21,7 @@ def test_every_case_that_stays_exists() -> None:
     named = {f"{test}[{case}]" for test, cases in KEPT.items() for case in cases}
     assert sorted(named - found) == []
     assert sorted(set(KEPT) - {name.partition("[")[0] for name in found}) == []
+
+
+def test_every_slow_file_exists() -> None:
+    assert [name for name in SLOWEST if not (TESTS / name).is_file()] == []
