@@ -284,7 +284,8 @@ def run_pipeline(
 def warm() -> None:
     """Compile every kernel now, so that no first batch waits for it: in the build of an image, or
     once on each node of a cluster. Numba keeps the result beside the package, or in the folder that
-    NUMBA_CACHE_DIR names."""
+    NUMBA_CACHE_DIR names. Keeps Spark's Java classes as well (200 MB in ~/.cache/tidegate), with
+    which a session in local mode starts some five seconds sooner."""
     from tidegate.warm import compile_all
 
     for part, seconds in compile_all():

@@ -1,9 +1,10 @@
-"""Every kernel of the package, compiled before anyone waits for it.
+"""Every kernel of the package, compiled before anyone waits for it, and Spark's Java classes.
 
 Numba compiles a kernel when it is first called and keeps the result beside the package, or in the
 folder that `NUMBA_CACHE_DIR` names. `tidegate warm` does that for all of them at once: in the build
 of an image, once on each node of a cluster, before a test run. Compiling holds the interpreter's
-lock, so parts are compiled in processes side by side.
+lock, so parts are compiled in processes side by side. Where pyspark is installed, one more part
+keeps Spark's Java classes for the sessions that start in local mode on this machine.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import struct
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ __all__ = ["PARTS", "compile_all"]
 
 
 def compile_all(processes: int | None = None) -> Iterator[tuple[str, float]]:
-    """Compile every kernel; what numba has on disk already is only loaded.
+    """Compile every kernel, and keep Java's classes; what is on disk already is only loaded.
 
     Args:
         processes: How many compile at once; one per core if None.
@@ -32,8 +35,8 @@ def compile_all(processes: int | None = None) -> Iterator[tuple[str, float]]:
 
     Example:
         >>> from tidegate.warm import PARTS
-        >>> sorted(PARTS)
-        ['align', 'batch', 'compact', 'eventtime_watermark', 'recordings', 'synchronize', 'window']
+        >>> sorted(PARTS)[:5]
+        ['align', 'batch', 'compact', 'eventtime_watermark', 'java_classes']
     """
     # Kernels that the others share: compiled first, or every process would compile them again.
     from tidegate.core.flow import Flow
@@ -48,9 +51,14 @@ def compile_all(processes: int | None = None) -> Iterator[tuple[str, float]]:
 
 def _compile_part(part: str) -> tuple[str, float]:
     """Compile one part, in a process of its own."""
-    begun = time.process_time()
+    begun = _cpu_seconds()
     PARTS[part]()
-    return part, time.process_time() - begun
+    return part, _cpu_seconds() - begun
+
+
+def _cpu_seconds() -> float:
+    """Return the seconds of CPU that this process and the processes it has waited for took."""
+    return sum(os.times()[:4])
 
 
 # Each imports what it compiles: a process loads one part of the package only. Settings only have
@@ -139,6 +147,42 @@ def _recordings() -> None:
         list(read(path, ["ros"], decode="values, header.frame_id"))
 
 
+def _java_classes() -> None:
+    """Keep the classes of Spark's Java in a file, where there are pyspark and Java."""
+    if find_spec("pyspark") is None:
+        return
+    from tidegate.errors import ConfigError
+    from tidegate.spark.environment.class_archive import make_archive
+    from tidegate.spark.environment.java import use_java
+
+    with suppress(ConfigError):  # no Java: there is nothing to keep
+        make_archive(use_java(), [sys.executable, "-m", __name__])
+
+
+def _load_java_classes(folder: Path) -> None:
+    """Run what most runs do, a batch and a stream, so that Java loads the classes they need; then
+    end Java and wait for it: it writes the archive at its end."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark import SparkContext
+
+    from tidegate.spark import frames, read, session
+    from tidegate.spark.query import run_batch_job
+
+    pq.write_table(pa.table({"key": ["a", "b"], "t": [1, 2]}), folder / "rows.parquet")
+    spark = session("local[2]", "tidegate-warm", log=folder / "log")
+    rows = spark.read.parquet(str(folder / "rows.parquet"))
+    frames(rows, key="key", time="t").event_time("unixtimestamp_s", "1 s").data.collect()
+    made = frames(read(str(folder / "rows.parquet"), spark=spark), key="key", time="t")
+    run_batch_job(made.event_time("unixtimestamp_s", "1 s"), str(folder / "out"))
+    gateway = SparkContext._gateway
+    spark.stop()
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
 def _described_stamp() -> bytes | None:
     """The schema of a protobuf message with a stamp; None where the package is missing."""
     try:
@@ -154,6 +198,7 @@ def _described_stamp() -> bytes | None:
 
 PARTS: dict[str, Callable[[], None]] = {
     # the longest first, so that two processes end at about the same time
+    "java_classes": _java_classes,
     "batch": _batch,
     "window": _window,
     "compact": _compact,
@@ -162,4 +207,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "align": _align,
     "recordings": _recordings,
 }
-"""What compiles each part of the package, by name."""
+"""What prepares each part, by name: the kernels of a part of the package, or Java."""
+
+if __name__ == "__main__":  # the program of `make_archive`
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        _load_java_classes(Path(place))

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.spark.connect import CONNECT_ADDRESS
+from tidegate.spark.environment.class_archive import archive_used
 from tidegate.spark.environment.java import use_java
 from tidegate.spark.environment.python import DAEMON, use_python
 
@@ -129,7 +130,7 @@ def session(
         return active
     if (master or os.environ.get("SPARK_REMOTE", "")).startswith(CONNECT_ADDRESS):
         return _connect(master or os.environ["SPARK_REMOTE"], {**SETTINGS, **(settings or {})})
-    use_java()
+    java = use_java()
     local = master is None or master.startswith("local")
     use_python(local=local)
     cores = str(os.cpu_count() or 2)
@@ -144,7 +145,7 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    with _stderr_to(log):
+    with _stderr_to(log), archive_used(java):
         spark = builder.getOrCreate()
     if log is not None:
         _LOGS.append(Path(log))
