@@ -31,18 +31,18 @@ demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a 
 	$(BIN)/tidegate demo
 
 test: $(VENV)/.compiled ## the tests to run before every commit (a quarter of an hour on two cores)
-	TIDEGATE_EXAMPLES=$${TIDEGATE_EXAMPLES:-0.5} $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long and not apart' $(ARGS)
+	TIDEGATE_EXAMPLES=$${TIDEGATE_EXAMPLES:-0.5} $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder -m 'not long and not apart' $(ARGS)
 
 test-long: $(VENV)/.compiled ## the longer ones: whole commands, killed drivers, a real Kafka
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m long $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder -m long $(ARGS)
 
 test-all: test test-long ## both
 
 test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m apart $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m apart $(ARGS)
 
 laws: $(VENV)/.compiled ## the property tests with ten times as many examples as in make test
-	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m laws $(ARGS)
+	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder -m laws $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the layers of imports, as CI runs them
 	$(BIN)/ruff check src tests benchmarks examples docs/_site docs/scenarios tools

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from longer import mark, slowest_first
+from longer import keep_together, mark, slowest_first
 
 # No deadline: an example that takes long on a busy machine is no failure.
 settings.register_profile("tidegate", deadline=None)
@@ -32,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     scaled = set()  # the items of a parametrised test share one function
     for item in items:
         mark(item)
+        keep_together(item)
         if LAWS in item.path.parents:
             item.add_marker(pytest.mark.laws)
         function = getattr(item, "function", None)

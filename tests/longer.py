@@ -51,7 +51,7 @@ KEPT: dict[str, tuple[str, ...]] = {
 
 
 SLOWEST = (
-    "spark/test_windows_settings.py", "profile/test_corpus.py", "spark/test_arrival.py",
+    "spark/test_windows_settings.py", "spark/test_corpus_runs.py", "spark/test_arrival.py",
     "test_cli.py", "spark/columnar/test_gates.py", "spark/test_operators.py",
     "spark/test_hostile_names.py", "spark/columnar/test_text.py", "spark/test_restart.py",
     "spark/test_deltas_settings.py", "spark/test_sources_kafka.py", "spark/test_sources_files.py",
@@ -61,8 +61,8 @@ SLOWEST = (
     "spark/test_checkpoint_tools.py", "laws/test_windows_laws.py", "output/test_simulation.py",
     "spark/test_sorted_batch.py", "spark/columnar/test_summaries.py", "test_cli_watch.py",
 )  # fmt: skip
-"""Files that take longest, the slowest first. Workers take whole files, one after the other: begun
-late, a file of four minutes is waited for by all others (2 of 12 minutes of `make test-long`)."""
+"""Files that take longest, the slowest first: begun late, a file of four minutes is waited for by
+all other workers (2 of 12 minutes of `make test-long`)."""
 
 
 def slowest_first(items: list[pytest.Item]) -> None:
@@ -70,6 +70,13 @@ def slowest_first(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     rank = {tests / name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+def keep_together(item: pytest.Item) -> None:
+    """Have one worker run all tests of a file, whose fixtures are then made once; a test that names
+    a group of its own goes with that one."""
+    if item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(str(item.path)))
 
 
 def mark(item: pytest.Item) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fuzz.engine import run, try_all
 from fuzz.targets import TARGETS
 
-SECONDS = 5.0 * float(os.environ.get("TIDEGATE_FUZZ", "1"))
+SECONDS = 4.0 * float(os.environ.get("TIDEGATE_FUZZ", "1"))
 
 
 @pytest.mark.parametrize("name", TARGETS)

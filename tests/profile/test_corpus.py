@@ -1,7 +1,7 @@
 """inspect → init → run over a corpus of files: what a person says of each, and nothing is lost.
 
-The whole corpus goes through the flow in process, to the page of `look`. In a long test it goes
-through Spark as well, to show that a run gives what inspect says.
+The whole corpus goes through the flow in process, to the page of `look`; through Spark it goes in
+`tests/spark/test_corpus_runs.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 
 from tidegate import cli
 from tidegate.core.time import format_time
-from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.inspect import Profile, inspect_rows
 from tidegate.profile.rows import LoadedRows
@@ -152,33 +151,3 @@ def test_the_corpus_is_large_and_nine_in_ten_are_right(
         if (found := _compare(case, profile).wrong)
     }
     assert len(there) - len(wrong) >= RIGHT_SHARE * len(there), wrong
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_a_run_on_spark_gives_what_inspect_says(
-    tmp_path: Path, inspected: Callable[[Case], Made | None]
-) -> None:
-    """inspect, init, run and view on every file of the corpus, in one session."""
-    from tidegate.profile.roles import Roles
-    from tidegate.report.page import write_page
-    from tidegate.spark.runner import run_definition
-
-    for number, case in enumerate(CASES):
-        made = inspected(case)
-        if made is None or made[0].time is None:
-            continue
-        out = tmp_path / f"out{number}"
-        proof = prove(*made, out=str(out))
-        summary = run_definition(PipelineDefinition.from_yaml(proof.text), master="local[2]")
-        errors = sum(proof.errors.values())
-        got = [summary.rows.get(kind, 0) for kind in ("data", "late", "error")]
-        assert got == [proof.in_order, proof.late, errors], case.name
-        schema = open_run(str(out)).schema("data")
-        for field_ in proof.profile.schema:
-            assert schema.field(field_.name).type == field_.type, (case.name, field_.name)
-        page = write_page(str(out), str(tmp_path / f"{number}.html"), Roles())
-        assert page["messages"] == proof.rows, case.name
-        if not proof.late and not errors:
-            assert page["headline"].startswith(("All ", "The one row")), case.name
