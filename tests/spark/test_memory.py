@@ -13,11 +13,14 @@ import pytest
 HERE = Path(__file__).parent
 
 MEGABYTES = 2_500
-"""Above the 2 GiB that an Arrow column of bytes can hold, and 2.5 times the Java heap."""
+"""Above the 2 GiB that an Arrow column of bytes can hold, and above the Java heap."""
 
-WORKER_MB = 1_100
-"""Memory of a worker of its own, at most: the rows of a piece, of the outcomes waiting to be
-written, and of the stages."""
+WORKER_MB = 2_200
+"""Memory of a worker of its own, at most: six times the bytes of a micro-batch (as they came,
+joined, sorted, packed) and what it keeps of freed memory. Seen: 670 to 1,760."""
+
+JAVA_MB = 3_600
+"""A heap of 2 GB and the buffers beside it through which rows go to Python. Seen: 510 to 2,970."""
 
 
 @pytest.mark.apart
@@ -35,4 +38,4 @@ def test_memory_is_bounded(tmp_path: Path, how: str) -> None:
     assert told["all"]
     assert told["bytes"] == (MEGABYTES + 51) * 2**20
     assert told["peak_mb"]["worker"] < WORKER_MB
-    assert told["peak_mb"]["java"] < 1_600, "a heap of 1 GB and what Java needs beside it"
+    assert told["peak_mb"]["java"] < JAVA_MB

@@ -55,10 +55,11 @@ from tidegate.spark.read_limits import (
 __all__ = ["GateInput", "GatePlan", "address_of", "open_gate"]
 
 ROWS_PER_TRIGGER = 4_000_000
-BYTES_PER_TRIGGER = 512 * 2**20
+BYTES_PER_TRIGGER = 256 * 2**20
 """Rows, and bytes of the columns that are read, that a micro-batch takes unless the source's
-options say otherwise. More, and memory grows; much less, and the fixed cost of a micro-batch (a
-quarter of a second) counts."""
+options say otherwise. More, and memory grows (a worker holds up to six times these bytes: as they
+came, joined, sorted and packed); much less, and the fixed cost of a micro-batch (a quarter of a
+second) counts."""
 
 SETTLE_S = 30.0
 """Seconds for which a stream waits for a file that cannot be read and has just been changed: most
