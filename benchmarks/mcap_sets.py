@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from mcap.reader import make_reader
 
-from tidegate.core.columns import TIME
+from tidegate.core.arrow import conform
 from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection
 from tidegate.eventtime import EventtimeWatermark
@@ -66,16 +66,17 @@ def decide(path: str, *, payload: bool) -> int:
     of = McapColumns(settings, settings.schema)
     columns = ["topic", "log_time_ns"]
     parts = of.parts(path, columns, ["log_time_ns"], lambda rows: (0, True))
+    plain = pa.schema([of.schema.field(name) for name in columns])
     stages = [EventtimeWatermark("5 ms"), Synchronize(TOPICS)]
     flow = Flow(stages, timed=True)
     rows, at = [], []
     for part in parts:
         for batch, positions in of.read(path, part.start, part.stop, columns):
-            rows.append(batch.append_column(TIME, batch.column("log_time_ns")))
+            rows.append(conform(batch, plain))
             at.append(positions)
     table = pa.concat_batches(rows).append_column("at", pa.array(address_of(0, np.concatenate(at))))
-    times = table.column(TIME).to_numpy()
-    made = flow.accept(Collection.of(table.drop_columns([TIME]), times)) + flow.end()
+    times = table.column("log_time_ns").to_numpy()
+    made = flow.accept(Collection.of(table, times)) + flow.end()
     sets = [outcome.rows for outcome in made if outcome.kind == "data"]
     if payload:
         for batch in sets:

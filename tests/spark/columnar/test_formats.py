@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +234,23 @@ def test_mcap_is_not_decompressed_for_a_decision(
 ) -> None:
     of = mcap_columns(mcap)
     monkeypatch.setattr(McapFile, "raw", lambda *_, **__: pytest.fail("a chunk was read"))
-    parts = of.parts(str(mcap), ["topic", "log_time_ns"], ["log_time_ns"], low)
-    assert len(parts) > 3
-    assert [part.low for part in parts] == sorted(part.low for part in parts)
-    read = [of.read(str(mcap), p.start, p.stop, ["topic", "log_time_ns"]) for p in parts]
-    assert sum(rows.num_rows for each in read for rows, _ in each) == 600
+    found = []
+    for rows_per_part in (1, 150, 10**6):
+        monkeypatch.setattr("tidegate.spark.columnar.mcap.ROWS_PER_PART", rows_per_part)
+        parts = of.parts(str(mcap), ["topic", "log_time_ns"], ["log_time_ns"], low)
+        assert [part.low for part in parts] == sorted(part.low for part in parts)
+        read = [
+            (rows.column("topic").cast(pa.string()).to_pylist(), rows["log_time_ns"].to_pylist(),
+             positions.tolist())
+            for part in parts
+            for rows, positions in of.read(
+                str(mcap), part.start, part.stop, ["topic", "log_time_ns"])
+        ]  # fmt: skip
+        assert [part.rows for part in parts] == [len(topics) for topics, _, _ in read]
+        found.append((len(parts), [list(chain(*column)) for column in zip(*read, strict=True)]))
+    assert [len(positions) for _, (_, _, positions) in found] == [600] * 3
+    assert found[0][0] > found[1][0] > found[2][0] == 1, "chunks are joined"
+    assert found[0][1] == found[1][1] == found[2][1], "which changes no row, and no address"
 
 
 def test_mcap_payloads_are_not_copied_for_a_decision(
@@ -267,8 +280,6 @@ def test_mcap_index_that_leaves_a_message_out_is_not_used(mcap: Path, tmp_path: 
     with McapFile(mcap) as opened:
         assert IndexedMessages(opened).usable()
         piece = opened.index.pieces[-1]
-        found = IndexedMessages(opened).of(piece)
-    assert found is not None
     at = piece.end + 9 + 2
     size = int.from_bytes(content[at : at + 4], "little")
     content[at : at + 4] = (size - 16).to_bytes(4, "little")
@@ -278,3 +289,32 @@ def test_mcap_index_that_leaves_a_message_out_is_not_used(mcap: Path, tmp_path: 
         assert not IndexedMessages(opened).usable()
     table, _ = all_rows(mcap_columns(broken), str(broken), ["topic", "log_time_ns"])
     assert table.num_rows == 600, "chunks are read instead, and nothing is lost"
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (1, b"\xff\xff\xff\xff\xff\xff\xff\x00"),  # longer than the file
+        (1, b"\xff" * 8),  # longer than any file
+        (1, b"\x03" + b"\x00" * 7),  # too short for a head
+        (9, b"\xfe\xff"),  # a channel that nobody defined
+        (11, b"\xff\xff\xff\x7f"),  # entries behind the record
+        (11, b"\x11\x00\x00\x00"),  # half an entry
+        (15 + 7, b"\x80"),  # a log time of 2^63
+        (15 + 15, b"\x80"),  # an offset of 2^63
+        (0, b"\x05"),  # no index at all
+    ],
+)
+def test_mcap_indexes_that_cannot_be_true_are_not_used(
+    mcap: Path, tmp_path: Path, where: int, value: bytes
+) -> None:
+    content = bytearray(mcap.read_bytes())
+    with McapFile(mcap) as opened:
+        for piece in opened.index.pieces[:1], opened.index.pieces[-1:]:
+            at = piece[0].end + where
+            crafted = bytearray(content)
+            crafted[at : at + len(value)] = value
+            broken = tmp_path / "broken.mcap"
+            broken.write_bytes(crafted)
+            with McapFile(broken) as again:
+                assert not IndexedMessages(again).usable()

@@ -14,12 +14,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.arrow import conform
 from tidegate.core.text import plural
 from tidegate.core.time import MIN_NS
 from tidegate.mcap import Selection
@@ -31,14 +30,10 @@ from tidegate.recordings.bags import (
     read_bag,
     read_bag_index,
 )
-from tidegate.recordings.listing import PathColumns
-from tidegate.spark.columnar.format import ColumnarFormat, FilePart, Int64s, Low, NewParts
-from tidegate.spark.sources.recording import RecordingSettings
+from tidegate.spark.columnar.format import FilePart, Int64s, Low, NewParts
+from tidegate.spark.columnar.recorded import RecordingColumns
 
 __all__ = ["BagColumns"]
-
-INDEXED = frozenset({"file", "offset", "position", "topic", "log_time_ns", "schema", "encoding"})
-"""The columns that the index of a bag knows, beside those from its path."""
 
 ALL_MESSAGES = 1 << 39
 """The end of the part that is a whole bag: more messages than a bag can have."""
@@ -48,29 +43,11 @@ _INDEXES_KEPT = 8
 
 
 @dataclass(frozen=True)
-class BagColumns(ColumnarFormat):
-    """ROS bags below a path.
-
-    Args:
-        settings: The options of the source, with types of decoded fields.
-        told: The columns of the rows, in the types Spark has for them.
-        roots: The folders that bags must be in, links followed; empty: anywhere.
-        settle_ns: How long a bag that was not closed must be unchanged before a stream takes it.
-    """
-
-    settings: RecordingSettings
-    told: pa.Schema
-    roots: tuple[str, ...] = ()
-    settle_ns: int = 30 * 10**9
+class BagColumns(RecordingColumns):
+    """ROS bags below a path. A stream takes a bag that was not closed when it has not changed for
+    `settle_ns`."""
 
     name = "rosbag"
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.told
-
-    def narrowed(self, columns: Sequence[str]) -> BagColumns:
-        return replace(self, told=pa.schema([self.told.field(name) for name in columns]))
 
     def files(self) -> list[str]:
         found = sorted(
@@ -104,7 +81,7 @@ class BagColumns(ColumnarFormat):
                 seen = self.read(path, first, last, ordering)
                 least = min((low(rows)[0] for rows, _ in seen), default=MIN_NS)
             size = nbytes * (last - first) // count
-            size = 40 * (last - first) if self._from_index(index, columns) else size
+            size = 40 * (last - first) if self.are_indexed(columns) else size
             found.append(FilePart(first, last, last - first, size, least))
             first = last
         return found
@@ -120,20 +97,18 @@ class BagColumns(ColumnarFormat):
     def read(
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        schema = pa.schema([self.told.field(name) for name in columns])
         selection = self.settings.selection
         index = _index_of(path, selection)
-        if index is not None and stop < ALL_MESSAGES and self._from_index(index, columns):
+        if index is not None and stop < ALL_MESSAGES and self.are_indexed(columns):
             batch = index.rows(path, start, min(stop, len(index.time_ns)), selection.schema)
-            yield self._in_columns(batch, path, schema), np.arange(start, start + batch.num_rows)
+            yield self.in_columns(batch, path, columns), np.arange(start, start + batch.num_rows)
             return
         for batch in self._messages(path, index, start, stop):
-            yield self._in_columns(batch, path, schema), batch.column("offset").to_numpy()
+            yield self.in_columns(batch, path, columns), batch.column("offset").to_numpy()
 
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
-        schema = pa.schema([self.told.field(name) for name in columns])
         if len(positions) == 0:
             return
         index = _index_of(path, self.settings.selection)
@@ -150,7 +125,7 @@ class BagColumns(ColumnarFormat):
             if len(here):
                 found += len(here)
                 rows = batch.take(pa.array(where[here]))
-                yield self._in_columns(rows, path, schema), order[here]
+                yield self.in_columns(rows, path, columns), order[here]
             if int(numbers[-1]) + 1 >= last:
                 break
         if found < len(positions):
@@ -176,22 +151,6 @@ class BagColumns(ColumnarFormat):
         begin = int(times[min(start, len(times) - 1)])
         end = int(times[stop - 1]) + 1 if 0 < stop <= len(times) else selection.end_ns
         return read_bag(path, selection, int(np.searchsorted(times, begin)), (begin, end))
-
-    def _in_columns(self, batch: pa.RecordBatch, path: str, schema: pa.Schema) -> pa.RecordBatch:
-        """Return rows with the columns of `schema`, those from the path among them."""
-        columns = PathColumns(self.settings.path_pattern)
-        for name, value in zip(columns.names, columns.of(path), strict=True):
-            if name in schema.names:
-                told = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
-                batch = batch.append_column(name, told)
-        return conform(batch, schema)
-
-    def _from_index(self, index: BagIndex, columns: Sequence[str]) -> bool:
-        """Whether these columns can be had without reading a message."""
-        selection = self.settings.selection
-        paths = set(PathColumns(self.settings.path_pattern).names)
-        plain = selection.clock == "log" and not selection.decode
-        return plain and set(columns) <= INDEXED | paths
 
 
 _INDEXES: OrderedDict[tuple[str, tuple[int, int], Selection], BagIndex | None] = OrderedDict()

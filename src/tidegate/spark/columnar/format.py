@@ -49,6 +49,16 @@ def identity_of(path: str) -> FileIdentity:
     return FileIdentity(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+def with_codes(schema: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """Return a schema in which columns of text that were read as codes stay codes."""
+    for place, field in enumerate(schema):
+        index = found.get_field_index(field.name)
+        kind = field.type if index < 0 else found.field(index).type
+        if pa.types.is_dictionary(kind) and kind.value_type.equals(field.type):
+            schema = schema.set(place, field.with_type(kind))
+    return schema
+
+
 class FilePart(NamedTuple):
     """A part of a file as its format cuts it; see `tidegate.spark.columnar.pieces.LoggedPiece`."""
 

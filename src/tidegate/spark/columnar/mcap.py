@@ -4,9 +4,10 @@ With log time as the clock, and stages that look at nothing but topic, time and 
 file, no chunk is decompressed for a decision: `tidegate.mcap.message_index` has it all. Otherwise a
 chunk is read once for the decision and, if payload is addressed, once more for what leaves.
 
-A part is a span of bytes: a chunk, or a run of messages outside chunks. An empty span at the end of
-a file stands for what is wrong with the file itself. A position is (number of the piece in its
-file, number of the row among those of it). Rows that say why something cannot be read count too.
+A piece of a file is a chunk, or a run of messages outside chunks. A part is a span of bytes: of one
+piece, or of several chunks that are decided by their indexes. An empty span at the end of a file
+stands for what is wrong with the file itself. A position is (number of the piece in its file,
+number of the row among those of it). Rows that say why something cannot be read count too.
 
 A stream follows a file that is still open (no footer, changed within `settle`): it is read up to
 its last whole chunk, and goes on when it has grown. Pieces keep their numbers then: a file only
@@ -20,21 +21,19 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.core.arrow import concat, conform
+from tidegate.core.arrow import concat
 from tidegate.core.time import MIN_NS
 from tidegate.mcap import McapFile
 from tidegate.mcap.index import Piece
-from tidegate.mcap.message_index import IndexedMessages
+from tidegate.mcap.message_index import ChunkMessages, IndexedMessages
 from tidegate.pipeline.security import check_files_read
-from tidegate.recordings.listing import PathColumns
 from tidegate.spark.columnar.format import (
-    ColumnarFormat,
     FileIdentity,
     FilePart,
     Int64s,
@@ -42,6 +41,7 @@ from tidegate.spark.columnar.format import (
     NewParts,
     identity_of,
 )
+from tidegate.spark.columnar.recorded import RecordingColumns
 from tidegate.spark.sources.recording import RecordingSettings
 
 __all__ = ["McapColumns"]
@@ -49,8 +49,10 @@ __all__ = ["McapColumns"]
 ROW_BITS = 20
 """Bits of a position that say which row of its piece it is: a chunk of a million messages."""
 
-INDEXED = frozenset({"file", "offset", "position", "topic", "log_time_ns", "schema", "encoding"})
-"""The columns that the indexes of a file know, beside those from its path."""
+ROWS_PER_PART = 65_536
+"""Messages of chunks that are decided by their indexes, per part. A chunk has a few hundred: one by
+one they took ten times as long. More, and files that are read side by side wait for each other with
+more rows."""
 
 _CHUNK_BYTES_KEPT = 128 * 2**20
 """Bytes of decompressed chunks kept per file: what is attached at a time, and as much again."""
@@ -60,30 +62,11 @@ _MCAPS_KEPT = 8
 
 
 @dataclass(frozen=True)
-class McapColumns(ColumnarFormat):
-    """MCAP files below a path.
-
-    Args:
-        settings: The options of the source, with types of decoded fields.
-        told: The columns of the rows, in the types Spark has for them.
-        roots: The folders that files must be in, links followed; empty: anywhere.
-        settle_ns: How long a file without a footer must be unchanged before a stream takes it as
-            cut off.
-    """
-
-    settings: RecordingSettings
-    told: pa.Schema
-    roots: tuple[str, ...] = ()
-    settle_ns: int = 30 * 10**9
+class McapColumns(RecordingColumns):
+    """MCAP files below a path. A stream follows a file without a footer until it has not changed
+    for `settle_ns`."""
 
     name = "mcap"
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.told
-
-    def narrowed(self, columns: Sequence[str]) -> McapColumns:
-        return replace(self, told=pa.schema([self.told.field(name) for name in columns]))
 
     def files(self) -> list[str]:
         found = sorted(self.settings.files(), key=lambda path: (path.rsplit("/", 1)[-1], path))
@@ -118,20 +101,29 @@ class McapColumns(ColumnarFormat):
     ) -> list[FilePart]:  # fmt: skip
         """Return the parts between two bytes of a file, and the fault of the file at its end."""
         found: list[FilePart] = []
+        indexed = opened.by_index and self.are_indexed(columns)
         by_log = list(ordering) == ["log_time_ns"] and opened.by_index
-        for piece in opened.pieces:
+        for number, piece in enumerate(opened.pieces):
             start, stop = max(piece.start, after), min(piece.end, upto)
             if start >= stop or piece not in opened.selected:
                 continue
             least, rows = MIN_NS, 1000
+            if indexed:
+                rows = int(opened.indexes.counts[number])
             if by_log and piece.start_ns is not None:
                 least = piece.start_ns
             elif ordering:
                 seen = [rows for rows, _ in self.read(opened.path, start, stop, ordering)]
                 least = min((low(each)[0] for each in seen), default=MIN_NS)
                 rows = sum(each.num_rows for each in seen)
-            size = 40 * rows if self._from_index(opened, columns) else stop - start
-            found.append(FilePart(start, stop, rows, size, least))
+            last = found[-1] if found else None
+            if indexed and last is not None and last.rows + rows <= ROWS_PER_PART:
+                both = last.rows + rows
+                found[-1] = FilePart(last.start, stop, both, 40 * both, min(last.low, least))
+            else:
+                found.append(
+                    FilePart(start, stop, rows, 40 * rows if indexed else stop - start, least)
+                )
         if opened.file.index.faults and upto >= opened.end:
             found.append(FilePart(opened.end, opened.end, 1, 100, MIN_NS))
         return found
@@ -140,31 +132,34 @@ class McapColumns(ColumnarFormat):
         self, path: str, start: int, stop: int, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         opened = _opened_mcap(path, self.settings)
-        schema = pa.schema([self.told.field(name) for name in columns])
-        for number in opened.numbers(start, stop):
+        numbers = opened.numbers(start, stop)
+        if numbers.stop <= len(opened.pieces) and opened.by_index and self.are_indexed(columns):
+            batch, chunk, row = opened.from_index(numbers, columns)
+            self._check_rows(path, row)
+            yield self.in_columns(batch, path, columns), row | (chunk << ROW_BITS)
+            return
+        own = {name for name in opened.selection.schema.names if name in columns}
+        for number in numbers:
             at = 0
-            batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]
-            if number < len(opened.pieces) and self._from_index(opened, columns):
-                batches = [opened.from_index(number)]
-            else:
-                own = [name for name in opened.selection.schema.names if name in columns]
-                batches = opened.whole(number, stop, list({*own, "offset"}))
-            for batch in batches:
-                if at + batch.num_rows > 1 << ROW_BITS:
-                    raise pa.ArrowInvalid(f"a chunk of {path} has more than a million messages")
+            for batch in opened.whole(number, stop, list({*own, "offset"})):
                 row = np.arange(at, at + batch.num_rows, dtype=np.int64)
+                self._check_rows(path, row)
                 at += batch.num_rows
                 if number < len(opened.pieces) and start > opened.pieces[number].start:
                     # a run of messages that was read up to here before, and has grown since
                     new = batch.column("offset").to_numpy() >= start
                     batch, row = batch.filter(pa.array(new)), row[new]
-                yield self._in_columns(batch, path, schema), row | (number << ROW_BITS)
+                yield self.in_columns(batch, path, columns), row | (number << ROW_BITS)
+
+    def _check_rows(self, path: str, row: Int64s) -> None:
+        """Raise pa.ArrowInvalid if a row has a number that a position has no room for."""
+        if len(row) and int(row.max()) >= 1 << ROW_BITS:
+            raise pa.ArrowInvalid(f"a chunk of {path} has more than a million messages")
 
     def fetch(
         self, path: str, positions: Int64s, columns: Sequence[str]
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         opened = _opened_mcap(path, self.settings)
-        schema = pa.schema([self.told.field(name) for name in columns])
         number, row = positions >> ROW_BITS, positions & ((1 << ROW_BITS) - 1)
         for each in np.unique(number).tolist():
             mine = np.flatnonzero(number == each)
@@ -173,7 +168,7 @@ class McapColumns(ColumnarFormat):
             batch = opened.cached(each)
             if batch is None or int(row[mine].max()) >= batch.num_rows:
                 raise IndexError(f"chunk {each:,} of {path} has other messages now")
-            yield self._in_columns(batch.take(pa.array(row[mine])), path, schema), mine
+            yield self.in_columns(batch.take(pa.array(row[mine])), path, columns), mine
 
     def bytes_per_row(self, columns: Sequence[str]) -> float:
         files = self.files()
@@ -183,20 +178,6 @@ class McapColumns(ColumnarFormat):
         for batch in opened.whole(0) if opened.pieces else ():
             return float(batch.nbytes / max(1, batch.num_rows))
         return 0.0
-
-    def _in_columns(self, batch: pa.RecordBatch, path: str, schema: pa.Schema) -> pa.RecordBatch:
-        """Return rows with the columns of `schema`, those from the path among them."""
-        columns = PathColumns(self.settings.path_pattern)
-        for name, value in zip(columns.names, columns.of(path), strict=True):
-            if name in schema.names:
-                told = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
-                batch = batch.append_column(name, told)
-        return conform(batch, schema)
-
-    def _from_index(self, opened: _OpenMcap, columns: Sequence[str]) -> bool:
-        """Whether these columns can be had without decompressing a chunk."""
-        paths = set(self.told.names) - set(self.settings.selection.schema.names)
-        return opened.by_index and set(columns) <= INDEXED | paths
 
 
 class _OpenMcap:
@@ -253,37 +234,46 @@ class _OpenMcap:
     def _bytes_kept(self) -> int:
         return sum(0 if rows is None else rows.nbytes for rows in self._read.values())
 
-    def from_index(self, number: int) -> pa.RecordBatch:
-        """Return the rows of a chunk with what its index knows; all else is null."""
-        piece = self.pieces[number]
-        found = self.indexes.of(piece)
-        assert found is not None
-        channels = self.file.channels
-        wanted = self.selection.topics
-        ids = sorted(found.ids)
-        of = {each: channels.by_id[each] for each in ids}
-        asked = [n for n, one in of.items() if wanted is None or one.topic in wanted]
-        keep = np.ones(len(found.channel), np.bool_)
-        if len(asked) < len(ids):
-            keep = np.isin(found.channel, asked)
-        channel = found.channel[keep]
-        place = pa.array(np.searchsorted(ids, channel).astype(np.int32))
-        names = [channels.schemas.get(of[each].schema_id) for each in ids]
-        known = {
-            "file": pa.repeat(self.path, len(channel)),
-            "offset": pa.array(np.full(len(channel), piece.start, np.int64)),
-            "position": pa.array(found.at[keep].astype(np.int64)),
-            "topic": pa.array([of[each].topic for each in ids], pa.string()).take(place),
-            "log_time_ns": pa.array(found.log[keep].astype(np.int64)),
-            "schema": pa.array([n.name if n else None for n in names], pa.string()).take(place),
-            "encoding": pa.array([of[each].encoding for each in ids], pa.string()).take(place),
+    def from_index(
+        self, numbers: range, wanted: Sequence[str]
+    ) -> tuple[pa.RecordBatch, Int64s, Int64s]:
+        """Return the selected messages of chunks, with those of the wanted columns that indexes
+        know; per message the number of its chunk, and of its row in it."""
+        found = self.indexes.between(numbers.start, numbers.stop)
+        by_id = self.file.channels.by_id
+        ids = np.flatnonzero(np.bincount(found.channel, minlength=1)).tolist()
+        topics = self.selection.topics
+        asked = [topics is None or by_id[each].topic in topics for each in ids]
+        if not all(asked):
+            chosen = np.zeros(1 << 16, np.bool_)
+            chosen[ids] = asked
+            keep = np.flatnonzero(chosen[found.channel])
+            found = ChunkMessages(*(column[keep] for column in found))
+        place = np.zeros(1 << 16, np.int32)
+        place[ids] = np.arange(len(ids))
+        of_channel = pa.array(place[found.channel])
+        channels = [by_id[each] for each in ids]
+
+        def named(values: list[str | None]) -> pa.DictionaryArray:
+            return pa.DictionaryArray.from_arrays(of_channel, pa.array(values, pa.string()))
+
+        schemas = self.file.channels.schemas
+        starts = np.array([piece.start for piece in self.pieces[numbers.start : numbers.stop]])
+        known: dict[str, Callable[[], pa.Array]] = {
+            "file": lambda: pa.repeat(self.path, len(found.log)),
+            "offset": lambda: pa.array(starts[found.piece - numbers.start]),
+            "position": lambda: pa.array(found.at),
+            "topic": lambda: named([one.topic for one in channels]),
+            "log_time_ns": lambda: pa.array(found.log),
+            "schema": lambda: named(
+                [one.name if (one := schemas.get(each.schema_id)) else None for each in channels]
+            ),
+            "encoding": lambda: named([one.encoding for one in channels]),
         }
-        schema = self.selection.schema
-        columns = [
-            known[field.name] if field.name in known else pa.nulls(len(channel), field.type)
-            for field in schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        names = [name for name in wanted if name in known]
+        batch = pa.RecordBatch.from_arrays([known[name]() for name in names], names=names)
+        row = np.arange(len(found.piece)) - np.searchsorted(found.piece, found.piece)
+        return batch, found.piece, row
 
 
 _OPEN_MCAPS: OrderedDict[tuple[str, RecordingSettings], tuple[FileIdentity, _OpenMcap]] = (

@@ -28,6 +28,7 @@ from tidegate.spark.columnar.format import (
     Int64s,
     Low,
     identity_of,
+    with_codes,
 )
 
 __all__ = ["ParquetColumns"]
@@ -129,7 +130,7 @@ class ParquetColumns(ColumnarFormat):
             file = pq.ParquetFile(opened, metadata=meta, read_dictionary=coded)
             position = sum(meta.row_group(group).num_rows for group in range(start))
             for batch in _batches(file, groups, self._names(file, columns)):
-                rows = conform(batch, _with_codes(self._some(columns), batch.schema))
+                rows = conform(batch, with_codes(self._some(columns), batch.schema))
                 yield rows, np.arange(position, position + rows.num_rows, dtype=np.int64)
                 position += rows.num_rows
 
@@ -209,16 +210,6 @@ class ParquetColumns(ColumnarFormat):
             found, told = file.schema_arrow.field(own).type, self.told.field(name).type
             if not _fits_into(found, told):
                 raise pa.ArrowInvalid(f"column {own!r} is {found} there; {told} is expected")
-
-
-def _with_codes(schema: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """Return a schema in which columns of text that were read as codes stay codes."""
-    for place, field in enumerate(schema):
-        index = found.get_field_index(field.name)
-        kind = field.type if index < 0 else found.field(index).type
-        if pa.types.is_dictionary(kind) and kind.value_type.equals(field.type):
-            schema = schema.set(place, field.with_type(kind))
-    return schema
 
 
 def _fits_into(found: pa.DataType, told: pa.DataType) -> bool:
