@@ -11,10 +11,6 @@ from hypothesis import HealthCheck, settings
 
 from longer import keep_together, mark, slowest_first
 
-# No deadline: an example that takes long on a busy machine is no failure.
-settings.register_profile("tidegate", deadline=None)
-settings.load_profile("tidegate")
-
 LAWS = Path(__file__).parent / "laws"
 FACTOR = float(os.environ.get("TIDEGATE_EXAMPLES", "1"))
 FEW = 25
@@ -22,7 +18,7 @@ FEW = 25
 
 # An example may take long on a busy machine: that is no fault of the code.
 settings.register_profile(
-    "any-machine", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any-machine")
 

@@ -173,7 +173,8 @@ def interpret_first(function: F, work: Callable[..., int], rows: int = INTERPRET
                     plain.append(_in_python(dispatcher, {}))
                 with np.errstate(all="ignore"):  # as compiled: numpy's warnings are not for users
                     return plain[0](*arguments)
-            _announce_compiling()
+            if not _at_once:
+                _announce_compiling()
         return dispatcher(*arguments)
 
     return cast(F, call)
