@@ -61,7 +61,7 @@ def test_a_batch_that_failed_leaves_nothing_in_flows_that_workers_keep(
         run_now(pipeline, out)
     (first,) = CommitLog.at(str(out))
     assert first.batch == 0
-    assert len(first.shards) == 2, "all keys are in one shard: nothing is kept"
+    assert len(first.shards) > 1, "all keys are in one shard: nothing is kept"
     marker.unlink()
     run_now(pipeline, out)
     assert_same(written(out, pipeline), in_process(plain, recording.slices, end=False))

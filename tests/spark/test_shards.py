@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 
+from spark.recordings import Recording, ordered, stream_of
 from tidegate.spark.shards import labels, partition_of
 
 NUMBERS = (*range(-300, 300), 2**31 - 1, -(2**31), 65_535, 1_000_003)
@@ -29,3 +32,17 @@ def test_labels_go_round_the_partitions_of_a_real_shuffle(spark: SparkSession) -
         )
         where = {row.label: row.partition for row in shuffled.collect()}
         assert [where[label] for label in chosen] == [n % partitions for n in range(count)]
+
+
+def test_a_stream_can_be_rescaled_evenly_to_four_times_its_partitions(
+    spark: SparkSession, recording: Recording
+) -> None:
+    made = ordered(stream_of(spark, recording.folder))
+    assert made.partition_count == 2
+    assert made.shard_count == 8
+    for partitions in (1, 2, 4, 8):
+        held = Counter(partition_of(label, partitions) for label in made.labels)
+        assert set(held.values()) == {8 // partitions}, partitions
+    for shards, partitions in ((6, 6), (7, 2), (1, 2)):  # told ones need not divide evenly
+        told = ordered(stream_of(spark, recording.folder), shards=shards)
+        assert (told.shard_count, told.label_partitions) == (shards, partitions)

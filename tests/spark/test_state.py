@@ -153,8 +153,8 @@ def test_another_plan_is_refused_and_the_right_one_goes_on(
     run.refused(other, "eventtime_watermark", run=run_by_hand)  # a worker finds it in the pages
 
     # Keys would go to other shards than their state, and what is held there would be lost.
-    run.refused(run.frames(shards=3), "made with 2 shards, now the number is 3")
-    run.refused(run.frames(shards=3), "made with 2 shards, now the number is 3", run=run_by_hand)
+    run.refused(run.frames(shards=3), "made with 8 shards, now the number is 3")
+    run.refused(run.frames(shards=3), "made with 8 shards, now the number is 3", run=run_by_hand)
     spark.conf.set("spark.sql.shuffle.partitions", "5")  # as on a machine with more cores
     try:
         run_now(run.frames(), run.out)

@@ -284,8 +284,10 @@ class Options(_Model):
     """Streaming: the folder in which Spark keeps progress and state. Default: below the sink's
     path."""
     shards: int | None = Field(default=None, ge=1)
-    """Number of groups the keys are divided into; each is one task and one state. Default: one per
-    core. Fewer leave cores idle, many cost about 1 ms each per micro-batch."""
+    """Number of groups the keys are divided into; each has a state of its own and is worked on by
+    one core at a time. It stays with a checkpoint for ever. Default: four per shuffle partition of
+    a stream, eight of a batch. Fewer than cores leave some idle, each costs about 1 ms per
+    micro-batch."""
     forget: LongerSpan | None = None
     """A key without rows for this long (wall-clock time) is flushed and its state freed. Default:
     never, so the state grows with the number of keys."""

@@ -60,7 +60,7 @@ class RunNote(NamedTuple):
         """Return the note of a pipeline."""
         stages = tuple(json.loads(json.dumps(Chain(pipeline.stages).identities())))
         return cls(
-            pipeline.shard_count, pipeline.partition_count, pipeline.needs_timers(), pipeline.keys,
+            pipeline.shard_count, pipeline.label_partitions, pipeline.needs_timers(), pipeline.keys,
             stages,
         )  # fmt: skip
 
@@ -207,7 +207,7 @@ def with_checkpoint(
     if record is None or record.shards == 0:  # new, or prepared to start from a savepoint
         saved, keys = (None, None) if record is None else (record.savepoint, record.keys)
         record = CheckpointRecord(
-            pipeline.shard_count, pipeline.partition_count, keys=keys, savepoint=saved
+            pipeline.shard_count, pipeline.label_partitions, keys=keys, savepoint=saved
         )
         record.write(checkpoint)
     check_shards(record.shards, pipeline.shards or record.shards, f"the checkpoint {checkpoint}")

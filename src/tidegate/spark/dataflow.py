@@ -71,10 +71,15 @@ from tidegate.spark.stateful_step import (
 
 __all__ = ["Dataflow", "check_names_of"]
 
-BATCH_SHARDS_PER_CORE = 8
-"""Shards of a backfill per shuffle partition. All rows of a shard are in memory at once, so there
+BATCH_SHARDS = 8
+"""Shards of a batch per shuffle partition. All rows of a shard are in memory at once, so there
 are more of them than in a stream, where a shard holds only what a micro-batch brings. With fewer, a
-large backfill runs out of memory; with many more, the cost of a group (a millisecond) counts."""
+large batch runs out of memory; with many more, the cost of a group (a millisecond) counts."""
+
+STREAM_SHARDS = 4
+"""Shards of a stream per shuffle partition. A checkpoint keeps its shards for ever, and a partition
+holds whole ones: with one each, a stream begun on two cores could never use more. More cost about a
+millisecond each per micro-batch."""
 
 ERROR_FIELDS = (ERROR_COLUMN, ERROR_VALUE, ERROR_REASON)
 """The columns that an error row has beside its own: which column, its value, and why."""
@@ -97,7 +102,8 @@ class Dataflow:
         stages: The operators, in order.
         more: Further inputs with the same key, each with its own decoder.
         control: Control rows (`name`, `value` and the key columns); see `control_rows`.
-        partitions: Shuffle partitions the shards are spread over. None: those of the session.
+        partitions: The partitions that the labels of the shards were chosen for. None: see
+            `label_partitions`.
         recorded: Whether a stream runs over something recorded (available-now); a batch always
             does. See `tidegate.spark.arrival`.
         wall_ns: One fixed wall time, for runs that catch up. None: Spark's processing time.
@@ -222,10 +228,9 @@ class Dataflow:
     def _sorted_outcomes(self, recipe: FlowRecipe) -> DataFrame:
         """`outcomes` of a batch whose rows Spark sorts; see `tidegate.spark.sorted_batch`."""
         schema, names = self._row_schema, recipe.taken["error"]
-        shard_labels = labels(self.shard_count, self.partition_count)
         placed, files = [], bool(self.more)
         for number, (df, decoder) in enumerate(self.inputs()):
-            packer = RowPacker(decoder, shard_labels, self._key_fields(), number, names, schema)
+            packer = RowPacker(decoder, self.labels, self._key_fields(), number, names, schema)
             mapped, has_file = self._mapped(df, packer, row_type(schema))
             files = files or has_file
             placed.append(mapped)
@@ -271,7 +276,7 @@ class Dataflow:
                 changed settings, which only a running stream can deliver.
         """
         saved, shards = Savepoint.read(path), self.shard_count
-        own = labels(shards, self.partition_count)
+        own = self.labels
         if set(saved.pages) <= set(own) and saved.shards == shards:
             return saved
         made, outcomes = saved.regrouped(
@@ -378,23 +383,36 @@ class Dataflow:
 
     @property
     def partition_count(self) -> int:
-        """The shuffle partitions that shards are spread over.
+        """The shuffle partitions of the session, over which shards are spread.
 
         A platform may set `spark.sql.shuffle.partitions` to `auto`, which leaves the number to it;
         the shards of a state need a fixed one: that of the cores.
         """
-        if self.partitions is not None:
-            return self.partitions
         spark = self.df.sparkSession
         told = spark.conf.get("spark.sql.shuffle.partitions") or ""
         return int(told) if told.isdigit() else cores_of(spark)
 
     @property
     def shard_count(self) -> int:
-        """How many shards the keys are divided into: `shards`, or one per shuffle partition (a
-        stream), or `BATCH_SHARDS_PER_CORE` times as many (a batch)."""
-        each = 1 if self.is_stream else BATCH_SHARDS_PER_CORE
+        """How many shards the keys are divided into: `shards`, or `STREAM_SHARDS` or
+        `BATCH_SHARDS` per shuffle partition."""
+        each = STREAM_SHARDS if self.is_stream else BATCH_SHARDS
         return self.shards or self.partition_count * each
+
+    @property
+    def label_partitions(self) -> int:
+        """The partitions over which the labels of shards spread evenly: those of the checkpoint, or
+        as many as there are shards where these fill all shuffle partitions alike. Then they fill
+        every divisor alike, too: eight shards on two partitions, rescaled to four or eight."""
+        if self.partitions is not None:
+            return self.partitions
+        even = self.shard_count % self.partition_count == 0
+        return self.shard_count if even else self.partition_count
+
+    @cached_property
+    def labels(self) -> tuple[int, ...]:
+        """The label of each shard: the group that Spark knows it by."""
+        return labels(self.shard_count, self.label_partitions)
 
     def needs_timers(self) -> bool:
         """Whether any stage may ask to be woken: only then does Spark run empty micro-batches."""
@@ -481,7 +499,6 @@ class Dataflow:
         Columns are numbered before Spark sees them and named again inside Python (see
         `pack.plain`); the file of a row, if known, travels as one more column.
         """
-        shard_labels = labels(self.shard_count, self.partition_count)
         parts = []
         if self.readings:
             plan = self._gate_plan(recipe)
@@ -489,7 +506,7 @@ class Dataflow:
         for number, (df, decoder) in enumerate(() if self.readings else self.inputs()):
             parts.append(self._mapped(df, self._packer(number, decoder, recipe), PACKED_TYPE)[0])
         if self.control is not None:
-            parts.append(self._packed_control(shard_labels))
+            parts.append(self._packed_control())
         return reduce(DataFrame.union, parts)
 
     def _mapped(self, df: DataFrame, packer: Packer, made: StructType) -> tuple[DataFrame, bool]:
@@ -506,7 +523,6 @@ class Dataflow:
 
     def _gate_plan(self, recipe: FlowRecipe, *, find: bool = True) -> GatePlan:
         """Return the plan of gate 1. `find`: whether a batch looks for its files now."""
-        shard_labels = labels(self.shard_count, self.partition_count)
         order = self.arrival_order
         inputs = []
         for number, (one, reading) in enumerate(zip(self.columnar, self.readings, strict=True)):
@@ -521,17 +537,16 @@ class Dataflow:
             )  # fmt: skip
         found = self._static if find and not self.is_stream else None
         return GatePlan(
-            tuple(inputs), shard_labels, order.recorded and self.is_stream, bool(order.columns),
+            tuple(inputs), self.labels, order.recorded and self.is_stream, bool(order.columns),
             self.log, cores_of(self.df.sparkSession), self.ends,
             None if found is None else (tuple(found.files), tuple(found.pieces)),
         )  # fmt: skip
 
     def _packer(self, number: int, decoder: Decoder, recipe: FlowRecipe) -> Packer:
         """Return what packs the rows of one input."""
-        shard_labels = labels(self.shard_count, self.partition_count)
-        return Packer(decoder, shard_labels, self._key_fields(), number, recipe.taken["error"])
+        return Packer(decoder, self.labels, self._key_fields(), number, recipe.taken["error"])
 
-    def _packed_control(self, shard_labels: tuple[int, ...]) -> DataFrame:
+    def _packed_control(self) -> DataFrame:
         """Return the control rows as blobs. Raises ConfigError if one of their columns is
         missing.
         """
@@ -541,7 +556,7 @@ class Dataflow:
         missing = [name for name in ("name", "value", *self.keys) if name not in names]
         if missing:
             raise ConfigError("control", list(names), f"must have the columns {missing}")
-        return pack_control(numbered, names, self._key_fields(), shard_labels)
+        return pack_control(numbered, names, self._key_fields(), self.labels)
 
     def _key_fields(self) -> tuple[pa.Field, ...]:
         """Return the key columns in the types that all inputs agree on."""

@@ -90,9 +90,8 @@ def frames(
             column `file` of the sources `mcap` and `rosbag`. Each file has a watermark of its own
             in a recorded run.
         types: Event-time types of your own; None: the built-in ones.
-        shards: Into how many parts keys are divided, from 1 to 65535. None: as many as shuffle
-            partitions (a stream), eight times that (a batch). Fixed by the first run of a
-            checkpoint.
+        shards: Into how many parts keys are divided, from 1 to 65535. None: four per shuffle
+            partition (a stream), eight (a batch). Fixed by the first run of a checkpoint.
         forget: A key silent for this long (wall time) is flushed and freed. None: never.
         state_key: A secret of at least 16 bytes that seals the state of a stream: state in the
             checkpoint that somebody else wrote is a StateError. None: it is not sealed. Give it
