@@ -41,6 +41,9 @@ app = typer.Typer(
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells and typer have it."""
 
+REASONS_SAID = 5
+"""Reasons per kind of row that a summary prints, the most frequent first: what fits a screen."""
+
 BROKEN = 1
 """Exit code for a recording that is not there, damaged or empty: no option of the command helps."""
 
@@ -803,6 +806,11 @@ def make_dataset(
         _say(sentence)
     counted = ", ".join(f"{value:,} {name}" for name, value in made.outcomes.items())
     _say(f"rows by outcome: {counted or 'none'}")
+    for kind, reasons in made.reasons.items():
+        for reason, count in list(reasons.items())[:REASONS_SAID]:
+            _say(f"  {kind}: {count:,}, {reason}")
+        if len(reasons) > REASONS_SAID:
+            _say(f"  {kind}: {plural(len(reasons) - REASONS_SAID, 'more reason')}; see --json")
     for reason, count in made.written.get("reasons", {}).items():
         _say(f"left out: {plural(count, 'row')}, {reason}")
     numbers = {name: value for name, value in made.written.items() if name != "reasons"}

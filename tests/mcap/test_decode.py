@@ -16,6 +16,8 @@ from mcap_files import as_table
 from tidegate import mcap
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapWriter
+from tidegate.mcap.payload.codecs import codec_of
+from tidegate.mcap.records import Channel, Schema
 
 ros = pytest.importorskip("ros_messages", reason="pip install 'tidegate[rosbag]'")
 
@@ -356,3 +358,30 @@ def test_wrong_fields(tmp_path: Path, decode: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as error:
         columns(path, decode)
     assert sentence in str(error.value)
+
+
+def test_the_fields_of_a_schema_are_listed() -> None:
+    """As far as a path can lead: into single messages, not into lists and times."""
+    kind = "nav_msgs/msg/Odometry"
+    _, described = track_class()
+    told = {"properties": {"v": {"type": "number"}, "at": {"properties": {"x": {}}}}}
+    schemas = {
+        "cdr": Schema(1, kind, "ros2msg", ros.definition(kind)),
+        "protobuf": Schema(1, "pkg.Track", "protobuf", described),
+        "json": Schema(1, "any", "jsonschema", json.dumps(told).encode()),
+    }
+    found = {name: codec_of(Channel(1, 1, "t", name), one) for name, one in schemas.items()}
+    ros_names = found["cdr"].names_in
+    assert ros_names(()) == ("header", "child_frame_id", "pose", "twist")
+    assert ros_names(("pose", "pose", "orientation")) == ("x", "y", "z", "w")
+    for path in (("header", "stamp"), ("pose", "covariance"), ("child_frame_id",), ("none", "x")):
+        assert ros_names(path) == (), path
+    assert found["json"].names_in(()) == ("v", "at")
+    assert found["json"].names_in(("at",)) == ("x",)
+    assert found["json"].names_in(("v",)) == ()
+    assert found["protobuf"].names_in(()) == tuple(
+        field.name for field in track_class()[0].DESCRIPTOR.fields
+    )
+    assert found["protobuf"].names_in(("at",)) == ("x",)
+    for path in (("path",), ("speeds",), ("none",)):
+        assert found["protobuf"].names_in(path) == (), path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
+from tidegate.dataset import write_dataset
 from tidegate.errors import ConfigError
 from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition
@@ -107,8 +109,6 @@ def test_raw_images(tmp_path: Path) -> None:
     assert made.dataset is not None
     assert made.dataset.features["observation.images.front"] == "front"
     pytest.importorskip("av", reason="pip install 'tidegate[video]'")
-    from tidegate.dataset import write_dataset
-
     written = write_dataset(made, to=tmp_path / "d").written
     assert written["frames"] >= 8
     assert path.exists()
@@ -129,6 +129,77 @@ def test_what_is_no_recording_for_training(tmp_path: Path) -> None:
     alone = record(tmp_path / "b.mcap", [m for m in messages(1) if m.topic == "joint"])
     with pytest.raises(ConfigError, match="nothing to align"):
         training_pipeline(alone)
+
+
+def test_any_floats_are_features_and_commands_are_actions(tmp_path: Path) -> None:
+    """A mobile robot: odometry, commands, a scale, a battery beside text and a camera whose field
+    `data` is of another type. Every value of the dataset is that of a message."""
+    kinds = {
+        "/odom": "nav_msgs/msg/Odometry", "/cmd_vel": "geometry_msgs/msg/Twist",
+        "/chatter": "std_msgs/msg/String", "/scale": "std_msgs/msg/Float64",
+        "/battery": "sensor_msgs/msg/BatteryState", "/front": "sensor_msgs/msg/CompressedImage",
+    }  # fmt: skip
+    rng, types = random.Random(3), ros.store().types
+    start, path = 1_700_000_000 * 10**9, tmp_path / "robot.mcap"
+    sent: dict[int, tuple[Any, Any]] = {}
+    with McapWriter(path) as log:
+        channels = {
+            topic: log.channel(
+                topic=topic, schema=kind, schema_encoding="ros2msg",
+                schema_data=ros.definition(kind), encoding="cdr",
+            )
+            for topic, kind in kinds.items() if topic != "/front"
+        }  # fmt: skip
+        for n in range(100):
+            now = start + n * 50_000_000
+            stamp = types["builtin_interfaces/msg/Time"](sec=now // 10**9, nanosec=now % 10**9)
+            odometry = ros.any_message(kinds["/odom"], rng)
+            odometry.header.stamp = stamp
+            vector = types["geometry_msgs/msg/Vector3"]
+            command = types[kinds["/cmd_vel"]](
+                linear=vector(x=float(n), y=0.0, z=0.0), angular=vector(x=0.0, y=0.0, z=-float(n))
+            )
+            sent[now] = (odometry, command)
+            log.message(channels["/odom"], now, ros.serialised(odometry))
+            log.message(channels["/cmd_vel"], now + 1_000_000, ros.serialised(command))
+            log.message(channels["/chatter"], now, ros.serialised(types[kinds["/chatter"]]("hi")))
+            log.message(channels["/scale"], now, ros.serialised(types[kinds["/scale"]](float(n))))
+    text = training_pipeline(path, out=str(tmp_path / "d"))
+    assert "# not read: /battery, /chatter" in text
+    made = PipelineDefinition.from_yaml(text)
+    align, episodes = made.stages
+    assert align.settings["reference"] == "/odom"
+    assert align.settings["topics"] == {
+        "/cmd_vel": {"latest": "125 ms"}, "/scale": {"linear": "125 ms"},
+    }  # fmt: skip
+    assert "actions" not in episodes.settings
+    assert made.dataset is not None
+    state = made.dataset.features["observation.state"]
+    assert [name for name in state if "covariance" in name] == []
+    assert state[:2] == ["/odom.pose_pose_position_x", "/odom.pose_pose_position_y"]
+    assert state[-1] == "/scale.data_value"
+    written = write_dataset(made)
+    assert written.written["frames"] == 99, "the first has no command before it"
+    assert written.reasons == {
+        "dropped": {
+            "not used by any aligned row": 2,
+            "/cmd_vel: no message at or before within 125 ms": 1,
+        }
+    }
+    rows = pq.read_table(tmp_path / "d/data/chunk-000/file-000.parquet").to_pylist()
+    for row in rows:
+        odometry, _ = sent[row["time_ns"]]
+        _, before = sent[row["time_ns"] - 50_000_000]
+        pose, twist = odometry.pose.pose, odometry.twist.twist
+        values = [
+            *(getattr(pose.position, axis) for axis in "xyz"),
+            *(getattr(pose.orientation, axis) for axis in "xyzw"),
+            *(getattr(twist.linear, axis) for axis in "xyz"),
+            *(getattr(twist.angular, axis) for axis in "xyz"),
+            before.linear.x + 1,
+        ]
+        assert row["observation.state"] == pytest.approx(values, rel=1e-6)
+        assert row["action"] == pytest.approx([before.linear.x, 0, 0, 0, 0, before.angular.z])
 
 
 def in_ros1(one: Any, store: Any) -> bytes:

@@ -220,7 +220,8 @@ def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
     results = [
         *one_of_each(), looked.proof.profile, looked, looked.proof, run,
         Summary.of("out", run.commits), AuditReport("out", batches=3), Diagnosis("healthy"),
-        DatasetSummary("set", written, 41, {"data": 41}, ["topic imu was never seen"]),
+        DatasetSummary("set", written, 43, {"data": 41}, ["topic imu was never seen"],
+                       {"dropped": {"no message within <50 ms>": 2}}),
     ]  # fmt: skip
     shown = {type(result).__name__: show(result) for result in results}
     assert set(shown) == {name for names in DISPLAYED.values() for name in names}
@@ -237,6 +238,7 @@ def test_every_displayed_class_has_a_display(tmp_path: Path) -> None:
     assert shown["StoredRun"].counts == run.counts
     assert PALETTE["error"][0] in shown["Summary"].html
     assert "left out: 1 row, no &lt;image&gt;" in shown["DatasetSummary"].html
+    assert "dropped: 2 rows, no message within &lt;50 ms&gt;" in shown["DatasetSummary"].html
     assert "sets are coming" in shown["Diagnosis"].html
 
 

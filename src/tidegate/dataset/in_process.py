@@ -12,6 +12,7 @@ files take no more memory than one. Else files are read together (`side_by_side`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.core.outcomes import Collection, Outcome
+from tidegate.core.outcomes import Collection, Dropped, Outcome, StreamError
 from tidegate.core.time import parse_duration
 from tidegate.dataset.lerobot import LeRobotWriter
 from tidegate.dataset.side_by_side import FileReader, rows_side_by_side
@@ -36,12 +37,25 @@ from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
-__all__ = ["DatasetSummary", "dataset_writer", "is_by_file", "make_dataset_here", "source_files"]
+__all__ = [
+    "DatasetSummary",
+    "Reasons",
+    "dataset_writer",
+    "is_by_file",
+    "make_dataset_here",
+    "most_frequent",
+    "source_files",
+    "tally_reasons",
+]
 
 ROWS_AT_ONCE = 100_000
 """Rows read from a table at once: enough for the kernels, little against any memory."""
 BYTES_AT_ONCE = 64 << 20
 """Bytes read from a Parquet file at once, about: 100,000 rows with images would fill any memory."""
+
+
+Reasons = dict[str, Counter[str]]
+"""By kind of outcome: how many rows have which reason."""
 
 
 class DatasetSummary(NamedTuple):
@@ -57,6 +71,8 @@ class DatasetSummary(NamedTuple):
     """Rows by kind of outcome: data, late, error, dropped."""
     warnings: list[str]
     """Topics that the pipeline names and the source does not have."""
+    reasons: dict[str, dict[str, int]]
+    """Of dropped and error rows, by kind: how many have which reason, the most frequent first."""
 
 
 def make_dataset_here(
@@ -79,7 +95,8 @@ def make_dataset_here(
     Raises:
         ConfigError: A setting is wrong, or the source cannot be read here.
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    reasons: Reasons = {}
     name, stream = _single_stream(definition)
     source = _open_source(name, stream, among)
     plan(definition, {name: source.schema})  # what is wrong is said of all columns
@@ -94,8 +111,8 @@ def make_dataset_here(
         flow = planned.flow()
         for batch in rows_side_by_side(some, rows.reader, _arrival_order(planned), planned.decoder):
             read += batch.num_rows
-            _hand_over(flow.process(batch), writer, counts, rows.attach)
-        _hand_over(flow.end(), writer, counts, rows.attach)
+            _hand_over(flow.process(batch), writer, counts, reasons, rows.attach)
+        _hand_over(flow.end(), writer, counts, reasons, rows.attach)
         if isinstance(writer, LeRobotWriter):
             writer.end_episodes()
         said = set(flow.warnings())
@@ -104,8 +121,9 @@ def make_dataset_here(
     if files is not None and isinstance(writer, LeRobotWriter) and writer.is_empty:
         # One of several parts: the others may have frames.
         left = {"left_out": writer.left_out, "reasons": writer.reasons}
-        return DatasetSummary(str(path), left, read, counts, told)
-    return DatasetSummary(str(path), writer.close(), read, counts, told)
+        return DatasetSummary(str(path), left, read, dict(counts), told, most_frequent(reasons))
+    written = writer.close()
+    return DatasetSummary(str(path), written, read, dict(counts), told, most_frequent(reasons))
 
 
 def is_by_file(definition: PipelineDefinition) -> bool:
@@ -123,16 +141,34 @@ def is_by_file(definition: PipelineDefinition) -> bool:
     )
 
 
+def most_frequent(reasons: Reasons) -> dict[str, dict[str, int]]:
+    """Counted reasons by kind, the most frequent first.
+
+    >>> most_frequent({"dropped": Counter(["late", "unknown topic", "late"])})
+    {'dropped': {'late': 2, 'unknown topic': 1}}
+    """
+    return {kind: dict(counted.most_common()) for kind, counted in reasons.items()}
+
+
+def tally_reasons(reasons: Reasons, kind: str, column: pa.Array) -> None:
+    """Count the reasons of rows of one kind."""
+    for one in column.value_counts().to_pylist():
+        reasons.setdefault(kind, Counter())[one["values"] or ""] += one["counts"]
+
+
 def _hand_over(
     outcomes: list[Outcome],
     writer: Any,
-    counts: dict[str, int],
+    counts: Counter[str],
+    reasons: Reasons,
     attach: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> None:
     """Give the data to the writer, with the bytes it refers to, and count everything."""
     for outcome in outcomes:
         if outcome.kind != "watermark":
-            counts[outcome.kind] = counts.get(outcome.kind, 0) + len(outcome)
+            counts[outcome.kind] += len(outcome)
+        if isinstance(outcome, Dropped | StreamError):
+            tally_reasons(reasons, outcome.kind, outcome.reason)
         if isinstance(outcome, Collection):
             writer.write(attach(outcome.table()))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +28,16 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tidegate.core.columns import PREFIX
+from tidegate.core.columns import ERROR_REASON, PREFIX, REASON
 from tidegate.dataset.in_process import (
     DatasetSummary,
+    Reasons,
     dataset_writer,
     is_by_file,
     make_dataset_here,
+    most_frequent,
     source_files,
+    tally_reasons,
 )
 from tidegate.dataset.lerobot import LeRobotWriter
 from tidegate.dataset.tables import ParquetWriter
@@ -99,13 +103,16 @@ def _make_by_file(
         written = writer.close()
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    reasons: Reasons = {}
     for part in parts:
-        for kind, count in part.outcomes.items():
-            counts[kind] = counts.get(kind, 0) + count
+        counts.update(part.outcomes)
+        for kind, counted in part.reasons.items():
+            reasons.setdefault(kind, Counter()).update(counted)
     warnings = set.intersection(*(set(part.warnings) for part in parts))
     read = sum(part.rows_read for part in parts)
-    return DatasetSummary(str(path), written, read, counts, sorted(warnings))
+    why = most_frequent(reasons)
+    return DatasetSummary(str(path), written, read, dict(counts), sorted(warnings), why)
 
 
 def _runs(files: Sequence[Path], most: int) -> list[list[Path]]:
@@ -184,6 +191,14 @@ def _make_by_rows(
             names = [name for name in run.schema("data").names if not name.startswith(PREFIX)]
             for rows in run.batches("data", names):
                 writer.write(rows)
-        return DatasetSummary(str(path), writer.close(), 0, dict(run.counts), [])
+        reasons: Reasons = {}
+        for kind, reason in (("dropped", REASON), ("error", ERROR_REASON)):
+            if kind in run.kinds:
+                # A column of the user's of that name stands before ours, which then is longer.
+                column = [n for n in run.schema(kind).names if n.replace(PREFIX, "") == reason][-1]
+                for rows in run.batches(kind, [column]):
+                    tally_reasons(reasons, kind, rows.column(0))
+        counts = dict(run.counts)
+        return DatasetSummary(str(path), writer.close(), 0, counts, [], most_frequent(reasons))
     finally:
         shutil.rmtree(out, ignore_errors=True)

@@ -1,11 +1,16 @@
 """Write a pipeline from a recording (MCAP, bag) to a training dataset: `init --for training`.
 
 The recording itself says most of it. Its schemas say which topics are cameras (bytes beside a
-format or an encoding), joint states (a list `position`) and IMUs; the stamps of its first messages
-say how often each topic speaks, how far out of order messages arrive, and so which tolerances are
-sensible. What only people know, above all the task, stands in the file with a comment.
+format or an encoding), joint states (a list `position`) and IMUs, and which fields of all others
+are floats: poses, velocities, forces. The stamps of its first messages say how often each topic
+speaks, how far out of order messages arrive, and so which tolerances are sensible. What only people
+know, above all the task, stands in the file with a comment.
 
-    reference     the slowest camera; without one, the slowest topic of numbers
+    topics        those with images or floats; others are not read
+    action        topics whose name speaks of commands; without one, the next state
+    reference     the slowest camera; without one, the slowest topic of numbers that is no command
+    method        commands hold until the next one (`latest`), images, angles and quaternions are
+                  those of the nearest message, other numbers lie between two (`linear`)
     tolerance     two and a half periods of the topic: one missing message is bridged, two are not
     gap           one and a half periods of the reference: frames of an episode are neighbours
     lateTolerance twice the largest disorder seen, at least 100 ms
@@ -14,7 +19,9 @@ sensible. What only people know, above all the task, stands in the file with a c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +33,7 @@ from tidegate.errors import ConfigError
 from tidegate.mcap import McapFile, Selection, schema
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import parse_fields, resolve_fields
-from tidegate.mcap.payload.codecs import codec_of
+from tidegate.mcap.payload.codecs import Codec, codec_of
 from tidegate.mcap.payload.values import NotDecodableError
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.spans import setting
@@ -40,13 +47,27 @@ MESSAGES_READ = 100_000
 """Messages of a file that are looked at for rates and disorder. A few minutes of a robot; more
 would not change a period, and reading many GB would take as long as making the dataset."""
 TOPICS_NAMED = 5
-"""Topics that an error names: a line of text; `tidegate inspect` lists all."""
+"""Topics that an error or a comment names: a line of text; `tidegate inspect` lists all."""
 PERIODS_TOLERATED = 2.5
 """Tolerance of a topic in its own periods."""
 LEAST_TOLERANCE_NS = 20_000_000
 """No tolerance is below this: jitter of a computer that does other work as well."""
 LEAST_LATE_NS = 100_000_000
 """Late tolerance where hardly any disorder was seen: the next minutes may be worse."""
+
+MOST_NUMBERS = 64
+"""Columns of numbers per topic. A topic with more logs everything, not the state of a robot."""
+MOST_FIELDS = 1000
+"""Fields of a schema that are looked at: one that contains itself has no end."""
+
+_COMMANDS = frozenset(
+    ("action", "actions", "cmd", "cmds", "command", "commands", "desired", "goal", "setpoint",
+     "setpoints", "target", "teleop")
+)  # fmt: skip
+"""Words in the name of a topic that carries commands."""
+
+_ANGLES = frozenset(("bearing", "course", "heading", "pitch", "roll", "theta", "yaw"))
+"""Names of fields that jump by a turn, where what lies between two values is neither."""
 
 _VECTORS = (
     ("position", "position", "q"),
@@ -57,7 +78,8 @@ _VECTORS = (
     ("angular_velocity.x", "angular_velocity.y", "wy"),
     ("angular_velocity.x", "angular_velocity.z", "wz"),
 )
-"""Fields of numbers that are looked for: the one that must be there, the field, its column."""
+"""Fields of joint states and IMUs: the one that must be there, the field, its column. Of these
+topics nothing else is taken: velocities and efforts are often empty, orientations unknown."""
 
 
 @dataclass
@@ -65,12 +87,32 @@ class _Topic:
     """What is known of a topic."""
 
     name: str
+    codec: Codec
     image: bool = False
     raw: bool = False
     """Whether its images are raw, so that size and encoding are needed too."""
     columns: list[str] = field(default_factory=list)
     """Columns of numbers."""
+    turns: bool = False
+    """Whether some of them are angles or a quaternion: numbers between two of them are neither."""
     period_ns: int = 0
+
+    @property
+    def commands(self) -> bool:
+        """Whether its name speaks of commands."""
+        return not _COMMANDS.isdisjoint(re.split(r"[^a-z]+", self.name.lower()))
+
+    @property
+    def method(self) -> str:
+        """The align method that suits its values."""
+        if self.commands:
+            return "latest"
+        return "nearest" if self.image or self.turns else "linear"
+
+    def type_of(self, path: str) -> pa.DataType:
+        """Return the type of a field; null if there is none."""
+        kind = self.codec.type_of(tuple(path.split(".")))
+        return pa.null() if kind is None else kind
 
 
 def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
@@ -87,24 +129,37 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     kind, definitions, recordings = _recording(Path(path))
     topics, decode = _topics(definitions)
     clock, late_ns = _measure(recordings, topics)
-    usable = [topic for topic in topics if topic.period_ns and (topic.image or topic.columns)]
+    usable = [topic for topic in topics if topic.period_ns]
     if not any(topic.columns for topic in usable):
-        expected = "has no topic with numbers that are known here (joint states, IMUs)"
-        there = {c.topic for channels in definitions for c in channels.by_id.values()}
-        expected += f"; its topics: {', '.join(sorted(there)[:TOPICS_NAMED])}" if there else ""
-        expected += f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
+        expected = "has no topic with numbers in fields that its schema names"
+        there = _topic_names(definitions)
+        expected += f"; its topics: {_some(there)}" if there else ""
         raise ConfigError("path", str(path), expected)
-    columns = _columns(definitions, clock, decode)
+    columns = _columns(definitions, clock, decode, [topic.name for topic in usable])
     cameras = [topic for topic in usable if topic.image]
-    reference = max(cameras or usable, key=lambda topic: topic.period_ns)
+    states = [topic for topic in usable if not topic.commands]
+    reference = max(cameras or states or usable, key=lambda topic: topic.period_ns)
     others = [topic for topic in usable if topic is not reference]
     if not others:
         raise ConfigError("path", str(path), "has one usable topic only: nothing to align")
     source = (kind, Path(path).absolute())
-    text = _pipeline_text(source, out, usable, reference, (clock, late_ns, decode))
+    names = {topic.name for topic in usable}
+    unread = [name for name in _topic_names(definitions) if name not in names]
+    text = _pipeline_text(source, out, usable, reference, (clock, late_ns, decode), unread)
     made = PipelineDefinition.from_yaml(text)
     plan(made, {"robot": columns})  # what is written must run
     return text
+
+
+def _topic_names(definitions: list[Channels]) -> list[str]:
+    """The names of all topics, sorted."""
+    return sorted({c.topic for channels in definitions for c in channels.by_id.values()})
+
+
+def _some(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - TOPICS_NAMED} more" if len(names) > TOPICS_NAMED else ""
+    return ", ".join(names[:TOPICS_NAMED]) + more
 
 
 def _recording(path: Path) -> tuple[str, list[Channels], list[Iterator[pa.RecordBatch]]]:
@@ -144,37 +199,96 @@ def _recording(path: Path) -> tuple[str, list[Channels], list[Iterator[pa.Record
 
 
 def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
-    """The topics of a file with what can be decoded of them, and the fields to decode."""
+    """The topics that can become features, and the fields to decode.
+
+    A field is decoded in every topic that has it, so a topic of numbers is left out whose fields
+    have other types in a topic that was chosen before: cameras come first, then joints and IMUs.
+    """
+    decode: dict[str, str] = {}  # by column
+    chosen: list[_Topic] = []
+    there = _decodable(definitions)
+    for topic in there:
+        if pa.types.is_binary(topic.type_of("data")):
+            topic.raw = pa.types.is_string(topic.type_of("encoding"))
+            topic.image = topic.raw or pa.types.is_string(topic.type_of("format"))
+        if topic.image:
+            decode["image"] = "data as image"
+            chosen.append(topic)
+        if topic.raw:
+            decode |= {"height": "height", "width": "width", "step": "step"}
+            decode["pixels"] = "encoding as pixels"
+    for numbers in (_known_numbers, _other_numbers):
+        for topic in there:
+            found = [] if topic.image or topic.columns else numbers(topic)
+            if found and not any(
+                _clash(path, topic, other) for path, _ in found for other in chosen
+            ):
+                topic.columns = [column for _, column in found]
+                for path, column in found:
+                    named = "" if column == path else f" as {column}"
+                    decode[column] = f"{path} {_TYPE_TEXT[topic.type_of(path)]}{named}"
+                chosen.append(topic)
+    return chosen, list(decode.values())
+
+
+def _decodable(definitions: list[Channels]) -> list[_Topic]:
+    """The topics whose payloads can be decoded and whose names can stand in a path."""
     found: dict[str, _Topic] = {}
-    decode: dict[str, None] = {}
     for channels in definitions:
         for channel in channels.by_id.values():
-            if channel.topic in found or "." in channel.topic:
-                continue  # a dot would be taken for a path
-            try:
-                codec = codec_of(channel, channels.schemas.get(channel.schema_id))
-            except NotDecodableError:
+            name = channel.topic
+            if name in found or "." in name or "," in name:  # part paths, and names of topics
                 continue
-            topic = found[channel.topic] = _Topic(channel.topic)
+            with suppress(NotDecodableError):
+                found[name] = _Topic(
+                    name, codec_of(channel, channels.schemas.get(channel.schema_id))
+                )
+    return list(found.values())
 
-            def type_of(path: str, codec: Any = codec) -> pa.DataType:
-                kind = codec.type_of(tuple(path.split(".")))
-                return pa.null() if kind is None else kind
 
-            if pa.types.is_binary(type_of("data")):
-                topic.raw = pa.types.is_string(type_of("encoding"))
-                topic.image = topic.raw or pa.types.is_string(type_of("format"))
-            if topic.image:
-                decode["data as image"] = None
-            if topic.raw:
-                decode |= dict.fromkeys(("height", "width", "step", "encoding as pixels"))
-            for needed, path, column in _VECTORS:
-                kind = type_of(needed)
-                numbers = pa.types.is_list(kind) or pa.types.is_floating(kind)
-                if numbers and not topic.image:
-                    decode[f"{path} as {column}"] = None
-                    topic.columns.append(column)
-    return list(found.values()), list(decode)
+_TYPE_TEXT = {
+    pa.float32(): "double", pa.float64(): "double",
+    pa.list_(pa.float32()): "array<double>", pa.list_(pa.float64()): "array<double>",
+}  # fmt: skip
+"""Types of fields of numbers, with the type of their column as `decode` writes it."""
+
+
+_OWN = frozenset(schema("header").names)
+"""Columns that every recording has, `data` among them."""
+
+
+def _known_numbers(topic: _Topic) -> list[tuple[str, str]]:
+    """Paths and columns of a joint state or an IMU."""
+    return [
+        (path, column) for needed, path, column in _VECTORS if topic.type_of(needed) in _TYPE_TEXT
+    ]
+
+
+def _other_numbers(topic: _Topic) -> list[tuple[str, str]]:
+    """Paths and columns of all floats and lists of floats of a message, covariances left out."""
+    found: list[tuple[str, str]] = []
+    waiting: list[tuple[str, ...]] = [()]
+    for _ in range(MOST_FIELDS):
+        if not waiting:
+            break
+        path = waiting.pop()
+        if path and topic.type_of(".".join(path)) in _TYPE_TEXT:
+            column = "_".join(path)
+            found.append((".".join(path), f"{column}_value" if column in _OWN else column))
+        inside = topic.codec.names_in(path)
+        topic.turns |= set(inside) == set("xyzw") or not _ANGLES.isdisjoint(inside)
+        wanted = [name for name in inside if name.isidentifier() and "covariance" not in name]
+        waiting += [(*path, name) for name in reversed(wanted)]
+    columns = [column for _, column in found]
+    return found if len(set(columns)) == len(columns) <= MOST_NUMBERS else []
+
+
+def _clash(path: str, topic: _Topic, other: _Topic) -> bool:
+    """Whether a field of a topic is in another one, of a type that its column cannot hold."""
+    there = other.type_of(path)
+    if pa.types.is_null(there):
+        return False
+    return _TYPE_TEXT.get(there) != _TYPE_TEXT[topic.type_of(path)]
 
 
 def _first_messages(
@@ -218,10 +332,12 @@ def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -
     return clock, max(LEAST_LATE_NS, 2 * behind)
 
 
-def _columns(definitions: list[Channels], clock: str, decode: list[str]) -> pa.Schema:
+def _columns(
+    definitions: list[Channels], clock: str, decode: list[str], topics: list[str]
+) -> pa.Schema:
     """The columns that the source will have."""
     chosen: Any = clock
-    return schema(chosen, resolve_fields(parse_fields(decode), definitions))
+    return schema(chosen, resolve_fields(parse_fields(decode), definitions, topics))
 
 
 def _pipeline_text(
@@ -230,6 +346,7 @@ def _pipeline_text(
     topics: list[_Topic],
     reference: _Topic,
     measured: tuple[str, int, list[str]],
+    unread: list[str],
 ) -> str:
     """The file itself.
 
@@ -239,6 +356,7 @@ def _pipeline_text(
         topics: What can be used.
         reference: The topic that gives the rows.
         measured: The clock, the late tolerance in ns, and the fields to decode.
+        unread: Topics that are left out.
     """
     clock, late_ns, decode = measured
     time = "header_stamp_ns" if clock == "header" else "log_time_ns"
@@ -248,10 +366,14 @@ def _pipeline_text(
         "name: training",
         "streams:",
         "  robot:",
+        *([f"    # not read: {_some(unread).encode('unicode_escape').decode()}"] if unread else []),
         "    source:",
         f"      format: {source[0]}",
         f"      path: {q(str(source[1]))}",
-        f"      options: {{clock: {clock}, decode: {q(', '.join(decode))}}}",
+        "      options:",
+        f"        clock: {clock}",
+        f"        topics: {q(', '.join(topic.name for topic in topics))}",
+        f"        decode: {q(', '.join(decode))}",
         "    topic: topic",
         f"    eventtime: {{column: {time}, type: unixtimestamp_ns}}",
         "options:",
@@ -264,22 +386,31 @@ def _pipeline_text(
         "      missing: drop",
         "      topics:",
     ]
-    state, images = [], []
+    state: list[str] = []
+    action: list[str] = []
+    images = []
     for topic in topics:
-        state += [f"{topic.name}.{column}" for column in topic.columns]
+        numbers = [f"{topic.name}.{column}" for column in topic.columns]
+        (action if topic.commands else state).extend(numbers)
         if topic.image:
             images.append(topic)
         if topic is reference:
             continue
-        method = "nearest" if topic.image else "linear"
         reach = max(int(PERIODS_TOLERATED * topic.period_ns), LEAST_TOLERANCE_NS)
-        lines.append(f"        {q(topic.name)}: {{{method}: {_whole_ms(reach)}}}")
-    joints = [name for name in state if name.endswith(".q")] or state[:1]
+        lines.append(f"        {q(topic.name)}: {{{topic.method}: {_whole_ms(reach)}}}")
+    gap = f"gap: {_whole_ms(reference.period_ns * 3 // 2)}"
+    lines.append("  # an episode ends where frames are missing; `marker` and `state` cut too")
+    if state and action:
+        lines.append(f"  - episodes: {{{gap}}}")
+    else:  # no commands, or nothing else
+        state, action = state or action, ["action"]
+        joints = [name for name in state if name.endswith(".q")] or state[:1]
+        following = f"actions: {{action: {{next: {q(joints[0])}}}}}"
+        lines += [
+            "  # no topic speaks of commands: the action is the next state",
+            f"  - episodes: {{{gap}, {following}}}",
+        ]
     lines += [
-        "  # an episode ends where frames are missing; `marker` and `state` cut too. The action is",
-        "  # the next state: if commands were recorded, take them instead",
-        f"  - episodes: {{gap: {_whole_ms(reference.period_ns * 3 // 2)}, "
-        f"actions: {{action: {{next: {q(joints[0])}}}}}}}",
         "dataset:",
         "  format: lerobot",
         f"  path: {q(out)}",
@@ -287,7 +418,7 @@ def _pipeline_text(
         "  task: describe the task in one sentence",
         "  features:",
         f"    observation.state: [{', '.join(map(q, state))}]",
-        "    action: action",
+        f"    action: [{', '.join(map(q, action))}]",
     ]
     taken: set[str] = set()
     for topic in images:

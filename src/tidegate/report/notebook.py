@@ -192,8 +192,10 @@ def _show_dataset(made: Any) -> Shown:
               if isinstance(value, int)}  # fmt: skip
     facts = {"dataset": str(made.path)}
     facts |= {f"{name} rows": f"{rows:,}" for name, rows in made.outcomes.items()}
-    said = [f"left out: {plural(n, 'row')}, {why}"
-            for why, n in made.written.get("reasons", {}).items()]  # fmt: skip
+    said = [f"{kind}: {plural(n, 'row')}, {why}"
+            for kind, reasons in (*made.reasons.items(),
+                                  ("left out", made.written.get("reasons", {})))
+            for why, n in list(reasons.items())[:REASONS]]  # fmt: skip
     lines = [f"<p>{escape(line)}</p>" for line in (*made.warnings, *said)]
     return Shown(counts, _boxed([_counted(counts), _declared(facts), *lines]))
 

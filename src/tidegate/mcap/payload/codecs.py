@@ -35,6 +35,16 @@ class Codec(Protocol):
             None if there is no such field; the null type if the schema does not tell its type.
         """
 
+    def names_in(self, path: Path) -> tuple[str, ...]:
+        """Return the names of the fields of a message, in the order of its schema.
+
+        Args:
+            path: Names from the message down to a message in it; empty for the message itself.
+
+        Returns:
+            Nothing if there is no single message at the path, or the schema does not tell.
+        """
+
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:

@@ -55,14 +55,24 @@ class JsonCodec:
         more."""
         if not path:
             return pa.string()
+        try:
+            return _type_from_json_schema(self._schema_of(path))
+        except RecursionError:  # arrays of arrays, as deep as JSON can be read at all
+            return pa.null()
+
+    def names_in(self, path: Path) -> tuple[str, ...]:
+        """Return the names of the fields that the schema gives an object. See `Codec.names_in`."""
+        at = self._schema_of(path)
+        inside = at.get("properties") if isinstance(at, dict) else None
+        return tuple(inside) if isinstance(inside, dict) else ()
+
+    def _schema_of(self, path: Path) -> Any:
+        """Return the part of the schema for a field; None if it tells nothing."""
         at = self.schema
         for name in path:
             inside = at.get("properties") if isinstance(at, dict) else None
             at = inside.get(name) if isinstance(inside, dict) else None
-        try:
-            return _type_from_json_schema(at)
-        except RecursionError:  # arrays of arrays, as deep as JSON can be read at all
-            return pa.null()
+        return at
 
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]

@@ -87,6 +87,14 @@ class ProtobufCodec:
         kind = _kind(found)
         return pa.list_(kind) if _repeated(found) and not _is_message(found) else kind
 
+    def names_in(self, path: Path) -> tuple[str, ...]:
+        """Return the names of the fields of a message. See `Codec.names_in`."""
+        found = self._field(path)
+        if path and (found is None or _repeated(found) or not _is_message(found)):
+            return ()
+        inside = found.message_type if path else self.descriptor
+        return tuple(field.name for field in inside.fields)
+
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:

@@ -85,6 +85,15 @@ class RosCodec:
             return kind
         return pa.binary() if part.base in _BYTES else pa.list_(kind)
 
+    def names_in(self, path: Path) -> tuple[str, ...]:
+        """Return the names of the fields of a message; a time has none. See `Codec.names_in`."""
+        at: ros.RosMessage | None = self.message
+        if path:
+            part = self.message.find(path)
+            plain = part is None or part.count is not None or _is_time(part)
+            at = None if plain else part.message  # type: ignore[union-attr]
+        return () if at is None else tuple(part.name for part in at.parts)
+
     def columns(
         self, payloads: pa.Array, wanted: Sequence[tuple[Path, pa.DataType]]
     ) -> tuple[list[pa.Array], dict[int, str]]:
