@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.outcomes import written
 from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark import Frames, frames
@@ -79,21 +80,26 @@ def pipeline(df: Any) -> Frames:
     )
 
 
-def outcome(made: Frames) -> tuple[list[Any], list[Any], list[Any]]:
+def outcome(made: Frames, out: Path) -> tuple[list[Any], list[Any], list[Any]]:
+    """What a backfill gives: all its tables by one job."""
+    made.write(str(out))
+    tables = {
+        kind: [row for rows in of_keys.values() for row in rows]
+        for kind, of_keys in written(out, made).items()
+    }
     sets = [
         (row["car"], row["gps"]["n"], row["imu"]["n"], row["camera"]["n"], row["spread_ns"])
-        for row in made.data.collect()
+        for row in tables["data"]
     ]
-    late = [row["n"] for row in made.late.collect()]
-    dropped = [row["n"] for row in made.dropped.collect()]
+    late, dropped = ([row["n"] for row in tables.get(kind, ())] for kind in ("late", "dropped"))
     return sorted(sets), sorted(late), sorted(dropped)
 
 
 @pytest.fixture(scope="module")
 def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("one") / "in"
-    write([recorded()], folder, "parquet", shuffled=False)
-    found = outcome(pipeline(read(spark, folder, "parquet")))
+    home = tmp_path_factory.mktemp("one")
+    write([recorded()], home / "in", "parquet", shuffled=False)
+    found = outcome(pipeline(read(spark, home / "in", "parquet")), home / "out")
     assert found[0]
     assert not found[1]
     return found
@@ -122,7 +128,7 @@ def test_no_cut_into_files_changes_a_backfill(
         assert made.arrival_rule() == (
             "arrival order: a watermark per file, files side by side by event time"
         )
-        assert outcome(made) == expected
+        assert outcome(made, tmp_path / "out") == expected
     finally:
         for name, text in before.items():
             spark.conf.set(name, text or "")
