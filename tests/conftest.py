@@ -3,6 +3,7 @@ half of them, but not fewer than `FEW` where it has as many."""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -37,3 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             scaled.add(function)
             many = max(min(own.max_examples, FEW), round(own.max_examples * FACTOR))
             function._hypothesis_internal_use_settings = settings(own, max_examples=many)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests live as long as the run: no collection need look at them again."""
+    gc.collect()
+    gc.freeze()

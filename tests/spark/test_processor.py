@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark import cloudpickle
@@ -40,6 +42,26 @@ def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:
 
 
 # -- the Python of workers -----------------------------------------------------------------------
+
+
+def test_what_the_daemon_has_loaded_is_never_visited_by_the_collector() -> None:
+    asked = "import sys; sys.argv = ['', 'pyspark.worker']; " \
+            "import tidegate.spark.environment.daemon, gc; " \
+            "print(len(gc.get_objects()) < 1000 < gc.get_freeze_count())"  # fmt: skip
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    assert told.stdout.strip() == "True", told.stderr
+
+
+def test_a_task_that_ran_the_step_leaves_its_kernels_frozen() -> None:
+    processor = ShardProcessor(StepSettings(FlowRecipe(make), "q", timers=False, shards=2))
+    processor.step = None
+    loaded = [[number] for number in range(5000)]
+    before = gc.get_freeze_count()
+    processor.close()
+    assert gc.get_freeze_count() == before, "no step ran"
+    processor.step = cast(Any, object())
+    processor.close()
+    assert gc.get_freeze_count() >= before + len(loaded)
 
 
 def test_workers_import_the_pyspark_that_is_installed(tmp_path: Path) -> None:

@@ -301,8 +301,8 @@ class Windows:
         while a call waits for room (policy `block`).
 
         Args:
-            deliveries: how many of those that calls have returned; None: all of them. What a call
-                has yet to return cannot be accepted.
+            deliveries: how many to accept, of those that calls have already returned; None: all of
+                these.
         """
         with self._handing_over:
             known = self._returned if self._emit is None else len(self._pending)

@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = recorded()
     for topic in "abc":
         mine = rows.filter(pc.equal(rows["topic"], topic))
-        pq.write_table(mine, place / f"{topic}.parquet", row_group_size=60)
+        pq.write_table(mine, place / f"{topic}.parquet", row_group_size=150)
     return place
 
 

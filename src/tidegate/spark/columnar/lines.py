@@ -359,7 +359,7 @@ class TextColumns(ColumnarFormat):
             needed, which = np.unique(at, return_inverse=True)
             rows, line, index = self._columns(path, lines.some(needed), columns)
             number = wanted[first:last] - (lines.starts[at] + lines.base)
-            # The rows of a line stand together: the first one's place, and so many further.
+            # The rows of a line are adjacent: count on from the first one.
             before = np.searchsorted(line, which, "left")
             place = before + number
             inside = place < rows.num_rows
@@ -420,7 +420,7 @@ def _open_bytes(path: str) -> Any:
 
 
 def _cut_at_line_ends(path: str, nbytes: int) -> list[tuple[int, int]]:
-    """Return borders of lines at about every so many bytes of a plain file."""
+    """Return offsets of line starts in a plain file, about `nbytes` apart."""
     size = os.path.getsize(path)
     borders = [0]
     with open(path, "rb") as opened:

@@ -25,8 +25,8 @@ CODES_KNOWN = 4096
 cache); beyond, each is looked up."""
 
 LONG_RUN = 16
-"""Rows of a run from which on four of them are added side by side: with fewer, finding four costs
-more than it saves."""
+"""Shortest run, in rows, of which four rows are added side by side: in shorter ones, finding the
+four costs more than it saves."""
 
 Floats = NDArray[np.float64]
 
