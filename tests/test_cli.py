@@ -252,3 +252,25 @@ def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     )
     assert "Traceback" not in stderr
     assert pq.read_table(out / "data")["t"].to_pylist() == [3]
+
+
+def test_names_of_strangers_do_not_command_the_terminal(tmp_path: Path) -> None:
+    """`\\x1b]0;..` sets the title of the window, `\\x1b[2J` clears it, `\\u202e` turns
+    text round."""
+    evil = "k\x1b[2J\u202e"
+    table = pa.table({evil: ["a\x1b[31m"] * 50, "stamp": range(1_700_000_000, 1_700_000_050)})
+    pq.write_table(table, tmp_path / "in.parquet")
+    text = (
+        'name: "n\\e]0;owned\\a"\nstreams: {"s\\e[2J": {source: {format: csv, path: "a\\e[5m"}, '
+        "eventtime: {column: t, type: iso8601}}}\noptions: {eventtime: {enabled: true}}\n"
+    )
+    (tmp_path / "p.yaml").write_text(text)
+    for arguments, shown in [
+        (("inspect", str(tmp_path / "in.parquet"), "--key", evil), r"k\x1b[2J\u202e"),
+        (("inspect", str(tmp_path / "in.parquet"), "--key", "no\x1b[2J"), r"no\x1b[2J"),
+        (("explain", str(tmp_path / "p.yaml")), r"n\x1b]0;owned\x07"),
+    ]:
+        done = in_process(*arguments)
+        printed = done.stdout + done.stderr
+        assert shown in printed
+        assert not {"\x1b", "\x07", "\u202e"} & set(printed)

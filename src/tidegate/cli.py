@@ -18,14 +18,16 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.markup import escape
+from rich.segment import Segment
 
-from tidegate.core.text import plural
+from tidegate.core.text import plural, visible
 from tidegate.errors import DataError, TidegateError, sentence_of
 
 __all__ = ["app", "main"]
@@ -47,11 +49,41 @@ REASONS_SAID = 5
 BROKEN = 1
 """Exit code for a recording that is not there, damaged or empty: no option of the command helps."""
 
+
+class _Visible(RenderHook):
+    """Keeps what strangers chose (names of columns, topics and files) from commanding the terminal,
+    in everything that is printed."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Called by rich before it prints."""
+        return [_VisibleText(each) for each in renderables]
+
+
+@dataclass(frozen=True)
+class _VisibleText:
+    """Something to print, with the text in it made visible and its styles kept."""
+
+    inner: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in console.render(self.inner, options):
+            yield part if part.control else Segment(visible(part.text), part.style)
+
+
 console = Console()
 """Standard output: what a command was run for."""
 
 errors = Console(stderr=True)
 """Standard error: progress, hints and sentences about errors."""
+
+for _each in (console, errors):
+    _each.push_render_hook(_Visible())
+
+
+def _print(text: str) -> None:
+    """Print plain text as it is, for pipes; see `_Visible`."""
+    print(visible(text))
+
 
 PipelineFile = Annotated[Path, typer.Argument(help="The pipeline file (YAML).")]
 """The argument of every command that reads a definition."""
@@ -172,7 +204,7 @@ def explain_pipeline(
     from tidegate.pipeline import explain as as_text
 
     made = plan(PipelineDefinition.load(pipeline))
-    print(json.dumps(explain_json(made), indent=2) if as_json else as_text(made))
+    _print(json.dumps(explain_json(made), indent=2) if as_json else as_text(made))
 
 
 @app.command(name="schema")
@@ -218,7 +250,7 @@ def dry_run(
         return
     # 80 x 24 where there is no terminal to ask
     screen = None if full else shutil.get_terminal_size((80, 24))
-    print(dry_run_text(made, notes, tables, screen))
+    _print(dry_run_text(made, notes, tables, screen))
 
 
 @app.command(name="run")
@@ -688,7 +720,7 @@ def show_checkpoint(
 
         print(json.dumps(asdict(made), indent=2, default=str))
         return
-    print(
+    _print(
         f"batch {made.batch}: {plural(made.keys, 'key')} in {plural(made.shards, 'shard')} on "
         f"{plural(made.partitions, 'partition')}, {plural(made.pages, 'page')}"
     )
@@ -697,12 +729,12 @@ def show_checkpoint(
         oldest = (
             "" if stage.oldest_ns is None else f", the oldest of {format_time(stage.oldest_ns)}"
         )
-        print(
+        _print(
             f"  {stage.name} (version {stage.version}): {plural(stage.rows, 'row')} held"
             f"{oldest}{windows}, {stage.bytes / 1e6:.1f} MB"
         )
     if made.sample:
-        print("  keys such as " + ", ".join("/".join(map(str, key)) for key in made.sample))
+        _print("  keys such as " + ", ".join("/".join(map(str, key)) for key in made.sample))
 
 
 @checkpoint_app.command(name="verify")
@@ -726,7 +758,7 @@ def verify_checkpoint(
     wrong = verify(saved, make, None if record is None else record.partitions)
     if wrong:
         raise StateError("\n".join(wrong))
-    print(f"{plural(len(saved.pages), 'shard')} can be read, and all keys are where they belong")
+    _print(f"{plural(len(saved.pages), 'shard')} can be read, and all keys are where they belong")
 
 
 @checkpoint_app.command(name="export")
@@ -744,9 +776,9 @@ def export_checkpoint(
     saved = read_savepoint(session(master, log=log_file()), found, flow_of(out))
     saved.write(savepoint)
     pages = sum(len(own) for own in saved.pages.values())
-    print(f"wrote {plural(pages, 'page')} of {plural(len(saved.pages), 'shard')} to {savepoint}")
+    _print(f"wrote {plural(pages, 'page')} of {plural(len(saved.pages), 'shard')} to {savepoint}")
     for line in saved.source["offsets"]:
-        print(f"the stream had read up to {line}")
+        _print(f"the stream had read up to {line}")
 
 
 @checkpoint_app.command(name="import")
@@ -759,7 +791,7 @@ def import_checkpoint(
     from tidegate.spark.checkpoint_tools import prepare_import
 
     prepare_import(checkpoint or f"{out}/_checkpoint", savepoint)
-    print(f"the first run into {out} starts from {savepoint}")
+    _print(f"the first run into {out} starts from {savepoint}")
 
 
 @checkpoint_app.command(name="rescale")
@@ -776,11 +808,11 @@ def rescale_checkpoint(
 
     found = checkpoint_of(out, checkpoint)
     before = rescale(session(master, log=log_file()), out, found, partitions)
-    print(f"{plural(before, 'partition')} before, {partitions} now")
+    _print(f"{plural(before, 'partition')} before, {partitions} now")
     record = CheckpointRecord.read(found)
     if record is not None:
         shares = spread(record.shards, record.partitions, partitions)
-        print(f"shards per partition: {', '.join(map(str, shares))}")
+        _print(f"shards per partition: {', '.join(map(str, shares))}")
 
 
 @app.command("dataset")

@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from fuzz.targets import TARGETS
+from tidegate.dataset.in_process import _rows_at_once
+from tidegate.errors import StateError
+from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.reader import open_run
 from tidegate.profile.files import find_recording
 from tidegate.recordings import parquet_footer
 from tidegate.recordings.parquet_footer import open_checked
@@ -141,3 +146,22 @@ def test_inspect_counts_text_that_is_none(tmp_path: Path) -> None:
     loaded = find_recording(str(tmp_path / "a.parquet")).load(100)
     assert loaded.table["name"].to_pylist() == ["car", "bus"]
     assert loaded.unreadable == {"is not text: bytes that are not UTF-8": 1}
+
+
+def test_the_output_of_a_stranger_does_not_end_the_process_that_shows_it(tmp_path: Path) -> None:
+    """`tidegate view` looks at columns of row groups to show images; the file is also the table
+    inside a log of the MCAP sink."""
+    out = tmp_path / "out"
+    (out / "data").mkdir(parents=True)
+    (out / "data" / "a.parquet").write_bytes(CRAFTED)
+    CommitLog.at(str(out)).write(Commit(0, "q", {"data": 80}, files=["data/a.parquet"]))
+    run = open_run(str(out))
+    with pytest.raises(StateError, match=r"committed but unreadable: .* dies \(SIGABRT\)"):
+        list(run.payloads("data", ["payload"], np.array([0])))
+    with pytest.raises(pa.ArrowInvalid, match="SIGABRT"):
+        open_checked(CRAFTED)
+
+
+def test_a_dataset_of_a_stranger_does_not_end_the_process(folder: Path) -> None:
+    with pytest.raises(pa.ArrowInvalid, match="SIGABRT"):
+        _rows_at_once(folder / "a.parquet", ["t"])

@@ -220,7 +220,7 @@ def test_a_name_with_a_star_is_a_pattern_only_for_sources(root: Path) -> None:
         "hdfs:///x", "http://host/x", "jar:file:/x!/y", "a:b", "{root}/link/x", "{root}/../x",
         "{root}/x/../../../etc", "{root}/*/../../x", "{root}/{{a,..}}/x", "{root}/{{a,../..}}/x",
         "{root}/*/\\.\\./x", "{root}/{{a,b}}/[.]/../../..", "/", "", "~/x", "{root}x/y",
-        "{root}/x\0y",
+        "{root}/x\0y", "{root}/\\.\\./x", "{root}/in/\\.\\./\\.\\./x",
     ],
 )  # fmt: skip
 def test_nothing_leaves_the_roots(root: Path, path: str) -> None:
@@ -229,6 +229,26 @@ def test_nothing_leaves_the_roots(root: Path, path: str) -> None:
             continue  # as a plain name this stays inside
         with pytest.raises(ConfigError):
             resolve_path(path.format(root=root), "options.checkpoint", pattern=pattern)
+
+
+def test_a_definition_reads_no_other_variable_than_those_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reference could be sent to a server that the file names."""
+    monkeypatch.setenv("MINE", "hunter2-of-mine")
+    assert resolve("${env:MINE}") == "hunter2-of-mine"
+    monkeypatch.setenv("TIDEGATE_ENV", "OTHER, THEIRS")
+    with pytest.raises(
+        ConfigError, match=r"got '\$\{env:MINE\}', the variable must be named in TI"
+    ):
+        resolve("${env:MINE}")
+    monkeypatch.setenv("TIDEGATE_ENV", "MINE")
+    assert resolve("${env:MINE}") == "hunter2-of-mine"
+
+
+def test_a_schema_that_includes_other_files_is_no_option(root: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rowValidationXSDPath: .* is not known here"):
+        settings(format="xml", path=str(root), options={"rowValidationXSDPath": str(root / "a")})
 
 
 def test_what_is_checked_is_what_is_opened(root: Path) -> None:

@@ -195,3 +195,15 @@ def test_no_script_of_the_page_parses_markup() -> None:
         if file.name.endswith(".js"):
             text = file.read_text()
             assert [word for word in forbidden if word in text] == [], file.name
+
+
+def test_a_link_in_the_folder_of_a_stranger_is_not_written_through(tmp_path: Path) -> None:
+    """`tidegate view` writes OUT/page.html, and OUT may be somebody else's."""
+    out = tmp_path / "out"
+    store(out, [ordered()], fleet(vehicles=1, seconds=2))
+    mine = tmp_path / "mine"
+    mine.write_text("kept")
+    (out / "page.html").symlink_to(mine)
+    write_page(str(out), str(out / "page.html"), Roles())
+    assert mine.read_text() == "kept"
+    assert "<!doctype html>" in (out / "page.html").read_text().lower()

@@ -1,8 +1,26 @@
-"""Counts and spans of time as people write them: "1 row", "2 rows", "33.3 ms"."""
+"""Text for people: counts, spans of time ("1 row", "33.3 ms"), and names that strangers chose."""
 
 from __future__ import annotations
 
-__all__ = ["plural", "span"]
+import re
+
+__all__ = ["plural", "span", "visible"]
+
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys instead of showing: all controls but tab and new line, and those
+that turn the direction of text."""
+
+
+def visible(text: str) -> str:
+    """Return a text with every character that a terminal would obey written as its escape.
+
+    A column, a topic or a file may be called so that printing its name clears the screen, changes
+    the title of the window, or sends keys.
+
+    >>> print(visible("cam\\x1b[2J"))
+    cam\\x1b[2J
+    """
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:

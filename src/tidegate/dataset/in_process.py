@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidegate.core.outcomes import Collection, Dropped, Outcome, StreamError
 from tidegate.core.time import parse_duration
@@ -36,6 +35,7 @@ from tidegate.pipeline import PipelineDefinition, Plan, plan
 from tidegate.pipeline.definition import DatasetDefinition, StreamDefinition
 from tidegate.pipeline.formats import source_settings
 from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
+from tidegate.recordings.parquet_footer import open_checked
 
 __all__ = [
     "DatasetSummary",
@@ -390,7 +390,8 @@ def _open_source(name: str, stream: StreamDefinition, known: Sequence[Path] | No
 
 def _rows_at_once(file: Path, columns: Sequence[str]) -> int:
     """How many rows of a Parquet file are read at a time: fewer where they hold images."""
-    known = pq.read_metadata(file)
+    with open_checked(str(file)) as opened:
+        known = opened.metadata
     wanted = set(columns)
     size = sum(
         known.row_group(group).column(place).total_uncompressed_size

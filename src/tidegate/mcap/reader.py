@@ -26,7 +26,6 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.mcap import records as r
@@ -530,14 +529,14 @@ def _stamps_within_span(times: pa.Array, selection: Selection) -> pa.Array:
     return pa.array(keep | np.asarray(times.is_null()))
 
 
-def attached_rows(file: str | Path) -> pq.ParquetFile:
-    """Open the table that the MCAP sink attached to a file.
+def attached_rows(file: str | Path) -> bytes:
+    """Return the table that the MCAP sink attached to a file.
 
     Args:
         file: An MCAP file written by the sink.
 
     Returns:
-        The Parquet file, held in memory.
+        The bytes of a Parquet file.
 
     Raises:
         StateError: the file has no such attachment.
@@ -556,5 +555,5 @@ def attached_rows(file: str | Path) -> pq.ParquetFile:
                 cursor = r.Cursor(content, 16)
                 if cursor.text() == ROWS_ATTACHMENT:
                     cursor.text()
-                    return pq.ParquetFile(pa.BufferReader(cursor.take(cursor.u64())))
+                    return bytes(cursor.take(cursor.u64()))
     raise StateError(f"{file} has no table attached: it was not written by the mcap sink")

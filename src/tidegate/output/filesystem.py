@@ -39,6 +39,7 @@ __all__ = [
     "read_bytes",
     "remove_empty_folder",
     "remove_file",
+    "replace_file",
     "sync_file",
     "sync_folder",
     "write_whole",
@@ -131,6 +132,29 @@ def write_whole(fs: pafs.FileSystem, file: str, content: bytes) -> None:
     _write_synced(fs, fresh, content)
     fs.move(fresh, file)
     sync_folder(fs, folder)
+
+
+def replace_file(path: str, text: str) -> None:
+    """Write a local text file under a new name and put it in place of the one that is there.
+
+    A link of that name is replaced, never followed: in a folder from somebody else it may lead to a
+    file of the user's.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "mine").write_text("kept"), (folder / "page.html").symlink_to(folder / "mine")
+    (4, None)
+    >>> replace_file(str(folder / "page.html"), "new")
+    >>> (folder / "mine").read_text(), (folder / "page.html").read_text()
+    ('kept', 'new')
+    """
+    fresh = Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with fresh.open("x", encoding="utf-8") as file:
+            file.write(text)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def create_whole(fs: pafs.FileSystem, file: str, content: bytes) -> bool:

@@ -24,6 +24,7 @@ from tidegate.output.commit import Commit, CommitLog, RunTotals
 from tidegate.output.filesystem import filesystem, read_bytes
 from tidegate.output.maintenance import RETIRED, batches_of_file
 from tidegate.pipeline.run_record import RECORD, RunRecord
+from tidegate.recordings.parquet_footer import open_checked
 
 __all__ = ["RunFollower", "StoredRun", "open_run", "run_totals"]
 
@@ -260,13 +261,19 @@ class StoredRun:
         """Open a Parquet file, or the table that is attached to a log."""
         try:
             if file.endswith(".mcap"):
-                return attached_rows(f"{self.root}/{file}")
+                return open_checked(attached_rows(f"{self.root}/{file}"))
             try:
-                return pq.ParquetFile(f"{self.root}/{file}", filesystem=self.fs)
+                return self._parquet(f"{self.root}/{file}")
             except FileNotFoundError:
-                return pq.ParquetFile(self._retired(file), filesystem=self.fs)
+                return self._parquet(self._retired(file))
         except (OSError, pa.ArrowInvalid) as error:
             raise StateError(f"{self.path}: {file} is committed but unreadable: {error}") from error
+
+    def _parquet(self, place: str) -> pq.ParquetFile:
+        """Open a Parquet file by its place in the file system; a local one may be a stranger's."""
+        if isinstance(self.fs, pafs.LocalFileSystem):
+            return open_checked(place)
+        return pq.ParquetFile(place, filesystem=self.fs)
 
 
 def _has_column(schema: pa.Schema, name: str) -> bool:

@@ -136,8 +136,9 @@ _JSON = _option_types(
 _XML = _option_types(
     text="rowTag attributePrefix valueTag nullValue singleVariantColumn wildcardColName",
     boolean="inferSchema ignoreSurroundingSpaces ignoreNamespace excludeAttribute",
-    path="rowValidationXSDPath",
 )
+"""`rowValidationXSDPath` is left out: Java's reader of such a schema follows what it includes, to
+any file and any server."""
 
 _RECORDING = _option_types(
     text="topics clock decode columnsFromPath settle",

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.errors import ConfigError
-from tidegate.pipeline.security import resolve_path
+from tidegate.pipeline.security import ENVIRONMENT, resolve_path, variable_allowed
 
 __all__ = [
     "HIDDEN",
@@ -101,7 +101,8 @@ def resolve(text: str, field: str = "option", env: Mapping[str, str] | None = No
         env: The environment variables; those of the process if not given.
 
     Raises:
-        ConfigError: A variable is not set, or a file is not readable or outside TIDEGATE_ROOTS.
+        ConfigError: A variable is not set or not among those of TIDEGATE_ENV, or a file is not
+            readable or outside TIDEGATE_ROOTS.
 
     >>> resolve("user:${env:PASSWORD}@db", env={"PASSWORD": "x"})
     'user:x@db'
@@ -111,6 +112,10 @@ def resolve(text: str, field: str = "option", env: Mapping[str, str] | None = No
     def value(match: re.Match[str]) -> str:
         kind, name = match.groups()
         if kind == "env":
+            if not variable_allowed(name):
+                raise ConfigError(
+                    field, match[0], f"the variable must be named in {ENVIRONMENT} for this run"
+                )
             if name not in variables:
                 raise ConfigError(
                     field, match[0], f"the environment variable {name} must be set for this run"

@@ -29,6 +29,7 @@ from tidegate.errors import ConfigError
 __all__ = [
     "ALLOW_CODE",
     "ALLOW_FORMATS",
+    "ENVIRONMENT",
     "ROOTS",
     "allow_formats",
     "allowed_formats",
@@ -41,6 +42,7 @@ __all__ = [
     "refuse_code",
     "refuse_links_out",
     "resolve_path",
+    "variable_allowed",
 ]
 
 ALLOW_CODE = "TIDEGATE_ALLOW_CODE"
@@ -48,6 +50,10 @@ ALLOW_CODE = "TIDEGATE_ALLOW_CODE"
 
 ALLOW_FORMATS = "TIDEGATE_ALLOW_FORMATS"
 """Formats that definitions may use beyond the listed ones, with commas between them."""
+
+ENVIRONMENT = "TIDEGATE_ENV"
+"""Environment variables that `${env:NAME}` in a definition may name, with commas between them; not
+set: any. A file from a stranger could send another one to a server it names."""
 
 ROOTS = "TIDEGATE_ROOTS"
 """Directories that definitions may read from and write to, with `:` between them."""
@@ -88,6 +94,18 @@ def allowed_formats(env: Mapping[str, str] | None = None) -> frozenset[str]:
 def allow_formats(names: Iterable[str]) -> None:
     """Allow further formats for the rest of this process: `--allow-format` calls this."""
     os.environ[ALLOW_FORMATS] = ",".join(sorted({*allowed_formats(), *names}))
+
+
+def variable_allowed(name: str, env: Mapping[str, str] | None = None) -> bool:
+    """Return whether a definition may refer to an environment variable.
+
+    >>> variable_allowed("AWS_SECRET", {"TIDEGATE_ENV": "KAFKA_PASSWORD, STATE_KEY"})
+    False
+    >>> variable_allowed("AWS_SECRET", {})
+    True
+    """
+    given = (os.environ if env is None else env).get(ENVIRONMENT)
+    return given is None or name in (each.strip() for each in given.split(","))
 
 
 def code_allowed(env: Mapping[str, str] | None = None) -> bool:
@@ -188,8 +206,11 @@ def resolve_path(
     if _SCHEME.match(plain):
         raise ConfigError(field, shown, expected)
     before, after = _split(plain) if pattern else (plain, "")
+    # Spark takes a backslash for the escape of a pattern: a folder called \\.\\. is ".." to it.
+    if pattern and "\\" in plain:
+        raise ConfigError(field, shown, expected)
     # After the first sign nothing may climb, in whatever way a pattern can write "..".
-    if "\\" in after or ".." in re.split(r"[/{},\[\]]", after):
+    if ".." in re.split(r"[/{},\[\]]", after):
         raise ConfigError(field, shown, expected)
     try:
         place = Path(before or ".").resolve()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import io
 import json
 import os
 import select
@@ -55,25 +56,26 @@ and begun."""
 _MAGIC = b"PAR1"
 
 
-def open_checked(path: str) -> pq.ParquetFile:
+def open_checked(source: str | bytes) -> pq.ParquetFile:
     """Open a Parquet file whose footer may be crafted.
 
     Args:
-        path: A file of this machine.
+        source: A file of this machine, or the content of one.
 
     Raises:
         pa.ArrowInvalid: The file is not Parquet, or its footer cannot be read, or a process that
             reads it dies of it.
         OSError: The file cannot be opened.
     """
-    footer = _footer_of(path)
+    footer = _footer_of(source)
     _checker(os.getpid()).check(footer)
-    return pq.ParquetFile(path, metadata=_metadata_in(footer))
+    file = pa.BufferReader(source) if isinstance(source, bytes) else source
+    return pq.ParquetFile(file, metadata=_metadata_in(footer))
 
 
-def _footer_of(path: str) -> bytes:
+def _footer_of(source: str | bytes) -> bytes:
     """Return the bytes of a footer. Raises pa.ArrowInvalid if there is none."""
-    with open(path, "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 8))
         tail = file.read(8)

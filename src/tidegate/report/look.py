@@ -23,6 +23,7 @@ from tidegate.core.outcomes import Int64s, Outcome, Watermark
 from tidegate.core.text import plural, span
 from tidegate.mcap.reader import McapFile, Selection
 from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.filesystem import replace_file
 from tidegate.output.reader import StoredRun, open_run
 from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
@@ -108,7 +109,7 @@ def write_look(
             images = thumbnails_of(messages, first_view(messages), _mcap_payloads(run, messages))
         sentence = _first_sentence(proof) or headline(messages, run.counts)
         text = page_text(run, messages, thumbnails=images, sentence=sentence)
-    Path(to).write_text(text, encoding="utf-8")
+    replace_file(to, text)
     return LookedAt(to, len(text.encode()), sentence, len(messages), messages.total, proof)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.core.outcomes import Int64s
+from tidegate.output.filesystem import replace_file
 from tidegate.output.reader import StoredRun, open_run
 from tidegate.profile.roles import Roles
 from tidegate.report.columns import NONE
@@ -73,8 +74,7 @@ def write_page(out: str, to: str, roles: Roles, *, limit: int = DEFAULT_LIMIT) -
     messages = gather_messages(run, roles, limit)
     images = thumbnails_of(messages, first_view(messages), run_payloads(run, messages))
     text = page_text(run, messages, thumbnails=images)
-    with open(to, "w", encoding="utf-8") as file:
-        file.write(text)
+    replace_file(to, text)
     return {
         "page": to,
         "bytes": len(text.encode()),
