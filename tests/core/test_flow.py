@@ -12,8 +12,10 @@ from tidegate.core.columns import LANE
 from tidegate.core.flow import Flow
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, End, Outcome
+from tidegate.deltas import Compact
 from tidegate.errors import ConfigError, StateError
 from tidegate.eventtime import Decoder, EventtimeWatermark, ProcessTimeWatermark, TimeColumn
+from tidegate.sync import Synchronize
 
 SECONDS = Decoder((TimeColumn("t", "unixtimestamp_s"),))
 
@@ -200,3 +202,51 @@ def test_processing_time_in_a_flow() -> None:
     assert flow.wake_at() == 20
     (watermark,) = flow.wake(20)
     assert watermark.time_ns.tolist() == [19, 19]  # type: ignore[union-attr]
+
+
+def test_a_stage_cannot_have_keys_that_the_flow_does_not_keep_apart() -> None:
+    """Sets of several vehicles would bear the name of one of them."""
+    stages = [EventtimeWatermark("5 s"), Synchronize(["a", "b"], queue_size=3, keys="k")]
+    with pytest.raises(ConfigError, match=r"keys: got 'k', is no key of this Flow, so Synchronize"):
+        make(*stages, key=None)
+    assert make(*stages).keys == ("k",)
+
+
+def test_a_table_is_one_collection_and_other_things_are_refused() -> None:
+    table = pa.Table.from_batches([rows("aba"), rows("b", 30)])
+    flow, same = make(), make()
+    assert ids(flow.process(table) + flow.end()) == ids(
+        same.process(table.combine_chunks().to_batches()[0]) + same.end()
+    )
+    assert flow.process(table.slice(0, 0)) == []
+    with pytest.raises(ConfigError, match=r"rows: got 'list', must be a pyarrow\.RecordBatch or"):
+        flow.process([{"k": "a", "t": 1}])  # type: ignore[arg-type]
+
+
+def test_rows_that_the_next_stage_cannot_read_are_not_restored() -> None:
+    """A state that somebody changed: what it holds would end a later call, far from its cause."""
+    stages = [EventtimeWatermark("5 s"), Compact(2)]
+    flow = make(*stages, key=None)
+    delta = {"t": 1, "delta_id": "a", "vector_id": "v", "op": "create", "values": [1.0, 2.0]}
+    flow.process(pa.RecordBatch.from_pylist([delta]))
+    make(*stages, key=None).restore(flow.snapshot())
+    held = flow.states[0].tables["held"]
+    place = held.schema.get_field_index("values")
+    flow.states[0].tables["held"] = held.set_column(place, "values", pa.array(["1, 2"]))
+    with pytest.raises(StateError, match="holds rows with values: got a column of type string"):
+        make(*stages, key=None).restore(flow.snapshot())
+
+
+def test_times_that_look_like_a_wrong_unit_are_told() -> None:
+    """Milliseconds that are read as nanoseconds: everything fits together, a million times too
+    closely, early in 1970."""
+    flow = Flow(
+        [EventtimeWatermark("1 s")],
+        decoder=Decoder((TimeColumn("t", "unixtimestamp_ns"),)),
+    )
+    flow.process(pa.record_batch({"t": [1_700_000_000_000, 1_700_000_000_500]}))
+    (told,) = flow.warnings()
+    assert told.startswith("the newest event time is 1970-01-01T00:28:20.000000500Z: if these are")
+    right = make(key=None)
+    right.process(pa.record_batch({"t": [0, 5, 1_700_000_000]}))
+    assert right.warnings() == []

@@ -32,7 +32,7 @@ from tidegate.deltas import (
     VectorDelta,
 )
 from tidegate.deltas.operations import rows_from
-from tidegate.errors import ConfigError, ContractError, StateError
+from tidegate.errors import ConfigError, StateError
 from tidegate.testing.laws import play, rows_of
 
 WRONG: list[tuple[Operation, str]] = [
@@ -217,7 +217,7 @@ def test_rows_with_holes_and_other_types() -> None:
     (dropped,) = [o for o in out if isinstance(o, Dropped)]
     assert len(dropped) == 2
     texts = pa.RecordBatch.from_pydict({"delta_id": ["a"], "vector_id": ["v"], "values": ["x"]})
-    with pytest.raises(ContractError, match="values"):
+    with pytest.raises(ConfigError, match="values: got a column of type string"):
         play(Compact(2), [Collection.of(texts, np.arange(1))])
 
 
@@ -289,3 +289,54 @@ def test_a_stored_chain_with_a_wrong_delta_is_a_state_error() -> None:
         DeltaChain.restore(chain.snapshot()[:-1] + b"!")
     with pytest.raises(StateError, match="not the snapshot of a chain"):
         DeltaChain.restore(pack({"kind": "other"}, []))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "says"),
+    [
+        ("values", pa.string(), "values: got a column of type string, must be a list of numbers"),
+        ("values", pa.list_(pa.string()), "must be a list of numbers"),
+        ("indices", pa.list_(pa.float64()), "must be a list of whole numbers"),
+        ("factor", pa.string(), "factor: got a column of type string, must be numbers"),
+        ("vector_id", pa.list_(pa.string()), "must be text or numbers"),
+        ("vector_id", None, "compact: got 'vector_id', must be a column of the rows: delta_id, op"),
+        ("op", None, "compact: got 'op', must be a column of the rows"),
+    ],
+)
+def test_columns_that_are_no_deltas_are_found_in_the_plan(
+    column: str, kind: pa.DataType | None, says: str
+) -> None:
+    schema = {"delta_id": pa.string(), "vector_id": pa.int64(), "op": pa.string()}
+    schema |= {"values": pa.large_list(pa.float32()), "indices": pa.list_(pa.int64())}
+    schema |= {"factor": pa.int8()}
+    Compact(2).schema(pa.schema(schema))
+    changed = {k: v for k, v in (schema | {column: kind}).items() if v is not None}
+    with pytest.raises(ConfigError, match=says):
+        Compact(2).schema(pa.schema(changed))
+
+
+def test_a_time_column_that_is_no_number_of_nanoseconds_is_refused() -> None:
+    """A timestamp of microseconds would be taken for nanoseconds."""
+    stage = Compact(2, time_column="at")
+    rows = rows_from([VectorDelta("a", "v", Create([1.0, 2.0]), 5)])
+    stage.schema(rows.schema.append(pa.field("at", pa.int32())))
+    wrong = rows.append_column("at", pa.array([5], pa.timestamp("us")))
+    for call in (stage.schema, lambda _: play(stage, [Collection.of(wrong, np.arange(1))])):
+        with pytest.raises(ConfigError, match=r"time_column: got 'at', must be a column of whole"):
+            call(wrong.schema)
+
+
+def test_one_number_that_does_not_fit_refuses_its_row_alone() -> None:
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "delta_id": ["a", "b", "c"],
+            "vector_id": ["v", "v", "v"],
+            "op": ["create", "dense", "sparse"],
+            "values": pa.array([[1, 2], [2**53 + 1, 0], [7]], pa.list_(pa.int64())),
+            "indices": pa.array([None, None, [2**63 + 5]], pa.list_(pa.uint64())),
+        }
+    )
+    out = play(Compact(2), [Collection.of(rows, np.arange(3))])
+    (dropped,) = [o for o in out if isinstance(o, Dropped)]
+    assert dropped.rows.column("delta_id").to_pylist() == ["b", "c"]
+    assert rows_of(out)[0, "data"][0]["vector"] == [1.0, 2.0]

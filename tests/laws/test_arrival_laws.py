@@ -151,3 +151,12 @@ def test_rows_are_split_where_their_file_changes() -> None:
     rows = pa.record_batch({"n": np.arange(4), FILE: told})
     found = [(tuple(origin), part.column("n").to_pylist()) for origin, part in by_origin(rows)]
     assert found == [((5, "x 1", 0), [0, 1]), ((5, "x 1", 64), [2]), ((5, "y -2", 0), [3])]
+
+
+def test_text_that_is_a_number_is_sorted_by_its_value() -> None:
+    """A sequence number in a CSV file is text, and "10" stands before "9" in a dictionary."""
+    texts = ["10", "9", "-3", "2026-01-01", "9.5", None, "b", "007", "1" * 21, "8\n"]
+    order = ArrivalOrder(("n",))
+    for column in (pa.array(texts), pa.array(texts).dictionary_encode()):
+        found = order.rows(pa.record_batch({"n": column})).column("n").to_pylist()
+        assert found == ["-3", "007", "9", "9.5", "10", "1" * 21, "2026-01-01", "8\n", "b", None]

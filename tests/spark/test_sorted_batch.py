@@ -53,6 +53,14 @@ SHAPES: dict[str, Callable[[DataFrame], Frames]] = {
     "arrival columns": lambda df: frames(
         df, key="key", time="stamp", topic="topic", arrival=["arrival", "id"]
     ).event_time("unixtimestamp_ns", "1 us"),
+    # As in a CSV file whose columns are all text: 10 comes after 9.
+    "arrival columns of text": lambda df: frames(
+        df.selectExpr("*", "string(arrival) as seq", "string(id / 10.0) as tenth"),
+        key="key",
+        time="stamp",
+        topic="topic",
+        arrival=["seq", "tenth"],
+    ).event_time("unixtimestamp_ns", "1 us"),
     "sets": lambda df: (
         frames(df, key="key", time="stamp", topic="topic", arrival="arrival")
         .event_time("unixtimestamp_ns", "5 us")
@@ -62,6 +70,16 @@ SHAPES: dict[str, Callable[[DataFrame], Frames]] = {
         df.repartition(1).sortWithinPartitions("id"), key="key", time="stamp", topic="topic"
     ).event_time("unixtimestamp_ns", "1 us"),
 }
+
+
+def test_numbers_in_text_arrive_as_numbers_do(spark: SparkSession, files: Path) -> None:
+    df = spark.read.parquet(str(files))
+    as_text, as_numbers = (
+        [[row["id"] for row in made.table(kind).collect()] for kind in ("data", "late")]
+        for made in (SHAPES["arrival columns of text"](df), SHAPES["arrival columns"](df))
+    )
+    assert as_text == as_numbers
+    assert as_text[1]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -68,6 +68,11 @@ MAX_LENGTH_NS = 86_400 * 10**9
 """The longest batch: one day. A thousand lengths must still fit into int64, and no one waits longer
 for a batch."""
 
+MOST_AHEAD = 1_000_000
+"""The most windows between a window's start and the high-water mark of a state that is read. It is
+three, and more only for a while after the length was changed to a small part of what it was. Each
+of them closes at the next row, and a forged mark would stand for more than memory holds."""
+
 FIRST_ROWS = 20_000
 """Rows that the kernels of batching handle in plain Python on a new machine (`interpret_first`).
 Compiling them takes as long as 200,000 rows in plain Python, so a first collection of usual size
@@ -411,6 +416,7 @@ def check_state_values(state: State, rows: Records) -> None:
         and _all_between(_scheduled(lanes), 1, MAX_LENGTH_NS),
         "window": _all_between(lanes["start"], -far, far)
         and _all_between(lanes["mark"], -far, far),
+        "high-water mark": bool((_ahead(lanes) <= MOST_AHEAD).all()),
         "recovery": _all_between(lanes["move"], 0, len(CloseReason) - 1),
         "hash table of streams": _all_between(find, -1, width - 1)
         and bool((known | (find < 0)).all())
@@ -450,6 +456,12 @@ def check_state_values(state: State, rows: Records) -> None:
 def _all_between(values: NDArray[Any], low: int, high: int) -> bool:
     """Return whether all values lie in `low` to `high`, both included."""
     return bool(((values >= low) & (values <= high)).all())
+
+
+def _ahead(lanes: Records) -> Int64s:
+    """How many windows of each lane lie below its high-water mark, and close at the next row."""
+    ahead = np.maximum(lanes["mark"].astype(np.float64) - lanes["start"], 0.0)
+    return np.where(lanes["open"] != 0, ahead // np.maximum(lanes["length"], 1), 0).astype(np.int64)
 
 
 def _scheduled(lanes: Records) -> Int64s:

@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.core.adoption import SettingChange, StageMatch, match_stages, setting_difference
+from tidegate.core.columns import PREFIX
 from tidegate.core.operator import Operator, operator_named
 from tidegate.core.outcomes import Collection, ControlSignal, End, Int32s, Late, Outcome, Watermark
 from tidegate.core.snapshot import FoundStage
@@ -155,6 +156,30 @@ class Chain:
             out += self._push(states, number + 1, stage.forget(states[number], lanes), counts)
         return out
 
+    # -- states that were restored ----------------------------------------------------------------
+
+    def check_held(self, states: Sequence[State]) -> None:
+        """Check that the rows which restored states hold can be read by the stage they will go to.
+
+        Raises:
+            StateError: they have a column of a type that no run of this chain has let pass.
+        """
+        for number, (stage, behind) in enumerate(pairwise(self.stages)):
+            for name in stage.held_tables:
+                held = states[number].tables.get(name)
+                if held is None:
+                    continue
+                own = [field for field in held.schema if not field.name.startswith(PREFIX)]
+                try:
+                    leaves = stage.schema(pa.schema(own))
+                except (ConfigError, KeyError):
+                    continue  # they lack a column: not for this check
+                try:
+                    behind.check_input(leaves)
+                except ConfigError as error:
+                    text = f"state of {stage.name} is corrupt: it holds rows with {error}"
+                    raise StateError(text) from error
+
     # -- states of other settings -----------------------------------------------------------------
 
     def identities(self) -> list[dict[str, Any]]:
@@ -230,6 +255,7 @@ class Chain:
         ]
         states = [each.state for each in made]
         states += [stage.open(lanes) for stage in self.stages[match.kept :]]
+        self.check_held(states)
         out: list[Outcome] = []
         for old in found[match.kept :]:
             out += operator_named(old.name).release(old.state, old.settings)

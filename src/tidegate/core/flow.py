@@ -48,7 +48,7 @@ from tidegate.core.outcomes import (
 )
 from tidegate.core.seal import StateKey, check_tags, open_pages, tag_of
 from tidegate.core.state import Column, Layout, State
-from tidegate.core.time import UNSET, Duration
+from tidegate.core.time import UNSET, Duration, format_time
 from tidegate.errors import ConfigError, StateError
 
 __all__ = ["PAGE_LANES", "Flow", "Lag", "ReadsTime", "never_seen", "regroup", "snapshot_pages"]
@@ -100,6 +100,47 @@ class _Kept(NamedTuple):
     seen: dict[str, list[str]]
 
 
+def _batch_of_table(rows: object) -> pa.RecordBatch:
+    """The rows of a table as one batch. Raises ConfigError, with the call to make, for others."""
+    if not isinstance(rows, pa.Table):
+        raise ConfigError(
+            "rows", type(rows).__name__,
+            "must be a pyarrow.RecordBatch or a pyarrow.Table, such as pa.Table.from_pylist(rows) "
+            "or pa.Table.from_pandas(df)",
+        )  # fmt: skip
+    batches = rows.combine_chunks().to_batches()
+    return concat(batches) or pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def wrong_unit(newest_ns: int) -> list[str]:
+    """Return a sentence if the newest event time is one that only a wrong unit makes likely: early
+    in 1970, where a thousand or a million times as much it would be a time of this century.
+
+    Nothing is refused: a simulation may begin at 0.
+
+    >>> wrong_unit(1_700_000_000_000)  # milliseconds, read as nanoseconds
+    ['the newest event time is 1970-01-01T00:28:20.000000000Z: if these are not simulated times, \
+the unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)']
+    >>> wrong_unit(60_000_000_000), wrong_unit(1_700_000_000_000_000_000)
+    ([], [])
+    """
+    if not any(_THIS_CENTURY[0] <= newest_ns * by < _THIS_CENTURY[1] for by in (10**3, 10**6)):
+        return []
+    return [
+        f"the newest event time is {format_time(newest_ns)}: if these are not simulated times, the "
+        "unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)"
+    ]
+
+
+def newest_time(metrics: Mapping[str, int | float]) -> int:
+    """Return the newest event time among the metrics of stages; 0 if there is none."""
+    return max((int(v) for k, v in metrics.items() if k.endswith(".max_timestamp_seen")), default=0)
+
+
+_THIS_CENTURY = (946_684_800 * 10**9, 4_102_444_800 * 10**9)
+"""From 2000 to 2100, in ns."""
+
+
 def never_seen(
     expected: Mapping[str, Sequence[str]], seen: Mapping[str, Collection_[str]]
 ) -> list[str]:
@@ -141,7 +182,8 @@ class Flow:
             changed is checked, but cannot be told from a real one. See `tidegate.core.seal`.
 
     Raises:
-        ConfigError: a bad setting, and where a stage needs time and nothing gives it.
+        ConfigError: a bad setting; where a stage needs time and nothing gives it; and where a stage
+            has `keys` that are not among `key`: its rows would not be kept apart by them.
 
     Example:
         >>> import pyarrow as pa
@@ -174,6 +216,14 @@ class Flow:
         self.new_columns = one_of("new_columns", new_columns, ("deliver", "refuse"))
         has_time = timed or (decoder is not None and decoder.reads_time)
         check_time(self.chain.stages, has_time, _ADD_DECODER)
+        for stage in self.chain.stages:
+            for name in getattr(stage, "keys", ()):
+                if name not in self.keys:
+                    raise ConfigError(
+                        "keys", name,
+                        f"is no key of this Flow, so {type(stage).__name__} would mix the rows of "
+                        f"several: pass key={[*self.keys, name]!r} to Flow",
+                    )  # fmt: skip
         if state_key is not None and not isinstance(state_key, StateKey):
             state_key = StateKey(state_key)
         self.state_key = state_key
@@ -205,11 +255,19 @@ class Flow:
 
     # -- running --------------------------------------------------------------------------------
 
-    def process(self, rows: pa.RecordBatch, wall_ns: int = 0) -> list[Outcome]:
+    def process(self, rows: pa.RecordBatch | pa.Table, wall_ns: int = 0) -> list[Outcome]:
         """Rows came, in arrival order: read their times, find their lanes, run the chain.
 
-        `wall_ns` is the processing time, in nanoseconds since 1970: the only clock there is.
+        Args:
+            rows: The rows. A table counts as one collection.
+            wall_ns: The processing time, in nanoseconds since 1970: the only clock there is.
+
+        Raises:
+            ConfigError: They are neither a record batch nor a table; a column has a name of ours;
+                or the key is not among the columns.
         """
+        if not isinstance(rows, pa.RecordBatch):
+            rows = _batch_of_table(rows)
         self.counters["rows_in"] += rows.num_rows
         if rows.num_rows == 0:
             return []
@@ -319,17 +377,21 @@ class Flow:
             **self.counters,
             "keys": len(self._lane_of),
             "state_bytes": sum(state.nbytes() for state in self.states),
-            "names_never_seen": len(self.warnings()),
+            "names_never_seen": len(self._names_never_seen()),
             **self.chain.metrics(self.states),
             **borders,
         }
 
     def warnings(self) -> list[str]:
-        """Sentences about settings that name something the data does not have.
+        """Sentences about settings that name something the data does not have, and about times that
+        look as if they were read in a wrong unit.
 
         >>> never_seen({"topic": ("lidr", "camera")}, {"topic": {"lidar", "camera"}})
         ["topic 'lidr' was never seen; seen: camera, lidar"]
         """
+        return self._names_never_seen() + wrong_unit(newest_time(self.chain.metrics(self.states)))
+
+    def _names_never_seen(self) -> list[str]:
         return never_seen(self._expected_names, self._seen) if self.counters["rows_in"] else []
 
     def seen_names(self) -> dict[str, list[str]]:
@@ -531,6 +593,7 @@ class Flow:
         lane_of = self._read_keys(lanes)
         for stage, state in zip(self.chain.stages, states, strict=True):
             check_state(stage, state)
+        self.chain.check_held(states)
         self._take_up(lanes, states, lane_of, kept)
         self._tags = tags
         return []

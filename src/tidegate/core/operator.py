@@ -240,6 +240,14 @@ class Operator(ABC):
         """The schema of the data rows that leave, given that of the rows that come."""
         return rows
 
+    def check_input(self, rows: pa.Schema) -> None:  # noqa: B027  (most stages read no types)
+        """Raise a ConfigError if a column has a type that this stage cannot read. Columns may be
+        missing. Called by `schema`, and for rows that a restored state holds for this stage."""
+
+    def notes(self, rows: pa.Schema) -> list[str]:
+        """Sentences about settings that are allowed for these rows and probably not meant."""
+        return []
+
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """The schemas of the side tables this stage delivers (`Side`), by name."""
         return {}

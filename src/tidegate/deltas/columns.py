@@ -48,7 +48,7 @@ from tidegate.deltas.kernels import (
     merge_runs,
 )
 from tidegate.deltas.operations import DELTAS, OPERATIONS
-from tidegate.errors import ConfigError, ContractError, StateError
+from tidegate.errors import ConfigError, StateError
 
 __all__ = [
     "Chains",
@@ -58,6 +58,7 @@ __all__ = [
     "DeltaRows",
     "FoldedIds",
     "chains_from_tables",
+    "check_delta_types",
     "checkpoint_schema",
     "checkpoint_table",
     "compact",
@@ -107,13 +108,14 @@ def normalise(rows: pa.RecordBatch, time_ns: Int64s | None = None) -> pa.RecordB
         One batch of the schema `DELTAS`, with as many rows.
 
     Raises:
-        ContractError: a column has a type that cannot be cast (text as `values`, for instance).
+        ConfigError: a column has a type that no delta can be read from, see `check_delta_types`.
 
     Example:
         >>> rows = pa.record_batch({"delta_id": ["a"], "note": ["left out"]})
         >>> normalise(rows, np.array([7])).select(["delta_id", "time_ns", "op"]).to_pylist()
         [{'delta_id': 'a', 'time_ns': 7, 'op': None}]
     """
+    check_delta_types(rows.schema, given_time=time_ns is not None)
     arrays = []
     for wanted in DELTAS:
         at = rows.schema.get_field_index(wanted.name)
@@ -126,14 +128,70 @@ def normalise(rows: pa.RecordBatch, time_ns: Int64s | None = None) -> pa.RecordB
     return pa.RecordBatch.from_arrays(arrays, schema=DELTAS)
 
 
+def check_delta_types(rows: pa.Schema, *, given_time: bool = False) -> None:
+    """Raise a ConfigError for the first column of a delta whose type cannot be read as such.
+
+    Types alone decide, so a plan can be checked before there are rows; what is wrong with a single
+    value is found by admission, and refuses that row.
+
+    Args:
+        rows: the schema of deltas as users send them. Columns may be missing.
+        given_time: whether the column `time_ns` is not looked at.
+
+    Example:
+        >>> check_delta_types(pa.schema({"values": pa.string()}))
+        Traceback (most recent call last):
+            ...
+        tidegate.errors.ConfigError: values: got a column of type string, must be a list of numbers
+    """
+    for wanted in DELTAS:
+        at = rows.get_field_index(wanted.name)
+        if at < 0 or (given_time and wanted.name == "time_ns"):
+            continue
+        found = rows.field(at).type
+        plain = found.value_type if pa.types.is_dictionary(found) else found
+        if not (pa.types.is_null(plain) or _reads(plain, wanted.type)):
+            what = f"a column of type {found}"
+            expected = f"must be {_EXPECTED[wanted.type]}"
+            text = f"{wanted.name}: got {what}, {expected}"
+            raise ConfigError(wanted.name, what, expected, message=text)
+
+
+_EXPECTED = {
+    pa.string(): "text or numbers",
+    pa.int64(): "whole numbers (int64 nanoseconds)",
+    pa.float64(): "numbers",
+    pa.list_(pa.int32()): "a list of whole numbers",
+    pa.list_(pa.float64()): "a list of numbers",
+    pa.list_(pa.string()): "a list of texts",
+}
+"""What a column of each type of `DELTAS` must be, for errors."""
+
+
+def _reads(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of one type can be read as the other without guessing: text is not parsed,
+    and a timestamp is not a number of nanoseconds."""
+    if pa.types.is_list(wanted):
+        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+        inside = found.value_type if any(is_kind(found) for is_kind in lists) else None
+        return inside is not None and (
+            pa.types.is_null(inside) or _reads(inside, wanted.value_type)
+        )
+    whole = pa.types.is_integer(found)
+    if pa.types.is_integer(wanted):
+        return bool(whole)
+    if pa.types.is_floating(wanted):
+        return bool(whole or pa.types.is_floating(found) or pa.types.is_decimal(found))
+    binary = pa.types.is_binary(found) or pa.types.is_large_binary(found)
+    return not (pa.types.is_nested(found) or binary or pa.types.is_fixed_size_binary(found))
+
+
 def _cast(array: pa.Array, wanted: pa.Field) -> pa.Array:
     """Cast one column to the type of the field `wanted`; dictionaries are decoded first.
 
-    Indices are clipped to [-1, 2**31 - 1] instead of failing as a whole column: both ends are out
-    of range for every vector, so the one bad row is refused and its neighbours are not.
-
-    Raises:
-        ContractError: Arrow has no such cast, or a value does not fit.
+    A value that does not fit becomes one that admission refuses, so that the one bad row does not
+    take its neighbours with it: an index beyond 32 bits is out of range for every vector, and a
+    whole number that a float64 cannot hold is NaN.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -141,18 +199,31 @@ def _cast(array: pa.Array, wanted: pa.Field) -> pa.Array:
         return array
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    try:
-        if wanted.name == "indices" and not pa.types.is_null(array.type):
-            sizes = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-            flat = pc.fill_null(array.flatten().cast(pa.int64()), -1)
-            flat = pa.array(np.clip(flat.to_numpy(), -1, 2**31 - 1).astype(np.int32))
-            offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
-            return pa.ListArray.from_arrays(offsets, flat, mask=array.is_null())
-        return array.cast(wanted.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ContractError(
-            f"column {wanted.name} has type {array.type}, wants {wanted.type}"
-        ) from error
+    if pa.types.is_list(wanted.type) and not pa.types.is_null(array.type):
+        if not pa.types.is_list(array.type):
+            array = array.cast(pa.list_(array.type.value_type))
+        sizes = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+        flat = _cast_plain(array.flatten(), wanted.type.value_type)
+        return pa.ListArray.from_arrays(offsets, flat, mask=array.is_null())
+    return _cast_plain(array, wanted.type)
+
+
+def _cast_plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Cast numbers or texts; see `_cast`."""
+    if array.type == wanted or not pa.types.is_integer(array.type):
+        return array.cast(wanted)
+    if pa.types.is_floating(wanted):
+        made = array.cast(wanted, safe=False)
+        kept = pc.equal(made.cast(array.type, safe=False), array)
+        return pc.if_else(kept, made, pa.scalar(np.nan, wanted))
+    if wanted == pa.int32():  # indices: unsigned 64 bits wrap to negative ones
+        wide = pc.fill_null(array.cast(pa.int64(), safe=False), -1).to_numpy()
+        return pa.array(np.clip(wide, -1, 2**31 - 1).astype(np.int32))
+    if wanted == pa.int64():  # times: beyond 64 bits there is none
+        made = array.cast(wanted, safe=False)
+        return pc.if_else(pc.equal(made.cast(array.type, safe=False), array), made, None)
+    return array.cast(wanted)
 
 
 _KINDS = list(OPERATIONS.values())

@@ -54,6 +54,7 @@ from tidegate.deltas.columns import (
     Chains,
     DeltaRows,
     chains_from_tables,
+    check_delta_types,
     checkpoint_schema,
     checkpoint_table,
     find_vectors,
@@ -64,7 +65,7 @@ from tidegate.deltas.compactor import Compactor
 from tidegate.deltas.kernels import DeltaVerdict
 from tidegate.deltas.operations import DELTAS, Offset, VectorDelta, rows_from
 from tidegate.deltas.strategies import FullMerge, Strategy, TimeBoundary
-from tidegate.errors import StateError
+from tidegate.errors import ConfigError, StateError
 
 __all__ = ["Compact"]
 
@@ -914,6 +915,14 @@ class Compact(Operator):
         return out
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
+        needed = [("compact", name) for name in ("delta_id", "vector_id", "op")]
+        needed += [("keys", key) for key in self.keys]
+        needed += [("time_column", self.time_column)] if self.time_column else []
+        for setting, column in needed:
+            if rows.get_field_index(column) < 0:
+                have = ", ".join(rows.names)
+                raise ConfigError(setting, column, f"must be a column of the rows: {have}")
+        self.check_input(rows)
         return pa.schema(
             [
                 *(rows.field(name) for name in self.keys),
@@ -924,6 +933,13 @@ class Compact(Operator):
                 pa.field("delta_count", pa.int64()),
             ]
         )
+
+    def check_input(self, rows: pa.Schema) -> None:
+        check_delta_types(rows, given_time=True)
+        at = -1 if self.time_column is None else rows.get_field_index(self.time_column)
+        if at >= 0 and not pa.types.is_integer(rows.field(at).type):
+            expected = f"must be a column of whole numbers (ns), has type {rows.field(at).type}"
+            raise ConfigError("time_column", self.time_column, expected)
 
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         return {
@@ -1036,12 +1052,12 @@ class Compact(Operator):
         """Input rows in the schema `DELTAS`; the time is the event time, or that of `time_column`.
 
         Raises:
-            ContractError: a column has a type that cannot be read.
+            ConfigError: a column has a type that cannot be read.
         """
+        self.check_input(rows.schema)
         if self.time_column is None:
             return normalise(rows, rows.column(TIME).to_numpy())
-        own_time = rows.column(self.time_column).cast(pa.int64())
-        return normalise(with_columns(rows, {"time_ns": own_time}))
+        return normalise(with_columns(rows, {"time_ns": rows.column(self.time_column)}))
 
     def _refused(self, state: State, given: InputRows, admission: DeltaAdmission) -> list[Outcome]:
         """Count what became of the candidates, and make outcomes of those that were not admitted.

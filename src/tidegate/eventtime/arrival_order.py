@@ -5,7 +5,8 @@ Rows are put into one order before the first stage sees them, on Spark and in pr
 rules, the first that applies:
 
 1. **Arrival columns.** Rows are sorted by them, across files. Rows that agree in all of them are in
-   the order of their files' names, then of their position.
+   the order of their files' names, then of their position. Text that is a number (a sequence number
+   in a CSV file whose columns are all text) is sorted by its value, before all other text.
 2. **A recorded run** (a batch, or available-now): there is no arrival to respect, and no row may
    become late because of how a recording was cut into files. Every file is a source with a
    watermark of its own, and files are read side by side: a row's turn comes when event time in its
@@ -47,6 +48,13 @@ from tidegate.core.sort import order_rows
 from tidegate.core.time import MIN_NS, UNSET
 
 __all__ = ["ROWS_PER_PIECE", "ArrivalOrder", "compile_arrival", "file_progress"]
+
+NUMBER_TEXT = r"^-?[0-9]{1,20}(\.[0-9]{1,9})?\z"
+"""Text that is sorted as a number, for Arrow and for Java."""
+
+NUMBER_DIGITS = (38, 9)
+"""Digits of the decimal numbers that such text is read as, and how many of them are behind the
+point: none is rounded."""
 
 ROWS_PER_PIECE = 1_000_000
 """Rows of a shard run through the stages at a time. Bounds memory in a backfill, where a shard may
@@ -147,11 +155,13 @@ class ArrivalOrder:
         if len(self.columns) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
             order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
             return rows.take(pa.array(order))
-        keys = [(f"{place}", "ascending") for place in range(len(self.columns))]
-        table = pa.RecordBatch.from_arrays(
-            [rows.column(rows.schema.get_field_index(name)) for name in self.columns],
-            names=[name for name, _ in keys],
-        )
+        columns = [
+            each
+            for name in self.columns
+            for each in _by_value(rows.column(rows.schema.get_field_index(name)))
+        ]
+        keys = [(f"{place}", "ascending") for place in range(len(columns))]
+        table = pa.RecordBatch.from_arrays(columns, names=[name for name, _ in keys])
         return rows.take(pc.sort_indices(table, sort_keys=keys))
 
     def _are_in_order(
@@ -200,6 +210,16 @@ class ArrivalOrder:
         order = np.argsort(first, kind="stable")  # the rows come by file and position
         order = order[order_rows(np.zeros(len(order), np.int32), progress[order], 1)]
         return joined.take(pa.array(order))
+
+
+def _by_value(column: pa.Array) -> list[pa.Array]:
+    """Return what an arrival column is sorted by: of text, the numbers in it first."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return [column]
+    plain = pc.if_else(pc.match_substring_regex(column, NUMBER_TEXT), column, None)
+    return [plain.cast(pa.decimal128(*NUMBER_DIGITS)), column]
 
 
 @kernel

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tidegate.core.flow import never_seen
+from tidegate.core.flow import never_seen, newest_time, wrong_unit
 from tidegate.core.time import UNSET
 from tidegate.output.commit import Commit
 
@@ -154,14 +154,18 @@ class Summary:
         return both
 
     def warnings(self) -> list[str]:
-        """Return a sentence for every value that a setting names and the data never had.
+        """Return a sentence for every value that a setting names and the data never had, and one if
+        event times look as if they were read in a wrong unit.
 
         >>> summary = Summary("out", shards={0: {"rows_in": 1}}, seen={"topic": {"lidar"}},
         ...                   expected={"topic": ("lidr",)})
         >>> summary.warnings()
         ["topic 'lidr' was never seen; seen: lidar"]
         """
-        return never_seen(self.expected, self.seen) if self.rows_in else []
+        if not self.rows_in:
+            return []
+        newest = max(map(newest_time, self.shards.values()), default=0)
+        return never_seen(self.expected, self.seen) + wrong_unit(newest)
 
     # -- metrics ----------------------------------------------------------------------------------
 

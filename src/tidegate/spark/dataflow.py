@@ -11,6 +11,7 @@ adds the methods by which users build one.
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -165,6 +166,8 @@ class Dataflow:
         schema = self.schemas.get(kind)
         if schema is None:
             raise ConfigError("kind", kind, f"must be one of {', '.join(self.schemas)}")
+        for doubt in self._doubts:
+            warnings.warn(doubt, stacklevel=4)
         whole = self._narrowed() if kind == "data" else self
         packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
         unpacker = Unpacker(schema, kind, whole.attacher)
@@ -445,7 +448,16 @@ class Dataflow:
         sorts = not self.is_stream and not self.columnar and self._is_sorted_by_spark
         pieces = ["Spark sorts the rows, and stages take them in pieces: the batch may not fit in "
                   "memory"] if sorts else []  # fmt: skip
-        return [self.arrival_rule(), self.gate(), *pieces, *self.warnings, *steps]
+        return [self.arrival_rule(), self.gate(), *pieces, *self.warnings, *steps, *self._doubts]
+
+    @cached_property
+    def _doubts(self) -> list[str]:
+        """What stages say about settings that are probably not meant."""
+        rows, found = self._row_schema, list[str]()
+        for stage in self.stages:
+            found += stage.notes(rows)
+            rows = stage.schema(rows)
+        return found
 
     # -- inside ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidegate.errors import ConfigError
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.options import as_texts
 from tidegate.spark.sources import SourceRequest, source_of
@@ -69,5 +70,10 @@ def read(
     Raises:
         ConfigError: For a path that does not exist, or an option that is wrong.
     """
+    suffix = Path(str(path)).suffix.lower().removeprefix(".")
+    meant = {"jsonl": "json", "ndjson": "json", "bag": "rosbag"}.get(suffix, suffix)
+    if format == "parquet" and meant in ("csv", "json", "mcap", "rosbag"):
+        expected = f"must be the format of {Path(path).name}: read(path, {meant!r})"
+        raise ConfigError("format", format, expected)
     request = SourceRequest(format, str(path), as_texts(options or {}), schema, streaming, "read")
     return open_recording(spark or session(), request)

@@ -29,7 +29,13 @@ from pyspark.sql.types import StructType
 from tidegate.core.arrow import coalesce, conform
 from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
-from tidegate.eventtime.arrival_order import BYTES_PER_PIECE, JOIN_ROWS, ArrivalOrder
+from tidegate.eventtime.arrival_order import (
+    BYTES_PER_PIECE,
+    JOIN_ROWS,
+    NUMBER_DIGITS,
+    NUMBER_TEXT,
+    ArrivalOrder,
+)
 from tidegate.eventtime.slices import Slices
 from tidegate.output.tally import IN
 from tidegate.spark.arrival import PARTS, Origin, by_origin
@@ -164,8 +170,8 @@ def sorted_outcomes(
     by_position = [F.col("shard"), *(F.col(name) for name in POSITION)]
     rows = reduce(DataFrame.union, placed).repartition(partitions, "shard")
     if order.columns:
-        arrival: list[Column] = [
-            F.col(plain(columns.get_field_index(name))).asc_nulls_last() for name in order.columns
+        arrival = [
+            each.asc_nulls_last() for name in order.columns for each in _spark_order(name, columns)
         ]
         rows = rows.sortWithinPartitions("shard", *arrival, *POSITION)
     elif files and order.recorded:
@@ -175,6 +181,17 @@ def sorted_outcomes(
     else:
         rows = rows.sortWithinPartitions(*by_position)
     return rows.mapInArrow(SortedShards(columns, recipe, wall_ns), STEP_TYPE)
+
+
+def _spark_order(name: str, columns: pa.Schema) -> list[Column]:
+    """Return what Spark sorts an arrival column by, as `ArrivalOrder` does: of text, the numbers in
+    it first."""
+    place = columns.get_field_index(name)
+    column = F.col(plain(place))
+    if not pa.types.is_string(columns.field(place).type):
+        return [column]
+    decimal = f"decimal({NUMBER_DIGITS[0]},{NUMBER_DIGITS[1]})"
+    return [F.when(column.rlike(NUMBER_TEXT), column.cast(decimal)), column]
 
 
 def row_type(columns: pa.Schema) -> StructType:

@@ -951,6 +951,21 @@ class Window(Operator):
     def schema(self, rows: pa.Schema) -> pa.Schema:
         return self.plan(rows).output
 
+    def notes(self, rows: pa.Schema) -> list[str]:
+        made = []
+        for name, one in self.plan(rows).aggregates:
+            place = -1 if one.column is None else rows.get_field_index(one.column)
+            kind = rows.field(place).type if place >= 0 else pa.null()
+            if one.function in ("min", "max") and (
+                pa.types.is_string(kind) or pa.types.is_large_string(kind)
+            ):
+                made.append(
+                    f"window {name}: {one.function} of the text column {one.column} compares "
+                    "letter by letter ('9' is above '10'); give it a number type if it holds "
+                    "numbers"
+                )
+        return made
+
     def side_schemas(self, rows: pa.Schema) -> dict[str, pa.Schema]:
         """With `complete`: the table of that name."""
         if not self.complete:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from spark.columnar.test_formats import fetched, low
 from spark.columnar.test_gates import payload_of, pipeline, recorded, written
+from tidegate.errors import ConfigError
 from tidegate.spark import Recording, frames, read
 from tidegate.spark.columnar import lines as lines_module
 from tidegate.spark.columnar.csv_lines import CsvColumns
@@ -28,6 +29,7 @@ from tidegate.spark.columnar.format import ColumnarFormat, ColumnarInput
 from tidegate.spark.columnar.json_lines import JsonColumns
 from tidegate.spark.columnar.lines import split_lines
 from tidegate.spark.columnar.text_values import parse_text
+from tidegate.windows import Tumbling
 
 # -- the values that Spark reads ------------------------------------------------------------------
 
@@ -389,3 +391,40 @@ def test_why_spark_reads_them(
     assert isinstance(opened.columnar, str)
     assert frames(opened, time="t").gate().startswith("rows come through Spark: ")
     assert re.search(why, opened.columnar)
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_times_without_a_zone_are_utc_in_a_session_of_any_zone(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    stamp = "2026-01-01 00:00:00"
+    line = stamp if format == "csv" else json.dumps({"stamp": stamp})
+    (tmp_path / "a").write_text(line + "\n")
+    before = spark.conf.get("spark.sql.session.timeZone") or ""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        opened = read(str(tmp_path), format, schema="stamp timestamp", spark=spark)
+        made = frames(opened, time="stamp").event_time("timestamp")
+        assert [row["time_ns"] for row in made.data.collect()] == [1_767_225_600 * 10**9]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("a.csv", "csv"), ("a.jsonl", "json")])
+def test_a_file_of_another_format_is_told(
+    spark: SparkSession, tmp_path: Path, name: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"must be the format of {name}: read"):
+        read(str(tmp_path / name), spark=spark)
+    assert meant
+
+
+def test_the_greatest_of_a_text_column_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,9\n2,10\n")
+    opened = read(str(tmp_path), "csv", schema="t bigint, speed string", spark=spark)
+    made = frames(opened, time="t").event_time("unixtimestamp_s")
+    made = made.window(Tumbling("10 s"), aggregates={"m": ("max", "speed"), "n": "count"})
+    (note,) = [each for each in made.notes() if each.startswith("window m")]
+    assert "max of the text column speed compares letter by letter" in note
+    with pytest.warns(UserWarning, match="letter by letter"):
+        assert made.data.count() == 1

@@ -182,7 +182,7 @@ class DeltaTable:
             others.
 
         Raises:
-            ContractError: a column has a type that cannot be read.
+            ConfigError: a column has a type that cannot be read.
         """
         rows = self._rows(deltas)
         if rows.num_rows == 0 or (batch is not None and batch in self.log.latest().batches):

@@ -73,7 +73,7 @@ class FileSource(Source):
 
     def open(self, spark: SparkSession, request: SourceRequest) -> DataFrame:
         """Return the rows as Spark reads them."""
-        options = _never_too_old(request)
+        options = _reader_options(request)
         if request.format == "text" and not _is_true(request, "wholetext"):
             _check_lines(request)
         known: T.StructType | str | None = request.ddl
@@ -176,7 +176,7 @@ class LineSource(FileSource):
             _check_lines(request)
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
-        options = {**_never_too_old(request), "columnNameOfCorruptRecord": UNPARSED}
+        options = {**_reader_options(request), "columnNameOfCorruptRecord": UNPARSED}
         inside = options.pop("records", None) if request.format == "json" else None
         known = None if request.ddl is None else T._parse_datatype_string(request.ddl)
         if known is not None and not isinstance(known, T.StructType):
@@ -462,10 +462,15 @@ def _check_lines(request: SourceRequest) -> None:
     check_lines(sorted(files), text(request.options, "lineSep"))
 
 
-def _never_too_old(request: SourceRequest) -> Mapping[str, str]:
-    """Return the options, for a stream with a `maxFileAge` that no file reaches unless one is
-    given.
+def _reader_options(request: SourceRequest) -> Mapping[str, str]:
+    """Return the options for Spark's reader, with those that it would otherwise fill in silently.
+
+    A stream gets a `maxFileAge` that no file reaches. Text of times without a zone is UTC, whatever
+    the zone of the session or of this machine.
     """
-    if request.streaming and text(request.options, "maxFileAge") is None:
-        return {**request.options, "maxFileAge": NEVER_TOO_OLD}
-    return request.options
+    options = dict(request.options)
+    if request.streaming and text(options, "maxFileAge") is None:
+        options["maxFileAge"] = NEVER_TOO_OLD
+    if request.format in ("csv", "json", "xml") and text(options, "timeZone") is None:
+        options["timeZone"] = "UTC"
+    return options
