@@ -116,10 +116,10 @@ def wrong_unit(newest_ns: int) -> list[str]:
     """Return a sentence if the newest event time is one that only a wrong unit makes likely: early
     in 1970, where a thousand or a million times as much it would be a time of this century.
 
-    Nothing is refused: a simulation may begin at 0.
+    Nothing is refused: a simulation, or a clock that counts from a boot, begins at 0.
 
     >>> wrong_unit(1_700_000_000_000)  # milliseconds, read as nanoseconds
-    ['the newest event time is 1970-01-01T00:28:20.000000000Z: if these are not simulated times, \
+    ['the newest event time is 1970-01-01T00:28:20.000000000Z: if these are not times since a start, \
 the unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)']
     >>> wrong_unit(60_000_000_000), wrong_unit(1_700_000_000_000_000_000)
     ([], [])
@@ -127,8 +127,8 @@ the unit of the event-time type is too small (unixtimestamp_ms read as unixtimes
     if not any(_THIS_CENTURY[0] <= newest_ns * by < _THIS_CENTURY[1] for by in (10**3, 10**6)):
         return []
     return [
-        f"the newest event time is {format_time(newest_ns)}: if these are not simulated times, the "
-        "unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)"
+        f"the newest event time is {format_time(newest_ns)}: if these are not times since a start, "
+        "the unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)"
     ]
 
 

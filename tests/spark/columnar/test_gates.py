@@ -4,6 +4,7 @@ files that change or go, and a backfill that is cut off."""
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -240,6 +241,38 @@ def test_a_file_that_cannot_be_read_is_an_error_row(
     (one,) = [row for row in errors if "cannot be read" in row["error_reason"]]
     assert one["error_value"].endswith("d.parquet")
     assert commit.rows["error"] == len(errors)
+
+
+@pytest.mark.long
+def test_the_cut_of_mcap_recordings_does_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    """In one file, a file per topic, or slices whose names are backwards; in micro-batches."""
+    rng = np.random.default_rng(4)
+    sent = [(f"/{'ab'[n % 2]}", n * 10**7 + int(rng.integers(0, 9 * 10**6)), n) for n in range(300)]
+    cuts = {
+        "one": {"x": sent},
+        "topics": {
+            topic[1:]: [each for each in sent if each[0] == topic] for topic in ("/a", "/b")
+        },
+        "slices": {f"{90 - n}": sent[n * 30 : n * 30 + 30] for n in range(10)},
+    }
+    found = []
+    for name, parts in cuts.items():
+        place = tmp_path / name
+        place.mkdir()
+        for file, messages in parts.items():
+            with McapWriter(str(place / f"{file}.mcap"), chunk_bytes=800) as writer:
+                for topic, time_ns, n in messages:
+                    body = json.dumps({"n": n}).encode()
+                    writer.message(writer.channel(topic), time_ns, body)
+        options = {"decode": "n long", "maxBytesPerTrigger": "3000"}
+        opened = read(str(place), "mcap", options=options, spark=spark)
+        made = frames(opened, time="log_time_ns", topic="topic", file="file")
+        made = made.event_time("unixtimestamp_ns", "5 ms").synchronize(["/a", "/b"])
+        made.write(str(tmp_path / f"{name} out"))
+        sets = pq.read_table(tmp_path / f"{name} out" / "data", partitioning=None).to_pylist()
+        found.append(sorted((row["/a"]["n"], row["/b"]["n"], row["spread_ns"]) for row in sets))
+    assert len(found[0]) > 100
+    assert found[0] == found[1] == found[2]
 
 
 def test_mcap_recordings(spark: SparkSession, tmp_path: Path) -> None:

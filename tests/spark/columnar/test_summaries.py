@@ -1,15 +1,17 @@
-"""What a run through gate 1 says adds up, behind several stages: random recordings, cut into files
-and slices at random, with late, broken and unmatched rows."""
+"""What a run through gate 1 says adds up, behind several stages: any recording, cut into any files
+and slices, with late, broken and unmatched rows."""
 
 from __future__ import annotations
 
 import json
-import random
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tidegate.output.commit import CommitLog
@@ -21,10 +23,16 @@ from tidegate.windows import Tumbling
 Message = tuple[str, str, int | None]
 
 
-def messages(rng: random.Random) -> list[Message]:
-    """Of three keys, some without a time, some of a topic that sets do not have."""
-    times = [rng.choice([None, *range(60)]) for _ in range(rng.randint(60, 120))]
-    return [(rng.choice(["k0", "k1", "k2"]), rng.choice("abx"), t) for t in times]
+MESSAGES = st.lists(
+    st.tuples(
+        st.sampled_from(["k0", "k1", "k2"]),
+        st.sampled_from("abx"),
+        st.none() | st.integers(0, 59),
+    ),
+    min_size=1,
+    max_size=120,
+)
+"""Of three keys, some without a time, some of a topic that sets do not have."""
 
 
 def put(table: pa.Table, file: Path, size: int) -> None:
@@ -52,26 +60,39 @@ def staged(rows: Frames, stages: str) -> Frames:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("stages", "payload", "format", "seed"),
-    [("windows", "carried", "json", 1), ("sets", "addressed", "csv", 2),
-     ("sets, windows", "carried", "parquet", 3)],
-)  # fmt: skip
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=MESSAGES,
+    files=st.integers(1, 4),
+    size=st.integers(5, 20),
+    nbytes=st.sampled_from([500, 2000, 100_000]),
+    stages=st.sampled_from(["windows", "sets", "sets, windows"]),
+    payload=st.sampled_from(["carried", "addressed"]),
+    format=st.sampled_from(["json", "csv", "parquet"]),
+)
 def test_every_row_is_in_one_place(
-    spark: SparkSession, tmp_path: Path, stages: str, payload: Payload, format: str, seed: int
-) -> None:
-    rng = random.Random(seed)
-    rows, files = messages(rng), rng.randint(2, 4)
-    source, out = tmp_path / "in", str(tmp_path / "out")
+    spark: SparkSession, rows: list[Message], files: int, size: int, nbytes: int, stages: str,
+    payload: Payload, format: str,
+) -> None:  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        check_run(spark, Path(folder), rows, files, size, nbytes, stages, payload, format)
+
+
+def check_run(
+    spark: SparkSession, folder: Path, rows: list[Message], files: int, size: int, nbytes: int,
+    stages: str, payload: Payload, format: str,
+) -> None:  # fmt: skip
+    """Run a recording through gate 1, and add up what its commits and its summary say."""
+    source, out = folder / "in", str(folder / "out")
     source.mkdir()
     schema = pa.schema([("key", pa.string()), ("topic", pa.string()), ("t", pa.int64())])
     for number in range(files):
         some = [dict(zip(schema.names, row, strict=True)) for row in rows[number::files]]
         table = pa.Table.from_pylist(some, schema=schema)
         table = table.append_column("body", pa.array([f"{n}" * 90 for n in range(len(some))]))
-        put(table, source / f"{number}.{format}", rng.randint(5, 20))
+        put(table, source / f"{number}.{format}", size)
     ddl = "key string, topic string, t bigint, body string"
-    options = {"maxBytesPerTrigger": "2000"}
+    options = {"maxBytesPerTrigger": str(nbytes)}
     opened = read(str(source), format, schema=ddl, options=options, spark=spark)
     made = staged(frames(opened, key="key", time="t", topic="topic", payload=payload), stages)
     assert not made.gate().startswith("rows come through Spark")
