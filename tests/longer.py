@@ -40,7 +40,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "fuzz/test_fuzz.py::test_good_inputs_and_kept_ones": (  # all but protobuf: tests/hostile
         "snapshot", "yaml", "addresses", "mcap", "parquet", "gate", "text", "spool", "json", "page",
         "bag", "bag2", "ros"),
-    "fuzz/test_fuzz.py::test_changed_inputs": ("snapshot", "yaml"),
+    "fuzz/test_fuzz.py::test_changed_inputs": ("snapshot", "savepoint", "yaml"),
     "deltas/test_jobs_at_once.py::test_jobs_at_once_lose_nothing_and_never_miss_a_file": ("2",),
     "deltas/test_table.py::test_really_killed": (),
     "report/test_hostile_page.py::test_hostile_names_in_the_tables_are_text": (),

@@ -40,6 +40,7 @@ from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.records import Channel, Schema
 from tidegate.output.commit import Commit
+from tidegate.output.savepoint import Savepoint
 from tidegate.pipeline import PipelineDefinition, explain, plan
 from tidegate.pipeline.run_record import RunRecord, record_text
 from tidegate.pipeline.secrets import show_text
@@ -124,6 +125,26 @@ def use_snapshot(data: bytes) -> None:
         states[int(number)].grow(2)
         Chain(CASES[case][0]()).check_held(states)
     second_half(case, states)
+
+
+def savepoint_seeds() -> list[bytes]:
+    """A savepoint of two shards: its header, and its pages behind a NUL."""
+    place = folder() / "seed-savepoint"
+    shutil.rmtree(place, ignore_errors=True)
+    pages = {0: {0: b"page of a shard" * 9, 1: b"another"}, 1: {0: b"page"}}
+    Savepoint(2, ("k",), ({"name": "window"},), pages).write(str(place))
+    header, content = (place / "savepoint.json", place / "pages-00000.arrow")
+    return [header.read_bytes() + b"\0" + content.read_bytes()]
+
+
+def use_savepoint(data: bytes) -> None:
+    """Read a savepoint."""
+    header, _, content = data.partition(b"\0")
+    place = folder() / "savepoint"
+    place.mkdir(exist_ok=True)
+    (place / "savepoint.json").write_bytes(header)
+    (place / "pages-00000.arrow").write_bytes(content)
+    Savepoint.read(str(place))
 
 
 # -- pipeline files, addresses -------------------------------------------------------------------
@@ -613,6 +634,8 @@ def _targets() -> list[Target]:
     made: list[tuple[str, Seeds, Callable[[bytes], object], dict[str, Any]]] = [
         ("snapshot", snapshot_seeds, use_snapshot,
          {"promised": (StateError,), "repair": change_snapshot}),
+        ("savepoint", savepoint_seeds, use_savepoint, {"promised": (StateError,), "words": (
+            b"[" * 400, b"-1", b"1e999", b"null", b"ARROW1\0\0", b"\xff\xff\xff\xff")}),
         ("yaml", yaml_seeds, use_yaml, {"promised": (ConfigError,), "words": (
             b"&a ", b"*a", b"<<: *a\n", b"[" * 50, b"{", b"!!python/object:os.system ", b"? ",
             b"- ", b"2026-99-99", b"${env:HOME}", b"\n  ", b": ", b"'", b"|\n")}),

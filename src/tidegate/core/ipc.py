@@ -6,6 +6,8 @@ The times and lanes of a collection are written as two columns behind its own (n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,7 +15,7 @@ from tidegate.core.columns import LANE, TIME
 from tidegate.core.outcomes import Collection
 from tidegate.errors import StateError
 
-__all__ = ["read_batch", "read_collection", "write_batch", "write_collection"]
+__all__ = ["read_batch", "read_batches", "read_collection", "write_batch", "write_collection"]
 
 _WALL = b"wall_ns"
 """Where the metadata of a schema keep the wall time of a collection."""
@@ -37,18 +39,25 @@ def read_batch(body: bytes | memoryview, what: str = "a table") -> pa.RecordBatc
     What is written here is never compressed, and what is compressed is refused: a kilobyte could
     stand for gigabytes.
     """
+    for batch in read_batches(body, what):
+        return batch
+    raise StateError(f"{what} is unreadable: it has no rows")
+
+
+def read_batches(body: bytes | memoryview, what: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an Arrow stream, each checked as in `read_batch`."""
     stream = pa.py_buffer(body)
     if stream.address % _ALIGNED:
         stream = pa.py_buffer(bytes(body))  # Arrow warns of columns that begin anywhere
     try:
         _refuse_compressed(stream, what)
         with pa.ipc.open_stream(stream) as reader:
-            batch = reader.read_next_batch()
-        batch.validate(full=True)
-        _ = batch.schema.names  # raises where a name is no text
+            for batch in reader:
+                batch.validate(full=True)
+                _ = batch.schema.names  # raises where a name is no text
+                yield batch
     except (pa.ArrowException, OSError, StopIteration, ValueError, MemoryError) as error:
         raise StateError(f"{what} is unreadable: {error}") from error
-    return batch
 
 
 _RECORD_BATCH, _DICTIONARY = "record batch", "dictionary"

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from tidegate.core.flow import Flow, regroup
+from tidegate.core.ipc import read_batches
 from tidegate.core.outcomes import Outcome
 from tidegate.core.text import plural
 from tidegate.errors import ConfigError, StateError
@@ -41,6 +42,7 @@ FILE_BYTES = 256 * 2**20
 million keys are a few files."""
 
 _HEADER = "savepoint.json"
+_ARROW_FILE = b"ARROW1\0\0"
 _BEGINNING = "_beginning.json"
 
 
@@ -124,7 +126,7 @@ class Savepoint:
             stages = tuple(dict(stage) for stage in said["stages"])
             keys = tuple(str(key) for key in said["keys"])
             return cls(int(said["shards"]), keys, stages, pages, dict(said["source"]))
-        except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise StateError(f"{path} is corrupt: {error}") from error
 
     def flows(self, make: Callable[[], Flow]) -> tuple[list[Flow], list[Outcome]]:
@@ -255,7 +257,7 @@ def read_beginning(out: str) -> dict[int, dict[str, int]]:
             int(label): {str(name): int(value) for name, value in metrics.items()}
             for label, metrics in json.loads(content)["shards"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(f"{out}/{_BEGINNING} is corrupt: {error!r}") from error
 
 
@@ -278,10 +280,12 @@ def _read_pages(fs: pafs.FileSystem, file: str) -> Iterator[tuple[int, int, byte
     content = read_bytes(fs, file)
     if content is None:
         raise StateError(f"{file} is missing")
-    with pa.ipc.open_file(pa.py_buffer(content)) as reader:
-        if not reader.schema.equals(PAGE_SCHEMA):
+    if content[: len(_ARROW_FILE)] != _ARROW_FILE:
+        raise StateError(f"{file} is no Arrow file")
+    # An Arrow file is a stream behind its magic; its footer, which says where the batches are, is
+    # not needed.
+    for batch in read_batches(memoryview(content)[len(_ARROW_FILE) :], file):
+        if not batch.schema.equals(PAGE_SCHEMA) or any(each.null_count for each in batch):
             raise StateError(f"{file} has other columns than {PAGE_SCHEMA.names}")
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            for row in batch.to_pylist():
-                yield row["shard"], row["page"], row["blob"]
+        for row in batch.to_pylist():
+            yield row["shard"], row["page"], row["blob"]
