@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tidegate.core.columns import MICRO_BATCH
 from tidegate.errors import ConfigError, StateError
 from tidegate.output.commit import Commit, CommitLog
 from tidegate.output.epochs import Epochs
-from tidegate.output.maintenance import Maintenance
+from tidegate.output.maintenance import BATCHES, Maintenance, batches_of_file
 from tidegate.output.reader import open_run, run_totals
 from tidegate.output.summary import Summary
 from tidegate.output.upkeep import maintain
@@ -155,3 +156,33 @@ def test_a_damaged_fold_is_one_sentence(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fold: got 1"):
         Maintenance(CommitLog.at(str(tmp_path)), 1, fold=1)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"[" * 100_000,
+        b'{"first": 0, "last": 3, "ranges": [[0, 999999999999999]], "totals": TOTALS}',
+        b'{"first": 0, "last": 3, "ranges": [[3, 0]], "totals": TOTALS}',
+        b'{"first": 0, "last": 3, "ranges": [[0, 1], [1, 2]], "totals": TOTALS}',
+        b'{"first": 0, "last": 3, "ranges": [[0, "x"]], "totals": TOTALS}',
+        b'{"first": 0, "last": 3, "ranges": [[0, 1]], "totals": {"rows": {"data": "<b>"}}}',
+        b'{"first": 0, "last": 0, "ranges": [[0, 0]], "totals": TOTALS}\n{"batch": 7, "query": "q",'
+        b' "rows": {}, "watermark_ns": null, "shards": {}, "files": []}',
+        b" " * (65 << 20),
+    ],
+)
+def test_a_crafted_fold_is_a_sentence_and_takes_no_memory(tmp_path: Path, lines: bytes) -> None:
+    totals = b'{"batches": 1, "rows": {}, "watermark_ns": null, "shards": {}, "behind": {}'
+    totals += b', "seen": {}}'
+    (tmp_path / "_commits").mkdir()
+    fold = tmp_path / "_commits" / "00000000-00000003.1.fold"
+    fold.write_bytes(gzip.compress(lines.replace(b"TOTALS", totals)))
+    with pytest.raises(StateError, match="is corrupt"):
+        list(CommitLog.at(str(tmp_path)))
+
+
+def test_a_merged_file_that_lies_about_its_batches_is_a_state_error() -> None:
+    for said in (b"[" * 10**5, b"7", b'[["a", 1]]', b"[[0, -1]]", b"[[0, 1e400]]"):
+        with pytest.raises(StateError, match="does not say which batches it holds"):
+            batches_of_file(pa.schema([]).with_metadata({BATCHES: said}))

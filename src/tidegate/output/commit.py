@@ -53,6 +53,14 @@ FOLDER = "_commits"
 """The folder of the records under the output path."""
 
 
+MOST_FOLDED = 10_000_000
+"""Batches of a fold: four months of one every second. A few bytes may claim more than there is
+memory for their numbers."""
+
+LONGEST_LINE = 64 << 20
+"""Bytes of a record in a fold. One of 10,000 shards has about 10 MB; a megabyte of gzip may hold a
+line of a gigabyte."""
+
 SEEN = "seen:"
 """The prefix of metrics that carry a column and a value as JSON; see `Commit.seen`."""
 
@@ -402,7 +410,10 @@ class CommitLog:
             for number, line in zip_longest(expected, lines):
                 if number is None or line is None:
                     raise StateError(f"{name} is corrupt or newer than this version: it lacks rows")
-                yield Commit.from_json(line, name)
+                commit = Commit.from_json(line, name)
+                if commit.batch != number:
+                    raise StateError(f"{name} is corrupt: it has batch {commit.batch} twice or not")
+                yield commit
 
     def write_fold(self, header: FoldHeader, commits: Iterable[Commit], epoch: int) -> bool:
         """Write a fold unless this epoch has one of these batches; return whether it has now.
@@ -444,7 +455,7 @@ class CommitLog:
         content = read_bytes(self.fs, f"{self.root}/{FOLDER}/{fold.name}")
         try:
             with gzip.open(io.BytesIO(content or b"")) as opened:
-                yield iter(opened)
+                yield _bounded_lines(opened)
         except (OSError, EOFError, zlib.error) as error:
             raise StateError(
                 f"{self.shown}/{FOLDER}/{fold.name} is corrupt or newer than this version: {error}"
@@ -588,6 +599,14 @@ was writing batch 1; it stops here, and nothing of the other run was touched
         return f"{self.root}/{FOLDER}/{name}.json"
 
 
+def _bounded_lines(opened: gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines of a fold. Raises OSError for one that is too long."""
+    while line := opened.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise OSError(f"a line has more than {LONGEST_LINE:,} bytes")
+        yield line
+
+
 class FoldFile(NamedTuple):
     """A fold by the name of its file: the first and the last batch that it covers, and the epoch
     that wrote it."""
@@ -662,6 +681,18 @@ class FoldHeader(NamedTuple):
         """Return the numbers of all batches it holds."""
         return [number for first, last in self.ranges for number in range(first, last + 1)]
 
+    def check_ranges(self) -> None:
+        """Raise ValueError unless the ranges are numbers in order, and not too many to list."""
+        ends = [-1, *(end for each in self.ranges for end in each)]
+        if any(type(end) is not int for end in ends) or any(len(each) != 2 for each in self.ranges):
+            raise ValueError("its ranges are not pairs of numbers")
+        if any(a >= b for a, b in zip(ends[:-1:2], ends[1::2], strict=True)) or any(
+            first > last for first, last in self.ranges
+        ):
+            raise ValueError("its ranges are not in order")
+        if sum(last - first + 1 for first, last in self.ranges) > MOST_FOLDED:
+            raise ValueError(f"it claims more than {MOST_FOLDED:,} batches")
+
     def to_json(self) -> str:
         """Return the header as one line."""
         return json.dumps({**self._asdict(), "totals": self.totals._asdict()})
@@ -672,10 +703,14 @@ class FoldHeader(NamedTuple):
         try:
             said = json.loads(line)
             totals = said.pop("totals")
+            batches = totals.pop("batches")
+            _check_fields({**vars(Commit(0, "")), **totals, "batch": batches})
             for part in ("shards", "behind"):
                 totals[part] = {int(shard): values for shard, values in totals[part].items()}
-            return cls(**said, totals=RunTotals(**totals))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            made = cls(**said, totals=RunTotals(batches, **totals))
+            made.check_ranges()
+            return made
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(f"{name} is corrupt or newer than this version: {error}") from error
 
 

@@ -391,7 +391,14 @@ first
                 bool(renewed.get("released", False)),
                 bool(renewed.get("owes_seal", said["owes_seal"])), max(known, default=None),
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise StateError(
                 f"{self.shown}/{EPOCHS}/{epoch:08d}.json or .lease is corrupt: {error}; remove "
                 "both if no run is writing to this output"

@@ -49,6 +49,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidegate.core.checks import int_in, number_in
+from tidegate.errors import StateError
 from tidegate.output.commit import Commit, CommitLog, FoldFile, FoldHeader, RunTotals
 from tidegate.output.filesystem import remove_empty_folder, remove_file, sync_file, sync_folder
 
@@ -169,9 +170,20 @@ def remove_folder(fs: pafs.FileSystem, folder: str) -> None:
 
 
 def batches_of_file(schema: pa.Schema) -> list[tuple[int, int]] | None:
-    """Return the batch and the number of rows of every part of a merged file; None for others."""
+    """Return the batch and the number of rows of every part of a merged file; None for others.
+
+    Raises StateError if what the file says is no list of such pairs.
+    """
     said = (schema.metadata or {}).get(BATCHES)
-    return None if said is None else [(int(batch), int(rows)) for batch, rows in json.loads(said)]
+    if said is None:
+        return None
+    try:
+        found = [(int(batch), int(rows)) for batch, rows in json.loads(said)]
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise StateError(f"a merged file does not say which batches it holds: {error}") from error
+    if any(not 0 <= number < 2**63 for pair in found for number in pair):
+        raise StateError("a merged file does not say which batches it holds: numbers out of range")
+    return found
 
 
 @dataclass

@@ -123,6 +123,8 @@ class StoredRun:
                 own = [name for name in wanted if _has_column(opened.schema_arrow, name)]
                 part = opened.read(columns=own)
                 inside = batches_of_file(opened.schema_arrow) or [(commit.batch, part.num_rows)]
+                if sum(count for _, count in inside) != part.num_rows:
+                    raise StateError(f"{self.path}: {file} has other rows than it says")
                 numbers, rows = (np.array(each, np.int64) for each in zip(*inside, strict=True))
                 micro = np.repeat(numbers, rows)
                 parts.append(part.append_column(MICRO_BATCH, pa.array(micro)))

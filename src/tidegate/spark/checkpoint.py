@@ -114,7 +114,7 @@ class CheckpointRecord:
                 made_by,
                 None if saved is None else str(saved),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(f"{file} is corrupt: {text[:80]!r}") from error
 
     def write(self, checkpoint: str) -> None:
@@ -296,5 +296,5 @@ def check_checkpoint(checkpoint: str) -> None:
     text = content.decode(errors="replace")
     try:
         uuid.UUID(json.loads(text)["id"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(f"{file} is corrupt: {text[:80]!r}") from error

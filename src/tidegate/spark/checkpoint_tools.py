@@ -364,7 +364,7 @@ def partitions_of(checkpoint: str, batch: int) -> int:
     try:
         lines = (content or b"").decode().splitlines()
         return int(json.loads(lines[1])["conf"]["spark.sql.shuffle.partitions"])
-    except (IndexError, ValueError, KeyError, TypeError) as error:
+    except (IndexError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateError(f"{root}/offsets/{batch} is corrupt: {error!r}") from error
 
 
