@@ -514,7 +514,8 @@ def maintain_output(
     from tidegate.core.time import parse_duration
     from tidegate.output.upkeep import maintain
 
-    done = maintain(out, target_bytes=target_mb * 2**20, retain_s=parse_duration(retain) / 1e9)
+    retain_s = parse_duration(retain, "retain") / 1e9
+    done = maintain(out, target_bytes=target_mb * 2**20, retain_s=retain_s)
     if as_json:
         print(json.dumps(asdict(done), indent=2))
         return

@@ -223,6 +223,19 @@ def test_a_clock_that_was_set_ends_no_living_lease(tmp_path: Path) -> None:
         Epochs.at(str(tmp_path), clock=Clock(held.renew)).claim()
 
 
+def test_a_clock_that_was_set_back_keeps_no_dead_lease(tmp_path: Path) -> None:
+    """A machine without a battery for its clock, after a reboot: the lease was renewed tomorrow."""
+    held = as_other(tmp_path).claim()
+    age(tmp_path, -86_400)
+    with pytest.raises(ConfigError, match="process 17 on ship"):
+        Epochs.at(str(tmp_path), clock=Clock(held.renew)).claim()
+    age(tmp_path, -86_400)
+    clock = Clock()
+    claim = Epochs.at(str(tmp_path), clock=clock).claim()
+    assert (claim.epoch, claim.owes_seal) == (2, True)
+    assert 30 <= clock.now < 34  # a whole lease, in which nothing was renewed
+
+
 def test_a_process_that_died_here_is_seen_at_once(tmp_path: Path) -> None:
     code = (
         "import os, sys; from tidegate.output.epochs import Epochs; "

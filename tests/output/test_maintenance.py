@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,23 @@ def test_a_reader_sees_the_run_as_it_was_when_it_looked(tmp_path: Path) -> None:
     assert shown(tmp_path)[0] == list(range(16))
     with pytest.raises(StateError, match="is committed but unreadable"):
         before.table("data", ["n"])
+
+
+def test_retired_files_live_by_the_clock_of_their_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by that of the driver, which may be two hours ahead."""
+    ahead = time.time() + 7200
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    write(tmp_path, range(6))
+    before = open_run(str(tmp_path))
+    maintain(str(tmp_path))
+    maintain(str(tmp_path))
+    assert before.table("data", ["n"]).column("n").to_pylist() == list(range(12))
+    for folder in (tmp_path / "_retired").iterdir():
+        os.utime(folder, (folder.stat().st_mtime - 3601,) * 2)
+    assert maintain(str(tmp_path)).removed == 5
+    assert [one.name for one in (tmp_path / "_retired").iterdir()] == []
 
 
 def test_plain_readers_find_every_row_once(tmp_path: Path) -> None:

@@ -36,8 +36,10 @@ Clock policy
 No two machines' clocks are compared. The age of a lease is the difference of two times given by
 the same file system: that of the lease file, and that of a file written just now. If that says
 *expired*, renewals are counted for another third of `LEASE_S` on our own monotonic clock before it
-is believed: a clock that was set in between must not end a living lease. A wrong verdict costs the
-older driver its run, never a row: that is what the fence is for.
+is believed: a clock that was set in between must not end a living lease. If the lease was renewed
+in the future (the clock was set back: a machine without a battery for it, after a reboot), times
+say nothing, and renewals are counted for a whole `LEASE_S`. A wrong verdict costs the older driver
+its run, never a row: that is what the fence is for.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow.fs as pafs
 
 from tidegate.errors import ConfigError, StateError
-from tidegate.output.filesystem import create_whole, filesystem, read_bytes, write_whole
+from tidegate.output.filesystem import create_whole, filesystem, now_s, read_bytes, write_whole
 
 __all__ = ["EPOCHS", "LEASE_S", "Claim", "Epochs", "LeaseClock", "Owner", "Standing"]
 
@@ -509,15 +511,12 @@ first
         return Standing.EXPIRED
 
     def _age_s(self, newest: Claimed) -> float | None:
-        """Return how long ago a lease was renewed, in s by the clock of the file system."""
-        probe = f"{self.root}/{EPOCHS}/.{uuid.uuid4().hex}.tmp"
-        with self.fs.open_output_stream(probe) as stream:
-            stream.write(b"now")
-        now = self.fs.get_file_info(probe).mtime_ns
-        self.fs.delete_file(probe)
-        if now is None or newest.renewed_at is None:
+        """Return how long ago a lease was renewed, in s by the clock of the file system; None if
+        that cannot be told: the clock was set back since then, or there is none."""
+        now = now_s(self.fs, f"{self.root}/{EPOCHS}")
+        if now is None or newest.renewed_at is None or now < newest.renewed_at:
             return None
-        return max(float(now) / 1e9 - newest.renewed_at, 0.0)
+        return now - newest.renewed_at
 
     def _held(self, newest: Claimed, owner: Owner) -> ConfigError:
         """The refusal, in a sentence."""

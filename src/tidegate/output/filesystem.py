@@ -36,6 +36,7 @@ __all__ = [
     "create_whole",
     "filesystem",
     "mount",
+    "now_s",
     "read_bytes",
     "remove_empty_folder",
     "remove_file",
@@ -111,6 +112,24 @@ def read_bytes(fs: pafs.FileSystem, file: str) -> bytes | None:
             return bytes(stream.read())
     except FileNotFoundError:  # removed since we looked
         return None
+
+
+def now_s(fs: pafs.FileSystem, folder: str) -> float | None:
+    """Return the time by the clock that stamps files in a folder, in s; None if it stamps none.
+
+    A file is written and removed for it: the clock of a mounted disk is that of another machine.
+
+    >>> import tempfile
+    >>> now = now_s(pafs.LocalFileSystem(), tempfile.mkdtemp())
+    >>> now is not None and now > 1_700_000_000
+    True
+    """
+    probe = f"{folder}/.{uuid.uuid4().hex}.tmp"
+    with fs.open_output_stream(probe) as stream:
+        stream.write(b"now")
+    stamped = fs.get_file_info(probe).mtime_ns
+    fs.delete_file(probe)
+    return None if stamped is None else stamped / 1e9
 
 
 def write_whole(fs: pafs.FileSystem, file: str, content: bytes) -> None:

@@ -40,7 +40,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -51,7 +50,13 @@ import pyarrow.parquet as pq
 from tidegate.core.checks import int_in, number_in
 from tidegate.errors import StateError
 from tidegate.output.commit import Commit, CommitLog, FoldFile, FoldHeader, RunTotals
-from tidegate.output.filesystem import remove_empty_folder, remove_file, sync_file, sync_folder
+from tidegate.output.filesystem import (
+    now_s,
+    remove_empty_folder,
+    remove_file,
+    sync_file,
+    sync_folder,
+)
 
 __all__ = [
     "BATCHES",
@@ -412,12 +417,13 @@ class Maintenance:
     def _remove_retired(self, done: Tidied) -> None:
         """Remove retired files whose time is over, by the clock of the file system."""
         fs, root = self.log.fs, self.log.root
-        now = time.time()
-        for info in fs.get_file_info(pafs.FileSelector(f"{root}/{RETIRED}", allow_not_found=True)):
-            if not info.base_name.isdigit():
-                continue
+        listed = fs.get_file_info(pafs.FileSelector(f"{root}/{RETIRED}", allow_not_found=True))
+        retired = [info for info in listed if info.base_name.isdigit()]
+        now = now_s(fs, f"{root}/{RETIRED}") if retired and self.retain_s else None
+        for info in retired:
             written = info.mtime_ns
-            if not self.retain_s or (written is not None and now - written / 1e9 > self.retain_s):
+            over = now is not None and written is not None and now - written / 1e9 > self.retain_s
+            if over or not self.retain_s:
                 found = fs.get_file_info(pafs.FileSelector(info.path, recursive=True))
                 done.removed += sum(one.type == pafs.FileType.File for one in found)
                 remove_folder(fs, info.path)

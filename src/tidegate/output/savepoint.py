@@ -109,7 +109,10 @@ class Savepoint:
         fs, root = filesystem(path, "savepoint")
         content = read_bytes(fs, f"{root}/{_HEADER}")
         if content is None:
-            raise StateError(f"{path} holds no savepoint: it has no {_HEADER}")
+            raise StateError(
+                f"{path} holds no savepoint: it has no {_HEADER}; give the folder that `tidegate "
+                "checkpoint export` wrote"
+            )
         try:
             said = json.loads(content)
             if int(said["format"]) > FORMAT:
