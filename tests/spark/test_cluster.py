@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.spark.doctor import _of_failure, examine, findings_table
+from tidegate.spark.spark_session import _check_masters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +57,26 @@ def test_the_doctor_finds_nothing_wrong_with_this_machine(
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="must be a folder that exists"):
         examine(spark, [str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("spark://127.0.0.1:1", "no master answers there"),
+        ("spark://127.0.0.1:1,127.0.0.1:2", "no master answers there"),
+        ("spark://127.0.0.1:99999", "no master answers there"),
+        ("spark://head", "must be spark://host:port"),
+        ("spark://", "must be spark://host:port"),
+    ],
+)
+def test_a_master_that_is_not_there_is_told_at_once(address: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _check_masters(address)
+
+
+def test_one_master_of_several_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        _check_masters(f"spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}")
 
 
 def test_an_executor_without_our_python_is_named() -> None:

@@ -114,7 +114,10 @@ def checkpoint_of(out: str, checkpoint: str | None = None) -> str:
     check_checkpoint(found)
     fs, root = filesystem(found, "checkpoint")
     if read_bytes(fs, f"{root}/metadata") is None:
-        raise StateError(f"{found} is not the checkpoint of a stream that has run")
+        raise StateError(
+            f"{found} is not the checkpoint of a stream that has run; give the path that `tidegate "
+            "run` wrote to, and --checkpoint if the pipeline names another place"
+        )
     return found
 
 

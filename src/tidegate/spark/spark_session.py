@@ -58,9 +58,12 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 CONNECT_PORT = 15002
 """Where a Spark Connect server listens unless its address says otherwise."""
 
+STANDALONE_ADDRESS = "spark://"
+"""What the address of the master of a standalone cluster begins with."""
+
 ANSWER_WITHIN_S = 10.0
-"""Seconds a Spark Connect server has to accept a connection. Below, one behind a slow tunnel would
-be given up; pyspark alone tries for ten minutes."""
+"""Seconds a server or a master has to accept a connection. Below, one behind a slow tunnel would be
+given up; alone, pyspark tries for ten minutes, and Spark for one."""
 
 SETTINGS: dict[str, str] = {
     STATE_STORE: ROCKSDB,
@@ -123,13 +126,15 @@ def session(
             warnings; it is appended to. None: standard error of this process.
 
     Raises:
-        ConfigError: If there is no Java that runs Spark, or a server does not answer.
+        ConfigError: If there is no Java that runs Spark, or a server or master does not answer.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     if (master or os.environ.get("SPARK_REMOTE", "")).startswith(CONNECT_ADDRESS):
         return _connect(master or os.environ["SPARK_REMOTE"], {**SETTINGS, **(settings or {})})
+    if (master or "").startswith(STANDALONE_ADDRESS):
+        _check_masters(str(master))
     java = use_java()
     local = master is None or master.startswith("local")
     use_python(local=local)
@@ -181,13 +186,32 @@ def _check_server(address: str) -> None:
     found = re.fullmatch(r"sc://(\[[^]]+\]|[^:/;\[]+)(?::(\d+))?(?:/.*)?", address)
     if found is None:
         raise ConfigError("master", address, "must be sc://host:port, as sc://localhost:15002")
-    place = found[1].strip("[]"), int(found[2] or CONNECT_PORT)
+    silent = _silence_of(found[1], int(found[2] or CONNECT_PORT))
+    if silent:
+        raise ConfigError("master", address, f"no server answers there ({silent})")
+
+
+def _check_masters(address: str) -> None:
+    """Raise ConfigError if no master of a standalone cluster listens at its address: Spark would
+    try for a minute, and then stop in the middle of something else."""
+    why = ""
+    for place in address.removeprefix(STANDALONE_ADDRESS).split(","):
+        found = re.fullmatch(r"(\[[^]]+\]|[^:/;\[]+):(\d+)", place)
+        if found is None:
+            raise ConfigError("master", address, "must be spark://host:port, as spark://head:7077")
+        why = _silence_of(found[1], int(found[2]))
+        if not why:
+            return  # one of several is enough
+    raise ConfigError("master", address, f"no master answers there ({why})")
+
+
+def _silence_of(host: str, port: int) -> str:
+    """Return why nobody accepts a connection there; empty if somebody does."""
     try:
-        with socket.create_connection(place, ANSWER_WITHIN_S):
-            return
-    except OSError as error:
-        why = error.strerror or error
-        raise ConfigError("master", address, f"no server answers there ({why})") from error
+        with socket.create_connection((host.strip("[]"), port), ANSWER_WITHIN_S):
+            return ""
+    except (OSError, OverflowError) as error:
+        return str(getattr(error, "strerror", None) or error)
 
 
 def current_log() -> Path | None:
