@@ -59,6 +59,8 @@ def test_rescaled_saved_and_started_from(
     replace(Epochs.at(out), owner=Owner("another", "machine", "", 1)).claim(take_over=True)
     with pytest.raises(ConfigError, match="is written to by process 1 on machine"):
         rescale(spark, out, checkpoint, 5)
+    with pytest.raises(ConfigError, match="is written to by process 1 on machine"):
+        checkpoint_of(out)
     third = replace(Epochs.at(out), owner=Owner("third", "machine", "", 2)).claim(take_over=True)
     assert third.owes_seal
     CommitLog.at(out).seal(third.epoch)  # rescaling must write its record behind this

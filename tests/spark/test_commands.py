@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +16,11 @@ from spark.outcomes import add_file, assert_same, in_process, run_now, written
 from spark.recordings import Recording
 from tidegate import cli
 from tidegate.errors import ConfigError
+from tidegate.output.epochs import Epochs, Owner
 from tidegate.output.summary import Summary
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
+from tidegate.spark.runner import open_definition
 
 PIPELINE = """\
 name: cars
@@ -185,3 +188,15 @@ def test_a_run_that_fails_ends_with_exit_code_2(command: Command, pipeline: Path
     assert "Traceback" not in err
     assert "Py4J" not in line
     assert "(stack: " in " ".join(err.split())
+
+
+def test_an_output_that_another_run_writes_to_is_refused_before_spark_starts(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Owner("another", "ship", "elsewhere", 17, 4)
+    replace(Epochs.at(str(tmp_path / "out")), owner=other).claim()
+    monkeypatch.setattr("tidegate.spark.runner.session_for", lambda *_: pytest.fail("started"))
+    with pytest.raises(ConfigError, match=r"written to by process 17 on ship.*line 10\)"):
+        open_definition(PipelineDefinition.load(pipeline))
+    with pytest.raises(BaseException, match="started"):
+        open_definition(PipelineDefinition.load(pipeline), take_over=True)

@@ -1,17 +1,29 @@
-"""The wall clock steps back while a stream runs: what waits by it begins its wait again."""
+"""The wall clock steps back while a stream runs: what waits by it begins its wait again, and the
+stream does not wait with it."""
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
 
+from spark.outcomes import assert_same, in_process, written
+from spark.recordings import Recording, ordered, stream_of
 from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
 from tidegate.eventtime import EventtimeWatermark
+from tidegate.output.epochs import Epochs
 from tidegate.spark.arrival import Packed
 from tidegate.spark.pack import to_blob
+from tidegate.spark.query import ClockWatch
+from tidegate.spark.runner import run_frames
 from tidegate.spark.stateful_step import (
     METRIC,
     METRIC_AGAIN,
@@ -99,3 +111,46 @@ def test_a_key_is_forgotten_after_its_time_not_an_hour_later() -> None:
     list(step.step.expired(0, back))  # any call: the clock is seen to be back
     (due,) = step.timers.due
     assert due <= back + 60_001
+
+
+def test_only_a_clock_that_is_set_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"time": 1e9, "monotonic": 50.0}
+    for name in now:
+        monkeypatch.setattr(time, name, lambda name=name: now[name])
+    watch = ClockWatch()
+    for step, said in ((1.0, 0.0), (7200.0, 0.0), (-5.0, 0.0), (-3600.0, 3600.0), (1.0, 0.0)):
+        now["time"] += step
+        assert watch.set_back_s() == pytest.approx(said)
+    now["monotonic"] += 60.0  # time passes on both
+    now["time"] += 60.0
+    assert watch.set_back_s() == 0.0
+
+
+def test_a_stream_whose_clock_is_set_back_is_started_again(
+    spark: SparkSession,
+    recording: Recording,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark would begin its next micro-batch an hour later."""
+    out, steps = str(tmp_path / "out"), [3600.0]
+    frames = ordered(stream_of(spark, recording.folder))
+    rows = recording.table.num_rows
+    seen: list[int] = []
+
+    def set_back(watch: ClockWatch) -> float:
+        return steps.pop() if steps and seen and seen[-1] >= 1 else 0.0
+
+    monkeypatch.setattr(ClockWatch, "set_back_s", set_back)
+    done = run_frames(
+        frames, out, console=Console(file=io.StringIO()), available_now=False,
+        interval="100 milliseconds",
+        until=lambda summary: seen.append(summary.batches) or summary.rows_in == rows,
+    )  # fmt: skip
+    assert done.rows_in == rows
+    assert "the clock was set back by 3600 s" in caplog.text
+    newest = Epochs.at(out).newest()
+    assert newest is not None
+    assert newest.epoch == 2
+    assert_same(written(out, frames), in_process(frames, recording.slices, end=False))

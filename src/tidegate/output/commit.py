@@ -52,6 +52,9 @@ __all__ = ["BEHIND", "FOLDER", "SEEN", "Commit", "CommitLog", "FoldFile", "FoldH
 FOLDER = "_commits"
 """The folder of the records under the output path."""
 
+_HARMLESS = "it stops here, and nothing of the other run was touched"
+"""The end of a sentence about a run that was overtaken."""
+
 
 MOST_FOLDED = 10_000_000
 """Batches of a fold: four months of one every second. A few bytes may claim more than there is
@@ -475,19 +478,18 @@ class CommitLog:
             end = self._end_of_chain(commit.batch)
             if any(fold.first <= commit.batch <= fold.last for fold in self.folds()):
                 raise StateError(
-                    f"{self.shown}/{FOLDER}: batch {commit.batch} was committed and folded while "
-                    f"epoch {commit.epoch} was writing it"
+                    f"{self.shown}: another run committed batch {commit.batch} and folded it while "
+                    f"epoch {commit.epoch} was writing it; {_HARMLESS}"
                 )
             if end.commit is not None and end.commit != commit:
                 raise StateError(
-                    f"{self.shown}/{FOLDER}/{end.name}.json: batch {commit.batch} was committed by "
-                    f"epoch {end.commit.epoch} while epoch {commit.epoch} was writing it"
+                    f"{self.shown}: another run (epoch {end.commit.epoch}) committed batch "
+                    f"{commit.batch} while epoch {commit.epoch} was writing it; {_HARMLESS}"
                 )
             if end.sealed_by > commit.epoch:
                 raise StateError(
                     f"{self.shown}: epoch {commit.epoch} of this run was taken over by epoch "
-                    f"{end.sealed_by} while it was writing batch {commit.batch}; it stops here, "
-                    "and nothing of the other run was touched"
+                    f"{end.sealed_by} while it was writing batch {commit.batch}; {_HARMLESS}"
                 )
             if end.commit is not None or create_whole(self.fs, self._file(end.name), content):
                 remove_file(self.fs, f"{self.root}/{FOLDER}/.{commit.batch:08d}.tmp")

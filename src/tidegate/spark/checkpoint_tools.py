@@ -30,6 +30,7 @@ from tidegate.errors import ConfigError, StateError, TidegateError
 from tidegate.eventtime.arrival_order import ArrivalOrder
 from tidegate.eventtime.slices import Slices
 from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.epochs import Epochs
 from tidegate.output.filesystem import filesystem, read_bytes
 from tidegate.output.savepoint import Savepoint
 from tidegate.output.upkeep import exclusively
@@ -105,12 +106,14 @@ class StateSummary:
 
 
 def checkpoint_of(out: str, checkpoint: str | None = None) -> str:
-    """Return the checkpoint of an output: the one given, else OUT/_checkpoint.
+    """Return the checkpoint of a stopped stream: the one given, else OUT/_checkpoint.
 
     Raises:
+        ConfigError: The stream is running.
         StateError: There is no stream's checkpoint.
     """
     found = checkpoint or f"{out}/_checkpoint"
+    Epochs.at(out).check_free()
     check_checkpoint(found)
     fs, root = filesystem(found, "checkpoint")
     if read_bytes(fs, f"{root}/metadata") is None:

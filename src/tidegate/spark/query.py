@@ -46,6 +46,7 @@ from tidegate.spark.spark_session import (
 )
 
 __all__ = [
+    "ClockWatch",
     "Mode",
     "check_output",
     "run_batch_job",
@@ -357,6 +358,35 @@ def _follow(query: StreamingQuery, follower: CommitFollower) -> None:
         except Exception:  # the session is gone, and the query with it
             active = False
         follower.look()
+
+
+SET_BACK_S = 10.0
+"""Seconds by which a clock must be set back for a stream to be started again. Spark waits for as
+long before its next micro-batch, and a start costs a few seconds; a clock that is merely adjusted
+moves by milliseconds."""
+
+
+class ClockWatch:
+    """Notices that the wall clock of this machine was set back.
+
+    Spark plans the next micro-batch of a run with an interval by that clock: set back by an hour,
+    it would begin none for an hour, and say nothing.
+
+    Example:
+        >>> watch = ClockWatch()
+        >>> watch.set_back_s()
+        0.0
+    """
+
+    def __init__(self) -> None:
+        self._ahead = time.time() - time.monotonic()
+
+    def set_back_s(self) -> float:
+        """Return by how many seconds the clock was set back since the last call; 0.0 for less than
+        `SET_BACK_S`."""
+        before, self._ahead = self._ahead, time.time() - time.monotonic()
+        back = before - self._ahead
+        return back if back >= SET_BACK_S else 0.0
 
 
 def stop_between_batches(query: StreamingQuery) -> None:

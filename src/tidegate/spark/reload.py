@@ -149,7 +149,7 @@ class _Watch:
         self._newest = definition
         assert self.running is not None
         _check_place(definition, self.running.definition)
-        opened = open_definition(definition, **self._options)
+        opened = open_definition(definition, check_lease=False, **self._options)
         _check_state(opened, self.running)
         if definition == self.running.definition:  # a wrong edit has been undone
             return None

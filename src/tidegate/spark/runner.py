@@ -9,16 +9,19 @@ Ctrl-C stops a stream; running the same command again goes on from the last comm
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 
 from tidegate.core.chain import Chain
 from tidegate.core.time import parse_duration
 from tidegate.errors import ConfigError
 from tidegate.output.commit import Commit, CommitLog
+from tidegate.output.epochs import Epochs
 from tidegate.output.filesystem import filesystem, write_whole
 from tidegate.output.savepoint import read_beginning
 from tidegate.output.summary import Summary
@@ -30,6 +33,7 @@ from tidegate.spark.frames_api import Frames
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 from tidegate.spark.progress import progress_bar
 from tidegate.spark.query import (
+    ClockWatch,
     check_output,
     run_batch_job,
     start_followed,
@@ -46,6 +50,8 @@ __all__ = [
     "run_opened",
     "write_record",
 ]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ def open_definition(
     master: str | None = None,
     out: str | None = None,
     take_over: bool = False,
+    check_lease: bool = True,
 ) -> OpenRun:
     """Check a definition against its sources and its sink; nothing has run when this returns.
 
@@ -89,22 +96,31 @@ def open_definition(
         master: A Spark master; None: local mode.
         out: Where tables go, instead of `sink.path`.
         take_over: Take the output over from another driver that holds the lease on it.
+        check_lease: Refuse an output that another run writes to before Spark starts. False for an
+            edit of the definition that runs: the output is ours.
 
     Raises:
         ConfigError: With the line of the file, for everything that can be found wrong before a row
             is read.
     """
     with definition.located():
-        opened = _open(definition, master, out)
+        path = _output_of(definition, out)
+        if check_lease:
+            Epochs.at(path, "sink.path").check_free(take_over=take_over)
+        opened = _open(definition, master, path)
     return replace(opened, settings=replace(opened.settings, take_over=take_over))
 
 
-def _open(definition: PipelineDefinition, master: str | None, out: str | None) -> OpenRun:
-    """Do the work of `open_definition`, which adds the line of the file to errors."""
+def _output_of(definition: PipelineDefinition, out: str | None) -> str:
+    """Return where the tables of a definition go."""
     path = out or (definition.sink.path if definition.sink else None)
     if path is None:
         raise ConfigError("sink.path", None, "is required to run a pipeline (or give --out)")
-    path = sink_path(path)
+    return sink_path(path)
+
+
+def _open(definition: PipelineDefinition, master: str | None, path: str) -> OpenRun:
+    """Do the work of `open_definition`, which adds the line of the file to errors."""
     checkpoint = definition.options.checkpoint
     if checkpoint is not None:
         checkpoint = sink_path(checkpoint, "options.checkpoint")
@@ -211,21 +227,36 @@ def run_frames(
             bar.show(summary, now)
 
         if pipeline.df.isStreaming:
-            query, finish = start_followed(
-                pipeline,
-                path,
-                checkpoint=checkpoint,
-                mode="available-now" if available_now else "continuous",
-                interval=interval,
-                on_commit=show,
-                settings=settings,
-            )
+
+            def begin() -> tuple[StreamingQuery, Callable[[], None]]:
+                return start_followed(
+                    pipeline,
+                    path,
+                    checkpoint=checkpoint,
+                    mode="available-now" if available_now else "continuous",
+                    interval=interval,
+                    on_commit=show,
+                    settings=settings,
+                )
+
+            query, finish = begin()
+            clock = ClockWatch()
             try:
                 # Wait here, not in Java: Ctrl-C in the middle of a call to it leaves a broken
                 # connection and pages of its log.
                 while query.isActive:
                     if until is not None and until(summary):
                         stop_between_batches(query)
+                    elif interval is not None and (back := clock.set_back_s()):
+                        log.warning(
+                            "the clock was set back by %.0f s: Spark would begin no micro-batch "
+                            "for as long, so the stream is started again from its last commit", back
+                        )  # fmt: skip
+                        stop_between_batches(query)
+                        with failures_in_a_sentence():
+                            query.awaitTermination()
+                        finish()
+                        query, finish = begin()
                     time.sleep(0.1)
                 with failures_in_a_sentence():
                     query.awaitTermination()  # raises what stopped it
