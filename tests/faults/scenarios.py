@@ -20,6 +20,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a source that pauses": sources.pauses,
     "a schema that changes": sources.schema_changes,
     "a clock that steps back": sources.clock_steps_back,
+    "a clock that is set back in a run": sources.clock_set_back,
     "a full disk": storage.full_disk,
     "a read-only disk": storage.read_only,
     "a deleted part file": storage.deleted_part,
@@ -40,7 +41,7 @@ def run(
         place.mkdir(parents=True)
         try:
             result.did, result.rows = scenario(spark, place)
-        except storage.CannotMountError as error:
+        except sources.CannotTryError as error:
             result.skipped = str(error)
         except AssertionError as error:
             result.wrong.append(str(error))

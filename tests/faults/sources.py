@@ -8,6 +8,10 @@ belongs.
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -27,6 +31,10 @@ from tidegate.spark.query import start
 
 FILES = 4
 MONTH_S = 30 * 86_400
+
+
+class CannotTryError(Exception):
+    """What a scenario needs and this machine does not have."""
 
 
 class Place:
@@ -165,3 +173,51 @@ def clock_steps_back(spark: SparkSession, folder: Path) -> tuple[str, int]:
     with mock.patch("tidegate.spark.query.time.time_ns", return_value=earlier):
         run_now(place.frames(forget="10 s"), place.out)
     return "driver back by an hour, files back by a month", place.check(place.parts)
+
+
+SET_CLOCK = Path(__file__).with_name("set_clock.c")
+"""What gives a process, and all below it, a clock that can be set."""
+
+TRIGGER_S = 1.0
+
+
+def clock_set_back(spark: SparkSession, folder: Path) -> tuple[str, int]:
+    """The clock of a whole run, Java and workers included, is set back by an hour while it goes on,
+    then forward by two. No micro-batch waits for it, no row is lost."""
+    library, clock = folder / "set_clock.so", folder / "clock"
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        raise CannotTryError("there is no C compiler that makes a clock to set")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, SET_CLOCK], check=True)
+    clock.write_text("0")
+    place = Place(spark, folder)
+    place.put(place.parts[0], 0)
+    (folder / "pipeline.yaml").write_text(
+        recording.pipeline(recording.from_folder(place.source), place.out, "parquet")
+        .replace("trigger: available_now", f"trigger: {TRIGGER_S:g} s")
+        .replace("stages:\n  - synchronize: {topics: [lidar, camera, gps, imu], queueSize: 10, "
+                 "maxInterval: 50 ms}\n", "")
+    )  # fmt: skip
+    own = {**os.environ, "LD_PRELOAD": str(library), "SET_CLOCK": str(clock)}
+    command = [sys.executable, "-m", "tidegate", "run", str(folder / "pipeline.yaml")]
+    with open(folder / "run.log", "wb") as log:
+        run = subprocess.Popen(command, stdout=log, stderr=log, env=own)
+    try:
+        for number, step in enumerate((None, "-3600", "7200", None)):
+            if number:
+                place.put(place.parts[number], number)
+            deadline = time.monotonic() + 180
+            while len(list((place.out / "_commits").glob("*.json"))) <= number:
+                said = (folder / "run.log").read_text(errors="replace")[-600:]
+                assert run.poll() is None, f"the run ended: {said}"
+                assert time.monotonic() < deadline, f"no micro-batch {number}: {said}"
+                time.sleep(0.1)
+            if step:
+                time.sleep(2 * TRIGGER_S)  # Spark has planned its next micro-batch
+                clock.write_text(step)
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.wait(timeout=60)
+    said = (folder / "run.log").read_text(errors="replace")
+    assert "the clock was set back by" in said, said[-600:]
+    return "an hour back, then two ahead", place.check(place.parts)

@@ -12,16 +12,12 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from faults.sources import FILES, Place
+from faults.sources import FILES, CannotTryError, Place
 from spark.outcomes import run_now
 from tidegate.errors import TidegateError
 from tidegate.output.audit import audit_run
 from tidegate.output.commit import CommitLog
 from tidegate.output.upkeep import maintain
-
-
-class CannotMountError(Exception):
-    """Why there is no small disk to fill."""
 
 
 @contextmanager
@@ -35,7 +31,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Callable[[str], None]]:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", "") or str(error)
-            raise CannotMountError(f"a tmpfs cannot be mounted: {said.strip()}") from error
+            raise CannotTryError(f"a tmpfs cannot be mounted: {said.strip()}") from error
 
     mount(f"size={size}")
     try:
