@@ -36,7 +36,7 @@ from tidegate.batching.layout import (
     Records,
     lane_records,
     state_columns,
-    stream_records,
+    stream_memory,
 )
 from tidegate.batching.names import encode_names
 from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns
@@ -364,7 +364,7 @@ class OutputBuffers:
             rows=rows,
             lists=lists,
             lanes=lane_records(state),
-            streams=stream_records(state),
+            streams=stream_memory(state),
             find=state["find"],
             numbers=empty(used, np.int64),
             spare=empty(used, np.int64),

@@ -70,7 +70,7 @@ from tidegate.batching.layout import (
     Place,
 )
 from tidegate.batching.period import follow_phase, observe
-from tidegate.batching.report import report
+from tidegate.batching.report import report, report_run
 from tidegate.core.numba import lean_inline, lean_inner, lean_kernel, prefetch
 from tidegate.core.time import UNSET
 
@@ -144,8 +144,11 @@ def run_rows(a, call, base, first, again):
             if until < total:
                 following = np.int64(call.lane[row_at(call, until)])
                 prefetch(lanes, following)
-                prefetch(streams, following)
+                prefetch(streams[0], following)
                 prefetch(lists, following)
+                for j in range(until, min(until + 16, total)):
+                    prefetch(call.time_ns, row_at(call, j))
+                    prefetch(call.code, row_at(call, j))
         if (lane.rows == 0 or resume) and expects_pulses(lane, call):
             k, routed = take_expected(a, call, base, k, until, n)
             if routed:  # the window is complete, but there is no room for its batch
@@ -162,11 +165,11 @@ def run_rows(a, call, base, first, again):
         row = base + k  # so the records of a lane are neighbours in memory
         code = call.code[i]
         s = np.int64(a.known[code])
-        if s >= lane.streams or streams[n, s].name != call.digests[code]:
+        if s >= lane.streams or streams[s, n].name != call.digests[code]:
             s = find_stream(call.digests[code], n, lane, streams, a.find)
             a.known[code] = max(s, 0)
         # A stream without a record rides along: it is never gated, so any record will do.
-        stream = streams[n, max(s, 0)]
+        stream = streams[max(s, 0), n]
         admit_row(rows, row, call.time_ns[i], lane, n, stream, s, call.gated[code])
         if s >= 0 and stream.seen == 0:
             note_name(stream, a.named, counts, i)
@@ -216,7 +219,7 @@ def run_call(a, call, base):
         row = base + i
         code = call.code[i]
         s = find_stream(call.digests[code], np.int64(0), lane, a.streams, a.find)
-        stream = a.streams[0, max(s, 0)]
+        stream = a.streams[max(s, 0), 0]
         admit_row(rows, row, call.time_ns[i], lane, np.int64(0), stream, s, call.gated[code])
         if s >= 0 and stream.seen == 0:
             note_name(stream, a.named, a.counts[0], i)
@@ -233,7 +236,7 @@ def run_call(a, call, base):
         skip_gap(a, call, np.int64(0))
     reason = due(lane)
     if reason >= 0:
-        close(a, call, np.int64(0), reason, np.int64(0))
+        close(a, call, np.int64(0), reason)
     elif stall_due(lane, lists, call.wall):
         lane.closed_at = call.wall
         replace_window(a, call, np.int64(0), _NO)
@@ -503,7 +506,7 @@ def take_expected(a, call, base, k, until, n):
             t = call.time_ns[i]
             code = call.code[i]
             s = int(a.known[code])
-            stream = a.streams[n, s]
+            stream = a.streams[s, n]
             period, slot = stream.period, stream.reached + 1
             off = t - stream.origin - (stream.first + slot) * period
             if (
@@ -559,7 +562,7 @@ def take_expected(a, call, base, k, until, n):
         lane.far = 0
         lane.rows += at - begins
         for s in range(lane.streams):  # one row per slot, from slot 0 on
-            stream = a.streams[n, s]
+            stream = a.streams[s, n]
             if stream.tracked != 0 and stream.period != 0:
                 stream.held_rows += stream.reached + 1 - stream.count
                 stream.count = stream.reached + 1
@@ -567,8 +570,7 @@ def take_expected(a, call, base, k, until, n):
             settle_run(a, n, begins, at)
             lane.arrived_at = call.wall
             return (k, False) if waiting > 0 else (k - 1, True)
-        take_list(a.lists[n], _ACTIVE)
-        close(a, call, n, due(lane), at - first)
+        close_run(a, call, n, first, at)
         if lane.rows > 0 or not expects_pulses(lane, call):
             break
     if k > begun:
@@ -595,7 +597,7 @@ def resume_run(a, n, first):
     while row >= 0:
         record = rows[row]
         t, s, slot = record.time, max(np.int64(record.stream), 0), np.int64(record.slot)
-        stream, tally = a.streams[n, s], a.tally[s]
+        stream, tally = a.streams[s, n], a.tally[s]
         if (
             record.gated == 0
             or slot != tally.slot + 1
@@ -618,7 +620,7 @@ def resume_run(a, n, first):
     if at - first != lane.rows or at == first:
         return np.int64(-1)
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         if stream.tracked != 0 and stream.period != 0 and stream.reached != a.tally[s].slot:
             return np.int64(-1)
     return np.int64(at)
@@ -691,7 +693,7 @@ def find_stream(name, n, lane, streams, find):
     mask = find.shape[1] - 1
     at = name & mask
     while find[n, at] >= 0:
-        if streams[n, find[n, at]].name == name:
+        if streams[find[n, at], n].name == name:
             return np.int64(find[n, at])
         at = (at + 1) & mask
     return make_stream(name, n, lane, streams, find, at)
@@ -709,7 +711,7 @@ def make_stream(name, n, lane, streams, find, at):
         name: Digest of the name.
         n: Number of the lane.
         lane: Record of the lane.
-        streams: Records of all streams, lanes x streams.
+        streams: Records of all streams, streams x lanes.
         find: Hash tables of all lanes.
         at: Free slot in the hash table where the search for the name ended.
 
@@ -718,24 +720,24 @@ def make_stream(name, n, lane, streams, find, at):
     """
     mask = find.shape[1] - 1
     s = np.int64(-1)
-    if lane.streams < streams.shape[1]:
+    if lane.streams < streams.shape[0]:
         s = lane.streams
         lane.streams += 1
         find[n, at] = s
     else:  # full: take the record of a stream that is neither measured nor waiting
         for other in range(lane.streams):
-            if streams[n, other].tracked == 0 and streams[n, other].held_rows == 0:
+            if streams[other, n].tracked == 0 and streams[other, n].held_rows == 0:
                 s = np.int64(other)
                 break
         if s < 0:
             return s
-    forget_stream(streams[n, s])
-    streams[n, s].name = name
-    if lane.streams == streams.shape[1]:
+    forget_stream(streams[s, n])
+    streams[s, n].name = name
+    if lane.streams == streams.shape[0]:
         for place in range(mask + 1):
             find[n, place] = -1
         for other in range(lane.streams):
-            at = streams[n, other].name & mask
+            at = streams[other, n].name & mask
             while find[n, at] >= 0:
                 at = (at + 1) & mask
             find[n, at] = other
@@ -981,7 +983,7 @@ def has_room(a, call):
     Asked before a batch is begun: running out halfway would leave the lane between two windows.
     """
     counts = a.counts[0]
-    parts = a.streams.shape[1] + len(call.wanted)
+    parts = a.streams.shape[0] + len(call.wanted)
     return counts.batches < len(a.batches) and counts.parts + parts <= len(a.parts)
 
 
@@ -1016,7 +1018,7 @@ def let_out_due(a, call, n):
             reason = np.int64(CloseReason.LIMIT.value) if lane.move == 0 else lane.move
         if reason < 0:
             return True
-        close(a, call, n, reason, np.int64(0))
+        close(a, call, n, reason)
         moved = False
 
 
@@ -1045,7 +1047,7 @@ def drain(a, call, n, reason):
             steps = (earliest - lane.start) // lane.length
             if steps > 0:
                 skip_to(a, call, n, lane.start + steps * lane.length)
-        close(a, call, n, reason, np.int64(0))
+        close(a, call, n, reason)
     return True
 
 
@@ -1058,7 +1060,7 @@ def open_window(lane, streams, n, start, timeout, any_rate, consecutive):
 
     Args:
         lane: Record of the lane; its `length` is that of the new window.
-        streams: Records of all streams, lanes x streams.
+        streams: Records of all streams, streams x lanes.
         n: Number of the lane.
         start: Start of the window, in event time (ns).
         timeout: In batch lengths; infinite for gates only.
@@ -1072,7 +1074,7 @@ def open_window(lane, streams, n, start, timeout, any_rate, consecutive):
     lane.pulses = 0
     lane.gating = 0
     for s in range(lane.streams):
-        stream = streams[n, s]
+        stream = streams[s, n]
         stream.count = 0
         stream.reached = -1
         if stream.tracked != 0 and stream.period != 0:
@@ -1151,7 +1153,7 @@ def refresh_from_last(a, call, n):
     """
     lane = a.lanes[n]
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         if stream.tracked != 0 and stream.absent < EVICT_CLOSES:
             last = stream.last
             refresh(stream, lane.start, lane.length, last, last, a.scratch, call.any_rate)
@@ -1191,7 +1193,7 @@ def replace_window(a, call, n, everything):
     lane.streak = 0
     lane.far = 0
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         # Measured in another epoch: nothing that comes now would ever be newer.
         if stream.last > anchor + FAR_LENGTHS * lane.length:
             stream.tracked = 0
@@ -1245,7 +1247,7 @@ def route_list(rows, row, lists, lane, streams, n, stalled):
     """
     while row >= 0:
         following = np.int64(rows[row].next)
-        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], stalled)
+        route(rows, row, lists, lane, streams[max(rows[row].stream, 0), n], stalled)
         row = following
 
 
@@ -1270,7 +1272,7 @@ def route_overflow(a, row, n, at):
     while row >= 0:
         record = rows[row]
         following = np.int64(record.next)
-        if near < record.time <= beyond and on_grid(record, streams[n, max(record.stream, 0)]):
+        if near < record.time <= beyond and on_grid(record, streams[max(record.stream, 0), n]):
             push_heap(rows, lists, _OVER, row)
         else:
             numbers[last] = row
@@ -1284,7 +1286,7 @@ def route_overflow(a, row, n, at):
         sort_rows(rows, numbers, at, last, a.spare, _NO)
     for i in range(at, last):
         row = numbers[i]
-        route(rows, row, lists, lane, streams[n, max(rows[row].stream, 0)], _NO)
+        route(rows, row, lists, lane, streams[max(rows[row].stream, 0), n], _NO)
     if lists.heap >= 0:
         lane.over_min = min(lane.over_min, rows[lists.heap].time)
 
@@ -1314,22 +1316,22 @@ def begin(a, call, n):
     if lane.changes > 0 and apply_changes(lane, anchor, _YES):
         anchor = anchor_of(rows, numbers, first, last, lane.length)
     for s in range(lane.streams):
-        a.streams[n, s].period = 0
+        a.streams[s, n].period = 0
         a.tally[s].had_slots = -1
     for place in range(3):
         row = take_list(lists, place)
         while row >= 0:
             record = rows[row]
             if record.gated != 0 and record.time <= anchor:
-                observe(a.streams[n, record.stream], record.time)
+                observe(a.streams[record.stream, n], record.time)
             row = np.int64(record.next)
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         if stream.tracked != 0:
             last_seen = stream.last
             refresh(stream, anchor, lane.length, last_seen, last_seen, a.scratch, call.any_rate)
     start = plausible_start(rows, numbers, first, last, anchor, lane.length)
-    frame = BatchFrame(last, start, anchor, reason, np.int64(0), np.int64(0))
+    frame = BatchFrame(last, start, anchor, reason, np.int64(0))
     write_down(a, call, n, frame)
     lane.open = 1
     lane.before = UNTIMED
@@ -1342,39 +1344,26 @@ def begin(a, call, n):
 
 
 @lean_inner
-def close(a, call, n, reason, run):
+def close(a, call, n, reason):
     """Write the window down as a batch and open the next one.
 
-    In order:
-
-    - Collect the rows of the window. If gating streams have moved to another epoch, the old window
-      keeps its own rows and the others are routed into the next one.
-    - Refresh the grids. If no stream gates any more, everything that waits leaves with this batch,
-      which then ends at the anchor of its rows, if that is later.
-    - Write the batch and its report, and correct clocks if `correct_skew` is set.
-    - Evict streams that were absent for EVICT_CLOSES closes.
-    - Open the next window at the end of this one and route what waited.
+    First the rows of the window are collected. If gating streams have moved to another epoch, the
+    old window keeps its own rows and the others are routed into the next one. Then the grids are
+    refreshed, and `finish_close` does the rest.
 
     Args:
         a: The `KernelArrays`, with room for one batch (`has_room`).
         call: The `KernelCall`.
         n: Number of the lane.
         reason: A CloseReason.
-        run: 0, or the number of rows of a run (`take_expected`), which are in `numbers` already,
-            in order and without records; nothing else waits then.
     """
     rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
-    length = lane.length
-    start = lane.start
-    end = start + length
     first = a.counts[0].rows
     last = first
     epoch = np.int64(-1)
-    if run > 0:
-        last = first + run
-    elif epoch_changed(a, n, call.patient):
+    if epoch_changed(a, n, call.patient):
         # The old window keeps what is its own; the new epoch begins for itself.
-        beyond = end + FAR_LENGTHS * length
+        beyond = lane.start + (1 + FAR_LENGTHS) * lane.length
         row = take_list(lists, _ACTIVE)
         while row >= 0:
             following = np.int64(rows[row].next)
@@ -1390,12 +1379,45 @@ def close(a, call, n, reason, run):
         epoch = take_list(lists, _ACTIVE)
     else:
         last = collect(rows, take_list(lists, _ACTIVE), numbers, first)
-    complete = np.int64(1) if lane.gating > 0 and lane.waiting == 0 else np.int64(0)
+    closing = closing_window(lane, last, reason)
     remember_grids(a, n)
-    if refresh_grids(a, call, n) == 0:
-        if run > 0:
-            write_records(a, n, first, last)
-            run = np.int64(0)
+    finish_close(a, call, n, closing, refresh_grids(a, call, n), epoch)
+
+
+@lean_inline
+def closing_window(lane, last, reason):
+    """Return the `BatchFrame` of the window that stands, before its grids are refreshed."""
+    complete = np.int64(1) if lane.gating > 0 and lane.waiting == 0 else np.int64(0)
+    return BatchFrame(last, lane.start, lane.start + lane.length, reason, complete)
+
+
+@lean_inner
+def finish_close(a, call, n, closing, gating, epoch):
+    """Write a window down whose rows are collected and whose grids are refreshed, and open the next
+    one.
+
+    In order:
+
+    - If no stream gates any more, everything that waits leaves with this batch, which then ends at
+      the anchor of its rows, if that is later.
+    - Write the batch and its report, and correct clocks if `correct_skew` is set.
+    - Evict streams that were absent for EVICT_CLOSES closes.
+    - Open the next window at the end of this one and route what waited.
+
+    Args:
+        a: The `KernelArrays`, with room for one batch; `numbers[counts.rows:closing.last]` are the
+            rows, in any order.
+        call: The `KernelCall`.
+        n: Number of the lane.
+        closing: The `BatchFrame` from `closing_window`.
+        gating: How many streams gate now.
+        epoch: First of the linked rows that belong to a new epoch, or -1.
+    """
+    rows, lists, lane, numbers = a.rows, a.lists[n], a.lanes[n], a.numbers
+    first = a.counts[0].rows
+    last, start, end = closing.last, closing.start, closing.end
+    length = end - start
+    if gating == 0:
         observe_held(a, call, n)
         last = collect(rows, take_list(lists, _OVER), numbers, last)
         while lists.heap >= 0:
@@ -1409,36 +1431,74 @@ def close(a, call, n, reason, run):
                 start = plausible_start(rows, numbers, first, last, end, lane.length)
         if lane.changes > 0:
             apply_changes(lane, end, _YES)
-    elif run == 0:
+    else:
         sort_rows(rows, numbers, first, last, a.spare, _YES)
-    write_down(a, call, n, BatchFrame(last, start, end, reason, complete, run))
+    write_down(a, call, n, BatchFrame(last, start, end, closing.reason, closing.complete))
     if call.correct_skew:
         correct_clocks(a, n)
     look_at_all = lane.length != length  # what is far ahead is measured in lengths
+    evict_absent(a, n)
     for s in range(lane.streams):
-        stream = a.streams[n, s]
-        if stream.tracked != 0 and stream.absent >= EVICT_CLOSES:
-            stream.tracked = 0
-            stream.diffs = 0
-        if a.tally[s].had_slots > 0 and stream.period == 0:
+        if a.tally[s].had_slots > 0 and a.streams[s, n].period == 0:
             look_at_all = True  # a grid is gone, and with it the reason for its overflow
     if look_at_all and lists.heap >= 0:
         empty_heap(a, n, last)
     over = take_list(lists, _OVER)
     held = take_list(lists, _HELD)
-    lane.before = lane.start
-    open_window(lane, a.streams, n, end, call.timeout, call.any_rate, _YES)
-    lane.hwm = lane.mark
-    lane.closed_at = call.wall
+    begin_next(a, call, n, end)
     while epoch >= 0:
         following = np.int64(rows[epoch].next)
-        stream = a.streams[n, max(rows[epoch].stream, 0)]
+        stream = a.streams[max(rows[epoch].stream, 0), n]
         lift(rows[epoch], lane, stream, call.patient)
         route(rows, epoch, lists, lane, stream, _NO)
         epoch = following
     if over >= 0 or lists.heap >= 0:
         route_overflow(a, over, n, last)
     route_list(rows, held, lists, lane, a.streams, n, _NO)
+
+
+@lean_inline
+def close_run(a, call, n, first, last):
+    """Do what `close` does for a complete run of expected pulses (`take_expected`).
+
+    Its rows are `numbers[first:last]`, in order and without records, and nothing else waits. Most
+    batches of steady streams leave here, so all of it is written into the loop over rows: handing
+    over the arguments of `close` takes as long as the work.
+    """
+    lane = a.lanes[n]
+    take_list(a.lists[n], _ACTIVE)
+    closing = closing_window(lane, last, due(lane))
+    remember_grids(a, n)
+    gating = refresh_grids(a, call, n)
+    if gating == 0:
+        write_records(a, n, first, last)
+        finish_close(a, call, n, closing, gating, np.int64(-1))
+        return
+    batch = note_batch(a, n, closing)
+    report_run(a, call, n, batch)
+    count_out(a, n, last)
+    evict_absent(a, n)
+    begin_next(a, call, n, closing.end)
+
+
+@lean_inline
+def evict_absent(a, n):
+    """Stop measuring streams that were absent for EVICT_CLOSES closes."""
+    for s in range(a.lanes[n].streams):
+        stream = a.streams[s, n]
+        if stream.tracked != 0 and stream.absent >= EVICT_CLOSES:
+            stream.tracked = 0
+            stream.diffs = 0
+
+
+@lean_inline
+def begin_next(a, call, n, start):
+    """Open the window behind the one that has just closed."""
+    lane = a.lanes[n]
+    lane.before = lane.start
+    open_window(lane, a.streams, n, start, call.timeout, call.any_rate, _YES)
+    lane.hwm = lane.mark
+    lane.closed_at = call.wall
 
 
 @lean_inline
@@ -1468,7 +1528,7 @@ def epoch_changed(a, n, patient):
 def remember_grids(a, n):
     """Note the grids of the closing window: its report is written after they are refreshed."""
     for s in range(a.lanes[n].streams):
-        stream, tally = a.streams[n, s], a.tally[s]
+        stream, tally = a.streams[s, n], a.tally[s]
         tally.had_slots = stream.slots if stream.tracked != 0 and stream.period != 0 else -1
         tally.had_first = stream.origin + stream.first * stream.period
         tally.had_period = stream.period
@@ -1486,7 +1546,7 @@ def refresh_grids(a, call, n):
     """
     lane = a.lanes[n]
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         if stream.tracked == 0:
             continue
         if stream.count > 0:
@@ -1501,7 +1561,7 @@ def refresh_grids(a, call, n):
         refresh_from_last(a, call, n)
     gating = 0
     for s in range(lane.streams):
-        if a.streams[n, s].tracked != 0 and a.streams[n, s].period != 0:
+        if a.streams[s, n].tracked != 0 and a.streams[s, n].period != 0:
             gating += 1
     return gating
 
@@ -1518,13 +1578,13 @@ def observe_held(a, call, n):
     while row >= 0:
         record = rows[row]
         if record.gated != 0:
-            stream = a.streams[n, record.stream]
+            stream = a.streams[record.stream, n]
             observe(stream, record.time)
             count_in(stream, record.time, lane.start)
             stream.absent = -1  # marked: refreshed once below
         row = np.int64(record.next)
     for s in range(lane.streams):
-        stream = a.streams[n, s]
+        stream = a.streams[s, n]
         if stream.tracked != 0 and stream.absent == -1:
             stream.absent = 0
             any_time, after_time = stream.first_any, stream.first_after
@@ -1541,23 +1601,35 @@ def write_down(a, call, n, frame):
         n: Number of the lane.
         frame: The `BatchFrame`.
     """
-    last = frame.last
+    batch = note_batch(a, n, frame)
+    report(a, call, n, batch)
+    count_out(a, n, frame.last)
+
+
+@lean_inline
+def note_batch(a, n, frame):
+    """Write the record of the batch that leaves, but for what its report says, and return it."""
     lane, counts = a.lanes[n], a.counts[0]
-    first = counts.rows
     batch = a.batches[counts.batches]
     batch.lane = n
     batch.id = lane.batches
     batch.start = frame.start
     batch.end = frame.end
     batch.reason = frame.reason
-    batch.first = first
-    batch.rows = last - first
+    batch.first = counts.rows
+    batch.rows = frame.last - counts.rows
     batch.moved = lane.moved
     batch.complete = frame.complete
-    report(a, call, n, batch, frame.run)
+    return batch
+
+
+@lean_inline
+def count_out(a, n, last):
+    """Take the rows of the batch, which end at `last`, off the counts of what waits."""
+    lane, counts = a.lanes[n], a.counts[0]
     for s in range(lane.streams):
-        a.streams[n, s].held_rows -= a.tally[s].rows
-    lane.rows -= last - first
+        a.streams[s, n].held_rows -= a.tally[s].rows
+    lane.rows -= last - counts.rows
     lane.batches += 1
     lane.moved = 0
     lane.move = 0
@@ -1580,13 +1652,13 @@ def correct_clocks(a, n):
     for at in range(batch.part, batch.part + batch.parts):
         part = a.parts[at]
         if part.skew_known != 0:
-            slack = max(slack, 5 * a.streams[n, part.stream].measured // 4)
+            slack = max(slack, 5 * a.streams[part.stream, n].measured // 4)
     corrected = False
     for at in range(batch.part, batch.part + batch.parts):
         part = a.parts[at]
         if part.skew_known == 0:
             continue
-        stream = a.streams[n, part.stream]
+        stream = a.streams[part.stream, n]
         skew = part.skew - part.corrected  # what is left of it
         if stream.measured == 0 or abs(skew) <= slack or abs(skew) > FAR_LENGTHS * lane.length:
             continue
@@ -1608,8 +1680,8 @@ def correct_clocks(a, n):
     if corrected:
         newest = lane.start
         for s in range(lane.streams):
-            if a.streams[n, s].tracked != 0:
-                newest = max(newest, a.streams[n, s].last)
+            if a.streams[s, n].tracked != 0:
+                newest = max(newest, a.streams[s, n].last)
         lane.mark = min(lane.mark, newest)
 
 

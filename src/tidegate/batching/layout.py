@@ -49,6 +49,7 @@ __all__ = [
     "check_state_values",
     "lane_records",
     "state_columns",
+    "stream_memory",
     "stream_records",
 ]
 
@@ -274,7 +275,7 @@ class KernelArrays(NamedTuple):
     lanes: Records
     """LANE per lane; the memory of the state."""
     streams: Records
-    """STREAM per lane and stream number; the memory of the state."""
+    """STREAM per stream number and lane (`stream_memory`); the memory of the state."""
     find: NDArray[np.int16]
     """Per lane a hash table from the digest of a name to its stream number; -1 for an empty slot.
     """
@@ -316,8 +317,6 @@ class BatchFrame(NamedTuple):
     """A CloseReason."""
     complete: Any
     """1 if every gating stream reached its last slot, else 0."""
-    run: Any
-    """Rows of a run of expected pulses, which is then all there is; otherwise 0."""
 
 
 class KernelCall(NamedTuple):
@@ -370,7 +369,7 @@ def state_columns(max_streams: int) -> dict[str, Column]:
     places = 1 << (2 * max_streams - 1).bit_length()
     return {
         "lane": Column(np.int64, (LANE.itemsize // 8,)),
-        "stream": Column(np.int64, (max_streams, STREAM.itemsize // 8)),
+        "stream": Column(np.int64, (max_streams, STREAM.itemsize // 8), apart=True),
         "find": Column(np.int16, (places,), -1),
     }
 
@@ -383,6 +382,20 @@ def lane_records(state: State) -> Records:
 def stream_records(state: State) -> Records:
     """The streams of a state (lanes by streams), as records that share its memory."""
     return state["stream"].view(STREAM)[:, :, 0]
+
+
+def stream_memory(state: State) -> Records:
+    """The streams of a state (streams by lanes) as records, for kernels: always contiguous, so that
+    they are compiled once.
+
+    Most lanes have few streams. Kept stream by stream, memory for the others is never touched, and
+    the first streams of neighbouring lanes are neighbours.
+    """
+    array = state["stream"].swapaxes(0, 1)
+    if not array.flags.c_contiguous:  # a state that was read
+        array = np.ascontiguousarray(array)
+        state.arrays["stream"] = array.swapaxes(0, 1)
+    return array.view(STREAM)[:, :, 0]
 
 
 def check_state_values(state: State, rows: Records) -> None:

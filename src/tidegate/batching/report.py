@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tidegate.batching.layout import FIRST_ROWS, NO_SLOT, CloseReason, Gate, Records
 from tidegate.batching.period import median
 from tidegate.core.arrow import empty
-from tidegate.core.numba import interpret_first, lean_inline, lean_inner, lean_kernel
+from tidegate.core.numba import interpret_first, lean_inline, lean_kernel
 from tidegate.core.outcomes import Int32s, Int64s
 
 __all__ = [
@@ -48,7 +48,23 @@ message. Five is also when a stream that fell silent is evicted."""
 
 
 @lean_inline
-def report(a, call, n, batch, run):
+def report_run(a, call, n, batch):
+    """`report` for a run of expected pulses, each of which has a slot of its own: slots and times
+    of its rows are written already, and `tally` has the sums of their offsets."""
+    for s in range(a.lanes[n].streams):
+        tally = a.tally[s]
+        tally.rows = a.streams[s, n].count
+        tally.late = 0
+        tally.early = 0
+        tally.distinct = tally.rows
+        tally.on_grid = tally.rows
+    for i in range(batch.first, batch.first + batch.rows):
+        a.out_late[i] = False
+    _finish_report(a, call, n, batch, np.int64(0), np.int64(0))
+
+
+@lean_inline
+def report(a, call, n, batch):
     """Measure a batch while it is written, and write one part per stream.
 
     One pass over the rows, which are sorted by time; so the distinct slots of a stream can be
@@ -61,22 +77,8 @@ def report(a, call, n, batch, run):
         n: Number of the lane.
         batch: Record of the batch with `start`, `end`, `first` and `rows`; `late`, `early`, `part`
             and `parts` are filled in here.
-        run: Above 0: the rows are a run of expected pulses. Slots and times of its rows are
-            written, every row has a slot of its own, and `tally` has the sums of its offsets.
     """
     known = a.lanes[n].streams
-    if run > 0:
-        for s in range(known):
-            tally = a.tally[s]
-            tally.rows = a.streams[n, s].count
-            tally.late = 0
-            tally.early = 0
-            tally.distinct = tally.rows
-            tally.on_grid = tally.rows
-        for i in range(batch.first, batch.first + batch.rows):
-            a.out_late[i] = False
-        finish_report(a, call, n, batch, np.int64(0), np.int64(0))
-        return
     for s in range(known):
         tally = a.tally[s]
         tally.rows = 0
@@ -115,11 +117,11 @@ def report(a, call, n, batch, run):
             tally.on_grid += 1
             tally.off_sum += off
             tally.off_square += off * off
-    finish_report(a, call, n, batch, np.int64(late), np.int64(early))
+    _finish_report(a, call, n, batch, np.int64(late), np.int64(early))
 
 
-@lean_inner
-def finish_report(a, call, n, batch, late, early):
+@lean_inline
+def _finish_report(a, call, n, batch, late, early):
     """Write what the rows of a batch summed up to: its own fields, and one part per stream."""
     known = a.lanes[n].streams
     batch.late = late
@@ -143,7 +145,7 @@ def _write_parts(a, n, known):
     clocks = 0
     base = 0
     for s in range(known):
-        tally, stream = a.tally[s], a.streams[n, s]
+        tally, stream = a.tally[s], a.streams[s, n]
         if tally.rows == 0 and tally.had_slots < 0:
             continue
         part = a.parts[counts.parts]
@@ -183,7 +185,7 @@ def _write_parts(a, n, known):
         part = a.parts[at]
         if part.skew_known != 0:
             if clocks >= 2:
-                part.skew = a.streams[n, part.stream].last - middle + part.corrected
+                part.skew = a.streams[part.stream, n].last - middle + part.corrected
             else:
                 part.skew_known = 0
 
@@ -195,7 +197,7 @@ def _write_unseen(a, call, n):
         name = call.wanted[i]
         seen = False
         for s in range(a.lanes[n].streams):
-            seen = seen or a.streams[n, s].name == name
+            seen = seen or a.streams[s, n].name == name
         if seen:
             continue
         part = a.parts[a.counts[0].parts]

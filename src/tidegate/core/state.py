@@ -42,6 +42,10 @@ class Column:
     merge: Literal["sum", "max"] | None = None
     """What becomes of the value when a lane is freed: added to lane 0, the larger one kept in lane
     0, or forgotten."""
+    apart: bool = False
+    """How memory is laid out, which nobody but a kernel sees: False: lane by lane. True: all lanes
+    of the first entry of `shape`, then all of the second. For wide lanes that mostly use their
+    first entries only: memory of the others is never touched."""
 
 
 @dataclass(frozen=True)
@@ -254,9 +258,16 @@ def require_int64(state: State, table: str, *columns: str) -> None:
 def _new_column(lanes: int, column: Column) -> NDArray[Any]:
     """Return the array of a column for new lanes. Zeros are left to the operating system, which
     hands out memory when it is first written: wide lanes are mostly never used to their end."""
+    if column.apart:
+        first, *others = column.shape
+        return _filled((first, lanes, *others), column).swapaxes(0, 1)
+    return _filled((lanes, *column.shape), column)
+
+
+def _filled(shape: tuple[int, ...], column: Column) -> NDArray[Any]:
     if column.fill == 0:
-        return np.zeros((lanes, *column.shape), column.dtype)
-    return np.full((lanes, *column.shape), column.fill, column.dtype)
+        return np.zeros(shape, column.dtype)
+    return np.full(shape, column.fill, column.dtype)
 
 
 @kernel
