@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-all test-apart laws lint docs bench bench-more bench-quick faults golden matrix release-check clean
+.PHONY: help demo test test-long test-all test-apart corpus laws lint docs bench bench-more bench-quick faults golden matrix release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test-all: test test-long ## both
 
 test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m apart $(ARGS)
+
+corpus: $(VENV)/.compiled ## every file of the corpus from inspect and init through a run on Spark to its page
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'long or apart or not long' tests/profile/test_corpus.py tests/spark/test_corpus_runs.py $(ARGS)
 
 laws: $(VENV)/.compiled ## the property tests with ten times as many examples as in make test
 	TIDEGATE_EXAMPLES=5 $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder -m laws $(ARGS)

@@ -595,7 +595,7 @@ def init(
         from tidegate.profile.training import training_pipeline
 
         one_of("for", purpose, ("training",))
-        text = training_pipeline(path, out=out)
+        text = training_pipeline(path, out=out, file=str(to))
         try:
             to.write_text(text, encoding="utf-8")
         except OSError as error:

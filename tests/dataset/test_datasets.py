@@ -310,6 +310,15 @@ def test_wrong_settings_are_named(tmp_path: Path, change: dict[str, Any], field:
         write_dataset(PipelineDefinition.of({**pipeline(path, {}), **change}), to=tmp_path / "out")
 
 
+def test_without_a_frame_it_says_what_became_of_the_rows(tmp_path: Path) -> None:
+    path = record(tmp_path / "arm.mcap", messages(1))
+    settings = {"format": "lerobot", "fps": 10, "task": "wave", "features": FEATURES}
+    made = pipeline(path, settings)
+    made["streams"]["arm"]["eventtime"]["type"] = "unixtimestamp_s"  # all are beyond 2262
+    with pytest.raises(ConfigError, match=r"no frame to write: of the rows, \d+ error \(\d+ × "):
+        write_dataset(PipelineDefinition.of(made), to=tmp_path / "d")
+
+
 def test_a_grid_gives_the_rate(tmp_path: Path) -> None:
     path = record(tmp_path / "arm.mcap", messages(2))
     made = pipeline(path, {"format": "lerobot", "features": {"observation.state": "joint.q"}})

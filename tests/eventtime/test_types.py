@@ -131,6 +131,7 @@ def test_iso_times_to_the_nanosecond(moment: datetime, nanos: int) -> None:
         ("1970-01-01T01:30:00+0130", 0), ("1969-12-31T19:00:00-05", 0),
         ("1970-01-01T00:00:00.1Z", 10**8), ("1970-01-01T00:00:00,000000001Z", 1),
         ("2000-02-29T00:00:00Z", 951782400 * 10**9),
+        ("1970-01-01T24:00:00Z", 86400 * 10**9), ("1970-12-31 24:00", 365 * 86400 * 10**9),
         ("1969-12-31T23:59:59.999999999Z", -1),
         ("2262-04-11T23:47:16.854775807Z", MAX_NS),
         ("1677-09-21T00:12:43.145224193Z", -MAX_NS),
@@ -146,7 +147,8 @@ def test_iso_forms(text: str, ns: int) -> None:
     ("text", "reason"),
     [
         ("1970-13-01", "not a date"), ("1970-02-30", "not a date"), ("1970-01-00", "not a date"),
-        ("1900-02-29", "not a date"), ("1970-01-01T24:00:00Z", "not a date"),
+        ("1900-02-29", "not a date"), ("1970-01-01T24:00:01Z", "not a date"),
+        ("1970-01-01T25:00", "not a date"),
         ("1970-01-01T00:60:00Z", "not a date"), ("1970-01-01T00:00:60Z", "not a date"),
         ("70-01-01", "not ISO 8601"), ("1970-1-1", "not ISO 8601"), ("now", "not ISO 8601"),
         ("1970-01-01T00:00:00.1234567890Z", "not ISO 8601"), ("1970-01-01T00:00:00Z ", "not ISO"),
@@ -241,6 +243,25 @@ def test_dates_and_times_in_a_format_of_ones_own() -> None:
     parsed = TYPES.parse("date_time", pa.array(["1970/01/01 01:00:00.000001", None, "x"]), exact)
     assert parsed.ok.tolist() == [True, False, False]
     assert parsed.time_ns[0] == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "expected"),
+    [
+        ("31.12.2024 24:00", "%d.%m.%Y %H:%M", "2025-01-01"),
+        ("20240229 2400", "%Y%m%d %H%M", "2024-03-01"),
+        ("2024 60 24", "%Y %j %H", "2024-03-01"),
+        ("31.12.2024 24:01", "%d.%m.%Y %H:%M", None),
+        ("24.12.2024 24:00 x", "%d.%m.%Y %H:%M", None),
+    ],
+)
+def test_midnight_that_ends_a_day(text: str, format: str, expected: str | None) -> None:
+    """Exports of hours write 24:00 for the last one: 1 row in 24 was refused."""
+    parsed = TYPES.parse("date_time", pa.array([text, None]), TimeOptions(None, format))
+    if expected is None:
+        assert not parsed.ok.any()
+    else:
+        assert np.datetime64(int(parsed.time_ns[0]), "ns") == np.datetime64(expected)
 
 
 def test_a_day_that_does_not_exist_is_no_day_of_the_next_month() -> None:

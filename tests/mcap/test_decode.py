@@ -326,6 +326,53 @@ def test_types_are_widened_over_topics_and_told_where_they_clash(tmp_path: Path)
     assert got["error"].to_pylist()[2] == "x is 'a', which is not a int32"
 
 
+def test_one_path_to_several_columns(tmp_path: Path) -> None:
+    """The compiled walk has a place per path: asked twice, both columns were empty texts."""
+    sent = [ros.any_message("sensor_msgs/msg/Imu", random.Random(n)) for n in range(3)]
+    path = record(tmp_path / "a.mcap", (IMU, [ros.serialised(one) for one in sent]))
+    decode = "orientation.x as a, orientation.x as b, orientation.x float as c, orientation"
+    got = columns(path, decode)
+    assert got["a"] == got["b"] == [one.orientation.x for one in sent]
+    assert got["c"] == pytest.approx(got["a"])
+    assert [json.loads(text)["x"] for text in got["orientation"]] == got["a"]
+    assert got["error"] == [None] * 3
+
+
+def test_a_field_of_one_topic(tmp_path: Path) -> None:
+    """`data` is bytes in images and text in `std_msgs/String`: each topic has a column of its own,
+    and what is not of a topic is that of all others."""
+    image = ros.any_message("sensor_msgs/msg/CompressedImage", random.Random(1))
+    text = ros.store().types["std_msgs/msg/String"]("idle")
+    path = record(
+        tmp_path / "a.mcap",
+        (ros_channel("sensor_msgs/msg/CompressedImage"), [ros.serialised(image)]),
+        (ros_channel("std_msgs/msg/String"), [ros.serialised(text)]),
+    )
+    with pytest.raises(ConfigError, match=r"say which topic is meant, as in `/topic:data as data`"):
+        columns(path, "data")
+    got = columns(path, "/1:data as mode, data as image")
+    assert got["mode"] == [None, "idle"]
+    assert got["image"] == [image.data.tobytes(), None]
+    assert got["error"] == [None, None]
+
+
+def test_messages_without_a_header_take_the_log_time(tmp_path: Path) -> None:
+    image = ros.any_message("sensor_msgs/msg/CompressedImage", random.Random(1))
+    image.header.stamp = ros.store().types["builtin_interfaces/msg/Time"](sec=5, nanosec=7)
+    text = ros.store().types["std_msgs/msg/String"]("idle")
+    path = record(
+        tmp_path / "a.mcap",
+        (ros_channel("sensor_msgs/msg/CompressedImage"), [ros.serialised(image)]),
+        (ros_channel("std_msgs/msg/String"), [ros.serialised(text)] * 2),
+    )
+    by_header = as_table(mcap.read(path, clock="header"))
+    assert by_header["header_stamp_ns"].to_pylist() == [5_000_000_007, None, None]
+    both = as_table(mcap.read(path, clock="header_or_log"))
+    assert both["header_stamp_ns"].to_pylist() == [5_000_000_007, 1, 11]
+    some = as_table(mcap.read(path, clock="header_or_log", start_ns=2, end_ns=12))
+    assert some["topic"].to_pylist() == ["/1"]
+
+
 @pytest.mark.parametrize("indexed", [True, False])
 def test_types_are_found_in_files_without_an_index(tmp_path: Path, indexed: bool) -> None:
     sent = [ros.any_message("sensor_msgs/msg/Imu", random.Random(n)) for n in range(3)]

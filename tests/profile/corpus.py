@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,15 @@ def _text(name: str, text: str) -> Callable[[Path], Path]:
 
 def _parquet(**columns: Any) -> Callable[[Path], Path]:
     """Return a writer of a Parquet file."""
+    return _parquet_of({}, **columns)
+
+
+def _parquet_of(settings: dict[str, Any], **columns: Any) -> Callable[[Path], Path]:
+    """Return a writer of a Parquet file with settings of Arrow's."""
 
     def write(folder: Path) -> Path:
         path = folder / "data.parquet"
-        pq.write_table(pa.table(columns), path)
+        pq.write_table(pa.table(columns), path, **settings)
         return path
 
     return write
@@ -608,6 +614,92 @@ _add("a list sorted by name", _csv("name,death_date,age", [
      "death_date", ("date", "iso8601"))  # fmt: skip
 _add("positions of a bicycle computer", _csv("position_lat,position_long,power", [
         [-138_827_872 + n, 1_992_059_008 + n * 90, 68] for n in range(N)]), None)  # fmt: skip
+
+# -- in the manner of exports, services and instruments ------------------------------------------
+
+_add("units below the header", _csv("Time (ms),Channel A", [["(ms)", "(V)"]] + [
+        [f"{n * 0.02:.8f}", n] for n in range(N)]),
+     "Time (ms)", "unixtimestamp_ms_float", types={"Channel A": "string"})  # fmt: skip
+_add("hours that end at 24:00", _csv("Date,Hour Ending,MW", [
+        [at.strftime("%m/%d/%Y"), f"{n % 24 + 1:02d}:00", n] for n, at in enumerate(
+            START + timedelta(hours=n) for n in range(24 * 30))]),
+     ("Date", "Hour Ending"), "date_time", format="%m/%d/%Y %H:%M",
+     first="2024-03-01T01:00:00")  # fmt: skip
+_add("hours from 1 to 24", _csv("Year,DOY,Hour,TA", [[2024, 61 + n // 24, n % 24 + 1, 4.5]
+                                                     for n in range(N)]),
+     ("Year", "DOY", "Hour"), "date_time", format="%Y %j %H",
+     first="2024-03-01T01:00:00")  # fmt: skip
+_add("percent signs before comments", _csv("time,value", _PLAIN, before="% made by X\n% K\n"),
+     "time", "iso8601", options={"comment": "%"})  # fmt: skip
+_add("a browser in a web server's log", _text("access_log.txt", "".join(
+        f'10.0.{n % 3}.{n % 11} - frank [{at}] "GET /a{n}.gif HTTP/1.0" 200 {n} "http://x.y/" '
+        f'"Mozilla/5.0 (X11; Linux x86_64)"\n'
+        for n, at in enumerate(_stamps(N, 3, "%d/%b/%Y:%H:%M:%S +0000")))),
+     ("column_4", "column_5"), "date_time", format="[%d/%b/%Y:%H:%M:%S %z]",
+     options={"sep": " "})  # fmt: skip
+_add("JSON in a log", _text("dns.log", "".join(json.dumps(
+        {"ts": SECOND + n * 0.31, "uid": f"C{n}", "id.orig_h": f"10.0.0.{n % 7}"}) + "\n"
+        for n in range(N))), "ts", "unixtimestamp_s_float")  # fmt: skip
+_add("Japanese of Windows", _csv("日時,温度", zip(_stamps(N, 600, "%Y/%m/%d %H:%M:%S"), _wave(N),
+                                                   strict=True), encoding="shift_jis"),
+     "日時", "date_time", format="%Y/%m/%d %H:%M:%S", options={"encoding": "Shift_JIS"},
+     types={"温度": "double"})  # fmt: skip
+_add("a query of InfluxDB", _csv(",result,table,_start,_time,_value,_field,_measurement,host", [
+        [None, None, t, ISO, at, 20 + n, ("user", "system")[t], "cpu", "h1"] for t in range(2)
+        for n, at in enumerate(_stamps(N, 10))], before="#group,false,false\n#default,_result,\n"),
+     "_time", "iso8601", key="table", topic="_field", options={"comment": "#"})  # fmt: skip
+_add("two flights in one file", _csv("elapsed_s,alt", [[f"{n * 0.1:.2f}", n] for _ in range(2)
+                                                       for n in range(N)]),
+     "elapsed_s", "unixtimestamp_s_float")  # fmt: skip
+_add("a zone in a column beside the times", _csv("datetime,tz_cd,flow", [[at, "EST", n] for n, at in
+     enumerate(_stamps(N, 900, "%Y-%m-%d %H:%M"))]), "datetime", "iso8601")  # fmt: skip
+_add("trades by root of the symbol", _csv("DATE,TIME_M,EX,SYM_ROOT,PRICE", [
+        [f"{at:%Y%m%d}", f"{at.hour}:{at:%M:%S.%f}000", "NQP"[n % 3], ("AAPL", "MSFT")[n % 2], 9.5]
+        for n, at in enumerate(START + timedelta(seconds=0.7 * n) for n in range(N))]),
+     ("DATE", "TIME_M"), "date_time", format="%Y%m%d %H:%M:%S.%f", key="SYM_ROOT")  # fmt: skip
+_add("seconds as decimals", _parquet(
+        epoch=pa.array([Decimal(f"{SECOND + n}.250000") for n in range(N)], pa.decimal128(18, 6)),
+        value=_wave(N)),
+     "epoch", "unixtimestamp_s_float", first="2024-03-01T00:00:00")  # fmt: skip
+_add("times of Impala", _parquet_of({"use_deprecated_int96_timestamps": True},
+        event_time=pa.array([SECOND * 10**9 + n * 10**9 for n in range(N)], pa.timestamp("ns")),
+        value=_wave(N)),
+     "event_time", "timestamp", first="2024-03-01T00:00:00",
+     types={"event_time": "timestamp[us, tz=UTC]"})  # fmt: skip
+_add("unsigned integers and milliseconds", _parquet(
+        ts_ns=pa.array([(SECOND + n) * 10**9 for n in range(N)], pa.uint64()),
+        sent=pa.array([(SECOND + n) * 1000 for n in range(N)], pa.timestamp("ms", "Europe/Berlin")),
+        count=pa.array(list(range(N)), pa.uint16()), text=pa.array(["a"] * N,
+                                                                          pa.large_string())),
+     "ts_ns", "unixtimestamp_ns",
+     types={"ts_ns": "decimal128(20, 0)", "sent": "timestamp[us, tz=UTC]", "count": "int32",
+            "text": "string"})  # fmt: skip
+_add("a time of day that Spark does not read", _parquet(
+        day=pa.array([19_800 + n // 40 for n in range(N)], pa.date32()),
+        clock=pa.array([n % 40 for n in range(N)], pa.time32("s")), value=_wave(N)),
+     "day", "timestamp", types={"value": "double"})  # fmt: skip
+_add("quotes of Windows", _csv("time,note", [[at, "“high”"] for at, _ in _PLAIN],
+                               encoding="windows-1252"),
+     "time", "iso8601", options={"encoding": "windows-1252"})  # fmt: skip
+_add("weeks alone", _csv("week,sales", [[f"2024-W{n:02d}", n] for n in range(1, 53)]), None)
+_add("seconds of a watch in generic columns", _csv("Type,Message,Field 1,Value 1,Units 1", [
+        ["Data", "record", "timestamp", SECOND - 631_065_600 + n, "s"] for n in range(N)]),
+     None)  # fmt: skip
+
+
+def _folders_with_columns(folder: Path) -> Path:
+    """Parquet in folders whose names are columns, as Hive and Spark write it."""
+    for device in ("a", "b"):
+        for day in (1, 2):
+            place = folder / f"device={device}" / f"day=2024-03-{day:02d}"
+            place.mkdir(parents=True)
+            stamps = [(SECOND + 86_400 * (day - 1) + n) * 1000 for n in range(N)]
+            pq.write_table(pa.table({"ts": stamps, "v": range(N)}), place / "part-0.parquet")
+    return folder
+
+
+_add("folders whose names are columns", _folders_with_columns, "ts", "unixtimestamp_ms",
+     key="device", types={"device": "string", "day": "date32[day]"})  # fmt: skip
 
 # -- real files -----------------------------------------------------------------------------------
 

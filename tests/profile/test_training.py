@@ -19,7 +19,7 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.profile.training import training_pipeline
 
 ros = pytest.importorskip("ros_messages", reason="pip install 'tidegate[rosbag]'")
-from dataset.recordings import messages, record  # noqa: E402
+from dataset.recordings import START_NS, messages, record  # noqa: E402
 
 
 def test_the_file_fits_the_recording(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_raw_images(tmp_path: Path) -> None:
     joints = [m for m in messages(1) if m.topic == "joint"]
     path = record(tmp_path / "arm.mcap", joints)
     raw = tmp_path / "raw.mcap"
-    from dataset.recordings import KINDS, START_NS, payload
+    from dataset.recordings import KINDS, payload
 
     with McapWriter(raw) as log:
         camera = log.channel(
@@ -200,6 +200,39 @@ def test_any_floats_are_features_and_commands_are_actions(tmp_path: Path) -> Non
         ]
         assert row["observation.state"] == pytest.approx(values, rel=1e-6)
         assert row["action"] == pytest.approx([before.linear.x, 0, 0, 0, 0, before.angular.z])
+
+
+def test_a_topic_without_a_header_beside_cameras(tmp_path: Path) -> None:
+    """A gripper as `std_msgs/Float64`: its field `data` is bytes in the images, and it has no stamp
+    of its own. It was not read at all."""
+    sent = messages(3)
+    path = tmp_path / "arm.mcap"
+    record(path, sent)
+    gripper = ros.store().types["std_msgs/msg/Float64"]
+    folder = tmp_path / "both"
+    folder.mkdir()
+    path.rename(folder / "a.mcap")
+    with McapWriter(folder / "b.mcap") as log:
+        channel = log.channel(
+            topic="/gripper", schema="std_msgs/msg/Float64", schema_encoding="ros2msg",
+            schema_data=ros.definition("std_msgs/msg/Float64"), encoding="cdr",
+        )  # fmt: skip
+        for n in range(60):
+            log.message(channel, START_NS + n * 50_000_000, ros.serialised(gripper(float(n))))
+    made = PipelineDefinition.from_yaml(training_pipeline(folder, out=str(tmp_path / "d")))
+    source = made.streams["robot"].source
+    assert source is not None
+    assert source.options["clock"] == "header_or_log"
+    assert "/gripper:data double as gripper_data_value" in source.options["decode"]
+    assert made.dataset is not None
+    written = write_dataset(made)
+    assert written.written["frames"] > 20
+    state = made.dataset.features["observation.state"]
+    place = state.index("/gripper.gripper_data_value") - len(state)
+    rows = pq.read_table(tmp_path / "d/data/chunk-000/file-000.parquet").to_pylist()
+    for row in rows:
+        expected = (row["time_ns"] - START_NS) / 50_000_000
+        assert row["observation.state"][place] == pytest.approx(expected)
 
 
 def in_ros1(one: Any, store: Any) -> bytes:

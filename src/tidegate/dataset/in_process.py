@@ -40,6 +40,7 @@ from tidegate.recordings.parquet_footer import open_checked
 __all__ = [
     "DatasetSummary",
     "Reasons",
+    "close_writer",
     "dataset_writer",
     "is_by_file",
     "make_dataset_here",
@@ -122,8 +123,40 @@ def make_dataset_here(
         # One of several parts: the others may have frames.
         left = {"left_out": writer.left_out, "reasons": writer.reasons}
         return DatasetSummary(str(path), left, read, dict(counts), told, most_frequent(reasons))
-    written = writer.close()
+    written = close_writer(writer, counts, reasons)
     return DatasetSummary(str(path), written, read, dict(counts), told, most_frequent(reasons))
+
+
+def close_writer(writer: Any, counts: Mapping[str, int], reasons: Reasons) -> dict[str, Any]:
+    """Close the writer of a dataset, and return what it says.
+
+    Args:
+        writer: From `dataset_writer`.
+        counts: Rows by kind of outcome.
+        reasons: Why rows are dropped or errors.
+
+    Raises:
+        ConfigError: There is no frame for a LeRobot dataset; it says what became of the rows.
+    """
+    if not isinstance(writer, LeRobotWriter) or not writer.is_empty:
+        return dict(writer.close())
+    told = [
+        f"{count:,} {'left out' if kind == 'data' else kind} ({_frequent_in_words(found)})"
+        for kind, count, found in (
+            ("data", writer.left_out, writer.reasons),
+            *((k, counts.get(k, 0), reasons.get(k, {})) for k in ("error", "dropped")),
+        )
+        if count
+    ]
+    told += [f"{counts['late']:,} late"] if counts.get("late") else []
+    why = f"of the rows, {'; '.join(told)}" if told else "the source has no row"
+    raise ConfigError("dataset", None, "", message=f"dataset: there is no frame to write: {why}")
+
+
+def _frequent_in_words(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons with their counts, in words."""
+    found = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    return ", ".join(f"{count:,} × {reason}" for reason, count in found)
 
 
 def is_by_file(definition: PipelineDefinition) -> bool:

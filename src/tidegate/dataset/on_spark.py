@@ -32,6 +32,7 @@ from tidegate.core.columns import ERROR_REASON, PREFIX, REASON
 from tidegate.dataset.in_process import (
     DatasetSummary,
     Reasons,
+    close_writer,
     dataset_writer,
     is_by_file,
     make_dataset_here,
@@ -100,15 +101,15 @@ def _make_by_file(
         parts = [DatasetSummary(**json.loads(row["summary"])) for row in told]
         for row, part in zip(told, parts, strict=True):
             _take_over(writer, Path(row["folder"]), part)
-        written = writer.close()
+        counts: Counter[str] = Counter()
+        reasons: Reasons = {}
+        for part in parts:
+            counts.update(part.outcomes)
+            for kind, counted in part.reasons.items():
+                reasons.setdefault(kind, Counter()).update(counted)
+        written = close_writer(writer, counts, reasons)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    counts: Counter[str] = Counter()
-    reasons: Reasons = {}
-    for part in parts:
-        counts.update(part.outcomes)
-        for kind, counted in part.reasons.items():
-            reasons.setdefault(kind, Counter()).update(counted)
     warnings = set.intersection(*(set(part.warnings) for part in parts))
     read = sum(part.rows_read for part in parts)
     why = most_frequent(reasons)
@@ -199,6 +200,7 @@ def _make_by_rows(
                 for rows in run.batches(kind, [column]):
                     tally_reasons(reasons, kind, rows.column(0))
         counts = dict(run.counts)
-        return DatasetSummary(str(path), writer.close(), 0, counts, [], most_frequent(reasons))
+        written = close_writer(writer, counts, reasons)
+        return DatasetSummary(str(path), written, 0, counts, [], most_frequent(reasons))
     finally:
         shutil.rmtree(out, ignore_errors=True)

@@ -15,9 +15,10 @@ the column types it reads. Users add theirs with `EventtimeTypes.register`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, NamedTuple
@@ -393,7 +394,7 @@ def unix_timestamp(
     """Read integers, or text of digits, counted since 1970.
 
     Args:
-        column: integers of any width, or text.
+        column: integers of any width, decimals without a fraction, or text.
         options: not used.
         name: the type, for reasons.
         unit: its unit in words, for reasons.
@@ -408,10 +409,14 @@ def unix_timestamp(
     reasons = Reasons(column)
     if _is_text(kind):
         values = _integers_of_text(column, reasons)
-    elif pa.types.is_uint64(kind):
-        over = pc.fill_null(pc.greater(column, pa.scalar(MAX_NS, pa.uint64())), False)
+    elif pa.types.is_uint64(kind) or _is_whole_decimal(kind):
+        limit, zero = (pa.scalar(n).cast(kind) for n in (MAX_NS, 0))
+        over = pc.fill_null(pc.greater(column, limit), False)
+        if not pa.types.is_uint64(kind):
+            below = pc.fill_null(pc.less(column, pa.scalar(-MAX_NS).cast(kind)), False)
+            over = pc.or_(over, below)
         reasons.add(over.to_numpy(zero_copy_only=False), "overflow")
-        bounded = pc.if_else(over, pa.scalar(0, pa.uint64()), pc.fill_null(column, 0))
+        bounded = pc.if_else(over, zero, pc.fill_null(column, zero))
         values = bounded.cast(pa.int64()).to_numpy()
     elif pa.types.is_integer(kind):
         whole = pc.fill_null(column, 0) if column.null_count else column
@@ -663,9 +668,8 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
         value = column[row].as_py()
         if value is None:
             continue
-        try:
-            moment = datetime.strptime(value, options.format)
-        except ValueError:
+        moment = _read_moment(value, options.format)
+        if moment is None:
             reasons.texts[row] = text
             continue
         naive[row] = moment.tzinfo is None
@@ -676,6 +680,30 @@ def formatted(column: pa.Array, options: TimeOptions) -> Parsed:
         else:
             reasons.texts[row] = "overflow"
     return reasons.parsed(_local(out, naive, options.zone))
+
+
+_END_OF_DAY = re.compile(r"(?<![0-9])24(?=[:.]?00(?![0-9])|$)")
+"""The hour of `24:00`, as exports of hours that end then write midnight."""
+
+
+def _read_moment(value: str, format: str) -> datetime | None:
+    """Read one value with `datetime.strptime`; `24:00` is the midnight that ends its day. None if
+    it does not match.
+
+    >>> _read_moment("31.12.2023 24:00", "%d.%m.%Y %H:%M")
+    datetime.datetime(2024, 1, 1, 0, 0)
+    """
+    try:
+        return datetime.strptime(value, format)
+    except ValueError:
+        begun = _END_OF_DAY.sub("00", value, count=1)
+        if begun == value or "%H" not in format:
+            return None
+    try:
+        moment = datetime.strptime(begun, format)
+    except ValueError:
+        return None
+    return moment + timedelta(days=1) if moment.time() == time.min else None
 
 
 def _strptime_by_arrow(column: pa.Array, format: str) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
@@ -840,7 +868,9 @@ def _iso_by_expression(column: pa.Array, zone: str | None) -> Parsed:
     nanos = pc.utf8_rpad(fraction, 9, padding="0").cast(pa.int64()).to_numpy()
     east, naive = _zone_of(parts)
 
-    wrong = (month < 1) | (month > 12) | (day < 1) | (hour > 23) | (minute > 59) | (second > 59)
+    midnight = (hour == 24) & (minute == 0) & (second == 0) & (nanos == 0)  # that ends the day
+    wrong = (month < 1) | (month > 12) | (day < 1) | (minute > 59) | (second > 59)
+    wrong |= (hour > 23) & ~midnight
     month_index = (year - 1970) * 12 + np.where(wrong, 1, month) - 1
     first = month_index.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     following = (month_index + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
@@ -873,7 +903,15 @@ def _unix(unit: str, word: str) -> tuple[str, _Type]:
     """A line of the table for a count since 1970."""
     name = f"unixtimestamp_{unit}"
     parse = partial(unix_timestamp, name=name, unit=word, factor=_UNIT_NS[unit])
-    return name, _Type(parse, lambda k: bool(pa.types.is_integer(k)) or _is_text(k), _WHOLE)
+    return name, _Type(
+        parse, lambda k: pa.types.is_integer(k) or _is_whole_decimal(k) or _is_text(k), _WHOLE
+    )
+
+
+def _is_whole_decimal(kind: pa.DataType) -> bool:
+    """Whether a type is a decimal without a fraction, as Spark reads unsigned 64-bit integers;
+    shorter ones are 32-bit integers at most."""
+    return bool(pa.types.is_decimal(kind) and kind.scale == 0 and kind.precision >= 19)
 
 
 def _reads_numbers(kind: pa.DataType) -> bool:

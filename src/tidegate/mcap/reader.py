@@ -47,9 +47,9 @@ __all__ = [
     "take_times",
 ]
 
-Clock = Literal["log", "publish", "header"]
+Clock = Literal["log", "publish", "header", "header_or_log"]
 """Which time of a message `start_ns` and `end_ns` refer to."""
-CLOCKS: tuple[Clock, ...] = ("log", "publish", "header")
+CLOCKS: tuple[Clock, ...] = ("log", "publish", "header", "header_or_log")
 """The values of `clock`."""
 
 ROWS_ATTACHMENT = "rows.parquet"
@@ -66,7 +66,8 @@ def schema(clock: Clock = "log", decode: Sequence[Field] = ()) -> pa.Schema:
       offset among the chunk's decompressed records; together they are the order of the file
     - `topic`, `schema`, `encoding`: from the channel of the message
     - `log_time_ns`, `publish_time_ns`: ns since 1970; `sequence`: as the sender counted
-    - `header_stamp_ns`: only with the clock `header`; null if the message has no stamp
+    - `header_stamp_ns`: only with the clocks `header`, null if the message has no stamp, and
+      `header_or_log`, then the log time
     - `data`: the payload as recorded
     - `error`: null for a message; else why something at `offset` could not be read or decoded. Such
       a row has no times, so event time cannot take it for a message
@@ -88,7 +89,7 @@ def schema(clock: Clock = "log", decode: Sequence[Field] = ()) -> pa.Schema:
         ("topic", pa.string()), ("log_time_ns", pa.int64()), ("publish_time_ns", pa.int64()),
         ("sequence", pa.int64()), ("schema", pa.string()), ("encoding", pa.string()),
     ]  # fmt: skip
-    if clock == "header":
+    if clock.startswith("header"):
         fields.append(("header_stamp_ns", pa.int64()))
     fields += [("data", pa.binary()), ("error", pa.string())]
     made = pa.schema(fields)
@@ -115,7 +116,8 @@ class Selection:
     """End of the times to read, exclusive, ns since 1970; None for no upper bound."""
     clock: Clock = "log"
     """Which time `start_ns` and `end_ns` refer to: `log` (default, can skip chunks), `publish`,
-    `header`."""
+    `header`, or `header_or_log`: the stamp in the header, and of messages that have none, as the
+    text of `std_msgs/String`, the log time. The latter suits where both clocks agree."""
     crc: bool = False
     """Whether to check the checksum of every chunk. Off by default: it costs a pass over all bytes.
     """
@@ -125,6 +127,11 @@ class Selection:
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:
             raise ConfigError("clock", self.clock, f"must be one of {', '.join(CLOCKS)}")
+
+    @property
+    def by_header(self) -> bool:
+        """Whether the stamps of headers are read."""
+        return self.clock.startswith("header")
 
     @property
     def log_span(self) -> tuple[int | None, int | None]:
@@ -158,7 +165,7 @@ def read(
         topics: Topics to read, compared exactly; None for all. Unknown ones match nothing.
         start_ns: First time to read, ns since 1970; None for no lower bound.
         end_ns: End of the times to read, exclusive; None for no upper bound.
-        clock: Which time these refer to: `log`, `publish` or `header`. With `header`, messages
+        clock: Which time these refer to, one of `CLOCKS`. With `header`, messages
             without a stamp are kept.
         crc: Whether to check the checksum of every chunk.
         decode: Fields of the payload that become columns, such as
@@ -391,7 +398,7 @@ class McapFile:
         heads = found.heads
         lookup = self._names(selection, heads["channel"])
         keep = lookup.wanted[heads["channel"]]
-        if selection.clock != "header":
+        if not selection.by_header:
             keep = _within_span(heads[selection.clock], selection, keep)
         if not keep.all():
             found = found.select(np.flatnonzero(keep))
@@ -411,13 +418,16 @@ class McapFile:
         if "data" in wanted.names:
             by_reference = wanted.field("data").type == REFERENCE
             columns["data"] = spans.references() if by_reference else spans.array()
-        if selection.clock == "header":
-            columns["header_stamp_ns"] = header_stamps(spans, kept["channel"], self.channels)
+        if selection.by_header:
+            stamps = header_stamps(spans, kept["channel"], self.channels)
+            if selection.clock == "header_or_log":
+                stamps = pc.coalesce(stamps, log)
+            columns["header_stamp_ns"] = stamps
         if selection.decode:
             self._decode(columns, found, selection.decode)
         take_times(columns)
         batch = pa.RecordBatch.from_arrays([columns[n] for n in wanted.names], schema=wanted)
-        if selection.clock == "header" and (selection.start_ns, selection.end_ns) != (None, None):
+        if selection.by_header and (selection.start_ns, selection.end_ns) != (None, None):
             inside = _stamps_within_span(columns["header_stamp_ns"], selection)
             batch = batch.filter(inside)
         return batch

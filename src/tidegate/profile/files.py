@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +95,7 @@ class RecordingFiles:
             reason, _ = max(loaded.unreadable.items(), key=lambda item: item[1])
             what = "message" if self.format in ("mcap", "rosbag") else "row"
             raise DataError(f"{self.path}: no {what} can be read: {reason}")
-        return loaded.with_options(**self._folder_options())
+        return self._with_folder_columns(loaded).with_options(**self._folder_options())
 
     def _fault(self, error: Exception) -> str:
         """Return what is wrong with the files, from what their reader said."""
@@ -113,6 +114,39 @@ class RecordingFiles:
             return "is cut off, or is no Parquet file: it has no footer"
         return f"is not readable as {self.format}: {reason}"
 
+    def _folder_columns(self) -> dict[str, list[str | None]]:
+        """Return the columns in the names of folders (`device=a/day=2024-03-01`), as Spark takes
+        them: their values per file. None unless all files are in folders of the same columns."""
+        place = Path(self.path)
+        if not place.is_dir() or self.format in ("mcap", "rosbag"):
+            return {}
+        found = [
+            [part.partition("=") for part in file.relative_to(place).parts[:-1]]
+            for file in self.files
+        ]
+        names = [tuple(name for name, _, _ in parts) for parts in found]
+        if (
+            not names[0]
+            or len(set(names)) > 1
+            or not all(s for parts in found for _, s, _ in parts)
+        ):
+            return {}
+        return {
+            name: [_folder_value(parts[number][2]) for parts in found]
+            for number, name in enumerate(names[0])
+        }
+
+    def _with_folder_columns(self, loaded: LoadedRows) -> LoadedRows:
+        """Return the rows with the columns in the names of folders, which replace those of the same
+        name in the files."""
+        table = loaded.table
+        for name, values in self._folder_columns().items():
+            column = _folder_column(values, dates=self.format == "parquet").take(loaded.file)
+            if name in table.column_names:
+                table = table.drop_columns([name])
+            table = table.append_column(name, column)
+        return replace(loaded, table=table)
+
     def _folder_options(self) -> dict[str, Any]:
         """Return what tells Spark to read exactly these files of a folder."""
         place = Path(self.path)
@@ -120,7 +154,7 @@ class RecordingFiles:
             return {}
         options: dict[str, Any] = {}
         listed = [p for p in place.rglob("*") if p.is_file() and not _hidden(p, place)]
-        if any(file.parent != place for file in self.files):
+        if any(file.parent != place for file in self.files) and not self._folder_columns():
             options["recursiveFileLookup"] = True
         if len(listed) > len(self.files):
             endings = sorted({_endings(file.name) for file in self.files})
@@ -177,7 +211,7 @@ def _format_of(path: Path, *, alone: bool = False) -> str | None:
 
     Args:
         path: The file.
-        alone: Whether the user named this file: then any text is taken for CSV.
+        alone: Whether the user named this file: then any text is taken for CSV, or for JSON.
     """
     ending = _endings(path.name)
     for compression in COMPRESSIONS:
@@ -186,13 +220,41 @@ def _format_of(path: Path, *, alone: bool = False) -> str | None:
             found = FORMATS.get(plain)
             return found if found in ("csv", "json") else None
     if alone and ending in ALSO_TEXT:
-        return "csv"
+        return "json" if _holds_json(path) else "csv"
     return FORMATS.get(ending)
+
+
+def _holds_json(path: Path) -> bool:
+    """Return whether a text file begins as JSON records do: servers write them to `.log` too."""
+    with path.open("rb") as opened:
+        head = opened.read(4096)
+    return re.match(rb"\s*(\[\s*)?\{\s*\"", head.removeprefix(b"\xef\xbb\xbf")) is not None
 
 
 def _hidden(path: Path, root: Path) -> bool:
     """Return whether a part of the path below `root` begins with `.` or `_`."""
     return any(part[0] in "._" for part in path.relative_to(root).parts)
+
+
+def _folder_value(text: str) -> str | None:
+    """Return the value in the name of a folder, as Spark writes it."""
+    return None if text == "__HIVE_DEFAULT_PARTITION__" else unquote(text)
+
+
+def _folder_column(values: list[str | None], *, dates: bool) -> pa.Array:
+    """Return the values of folders with the type that Spark gives them.
+
+    Args:
+        values: One per file.
+        dates: Whether dates become dates: text formats have a schema, in which they are text.
+    """
+    there = [value for value in values if value is not None]
+    kind = pa.string()
+    if there and all(re.fullmatch(r"-?[0-9]{1,9}", value) for value in there):
+        kind = pa.int32() if dates else pa.int64()
+    elif dates and there and all(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", v) for v in there):
+        kind = pa.date32()
+    return pa.array(values, pa.string()).cast(kind)
 
 
 # -- Parquet --------------------------------------------------------------------------------------
@@ -201,17 +263,19 @@ def _hidden(path: Path, root: Path) -> bool:
 def _load_parquet(files: tuple[Path, ...], limit: int) -> LoadedRows:
     """Read Parquet files without their binary columns.
 
-    Timestamps in nanoseconds become integers, because that is how Spark hands them to a run.
+    Timestamps in nanoseconds become integers, because that is how Spark hands them to a run. Times
+    of day are left out: Spark refuses a file with them, unless a schema does not name them.
     """
     schemas = [pq.read_schema(file) for file in files]
     options = {} if all(s.equals(schemas[0]) for s in schemas) else {"mergeSchema": True}
     whole = pa.unify_schemas(schemas, promote_options="permissive")
+    clocks = tuple(field.name for field in whole if pa.types.is_time(field.type))
     tables, left, total = [], limit, 0
     unreadable: dict[str, int] = {}
     for file, schema in zip(files, schemas, strict=True):
         opened = pq.ParquetFile(file)
         total += opened.metadata.num_rows
-        wanted = [f.name for f in schema if not _is_payload(f.type)]
+        wanted = [f.name for f in schema if not _is_payload(f.type) and f.name not in clocks]
         parts = []
         for batch in opened.iter_batches(columns=wanted) if left > 0 else ():
             kept, broken = set_broken_text_apart(batch.slice(0, left))  # errors in a run
@@ -223,9 +287,19 @@ def _load_parquet(files: tuple[Path, ...], limit: int) -> LoadedRows:
                 break
         some = pa.schema([schema.field(name) for name in wanted])
         table = pa.Table.from_batches(parts, schema=some) if parts else some.empty_table()
-        tables.append(_as_spark_reads(table))
+        tables.append(_as_spark_reads(table, _int96_columns(opened)))
     payloads = [field.name for field in whole if _is_payload(field.type)]
-    return joined_rows(tables, total, options, unreadable, payloads=payloads)
+    rows = joined_rows(tables, total, options, unreadable, payloads=payloads)
+    if not clocks:
+        return rows
+    note = f"{', '.join(clocks)}: times of day, which Spark does not read from Parquet; left out"
+    return replace(rows, notes=(note,), left_out=clocks)
+
+
+def _int96_columns(opened: pq.ParquetFile) -> set[str]:
+    """Return the columns that have the old type for times of Spark, Hive and Impala."""
+    columns = (opened.schema.column(n) for n in range(len(opened.schema)))
+    return {column.path for column in columns if column.physical_type == "INT96"}
 
 
 def _is_payload(kind: pa.DataType) -> bool:
@@ -237,17 +311,44 @@ def _is_payload(kind: pa.DataType) -> bool:
     )
 
 
-def _as_spark_reads(table: pa.Table) -> pa.Table:
-    """Return a Parquet table with the types that a run gets."""
+def _as_spark_reads(table: pa.Table, int96: set[str]) -> pa.Table:
+    """Return a Parquet table with the types that a run gets.
+
+    Args:
+        table: The columns as Arrow reads them.
+        int96: Columns of the old type for times, which Arrow calls nanoseconds.
+    """
     for place, field in enumerate(table.schema):
-        kind = field.type
-        if pa.types.is_dictionary(kind):
-            plain = pc.cast(table.column(place), kind.value_type)
-            table = table.set_column(place, field.name, plain)
-        elif pa.types.is_timestamp(kind) and kind.unit == "ns":
-            plain = table.column(place).cast(pa.int64())
+        kind = pa.timestamp("us", "UTC") if field.name in int96 else _spark_type_of(field.type)
+        if not kind.equals(field.type):
+            plain = pc.cast(table.column(place), kind, safe=False)
             table = table.set_column(place, field.name, plain)
     return table
+
+
+_UNSIGNED = {
+    pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}  # fmt: skip
+"""What Spark makes of unsigned integers, which it does not have."""
+
+
+def _spark_type_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark gives a column of a Parquet file."""
+    if pa.types.is_dictionary(kind):
+        return _spark_type_of(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        zone = None if kind.tz is None else "UTC"
+        return pa.int64() if kind.unit == "ns" else pa.timestamp("us", zone)
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_spark_type_of(f.type)) for f in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(kind.value_field.with_type(_spark_type_of(kind.value_type)))
+    return _UNSIGNED.get(kind, kind)
 
 
 # -- recordings -----------------------------------------------------------------------------------

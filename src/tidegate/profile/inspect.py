@@ -39,6 +39,7 @@ from tidegate.profile.rows import LoadedRows
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
 from tidegate.profile.time_columns import (
     TimeCandidate,
+    name_words,
     read_times,
     recording_clocks,
     time_candidates,
@@ -110,6 +111,8 @@ class Profile:
         longest_gap_ns: How far ahead of the rows before it a good row gets.
         lower_bounds_ns: Per topic the smallest step between two messages, rounded down.
         notes: Sentences about how the files were read.
+        needed_schema: The schema that a pipeline must have, where Spark would read columns that it
+            cannot.
     """
 
     source: RecordingFiles
@@ -141,6 +144,7 @@ class Profile:
     longest_gap_ns: int = 0
     lower_bounds_ns: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    needed_schema: pa.Schema | None = None
 
     @property
     def time_type(self) -> str | None:
@@ -250,6 +254,11 @@ def inspect_rows(
         times = time_candidates(loaded.table, loaded.text)
     time = _chosen_time(times, loaded, asked, _Told(time_type, format, zone))
     if time is not None:
+        time = _doubt_zone(time, loaded.table)
+    if time is not None and loaded.left_out and not time.has_time and time.confidence == "high":
+        reason = f"{time.reason}, without the time of day in {', '.join(loaded.left_out)}"
+        time = replace(time, confidence="medium", reason=reason)
+    if time is not None:
         loaded = loaded.as_text(time.as_text)
     if recorded and not any("header_stamp_ns" in each.columns for each in times):
         # Only a source that is told `clock: header` has this column, and here nothing is in it.
@@ -258,6 +267,7 @@ def inspect_rows(
         source, loaded.total, 0, _column_facts(loaded.table), loaded.table.schema,
         dict(loaded.options), times, time, asked, unreadable=dict(loaded.unreadable),
         notes=loaded.notes,
+        needed_schema=_needed_schema(loaded),
     )  # fmt: skip
     if time is None:
         return profile, loaded
@@ -298,6 +308,12 @@ def inspect_rows(
         elif role not in guesses or guesses[role].column != column:
             guesses[role] = RoleGuess(column, "high", "named by you")
     profile = replace(profile, roles=final, guesses=guesses)
+    if (
+        not final.key
+        and final.arrival is None
+        and (again := _starts_over(time_ns[good], loaded.file[good]))
+    ):
+        profile = replace(profile, notes=(*profile.notes, again))
     if not recorded and not final.key and final.arrival is None:
         together = _files_together(time_ns[good], loaded.file[good])
         if together:
@@ -305,6 +321,31 @@ def inspect_rows(
     if not good.any():
         return replace(profile, rows_read=loaded.table.num_rows), loaded
     return _doubt_disorder(_measured(profile, loaded, time_ns, good)), loaded
+
+
+def _needed_schema(loaded: LoadedRows) -> pa.Schema | None:
+    """Return the schema of all columns that Spark can read, if there are others; else None."""
+    if not loaded.left_out:
+        return None
+    payloads = [pa.field(name, pa.binary()) for name in loaded.payloads]
+    return pa.schema([*loaded.table.schema, *payloads])
+
+
+def _doubt_zone(time: TimeCandidate, rows: pa.Table) -> TimeCandidate:
+    """Lower the confidence of times without a zone beside a column that names one: `tz_cd: EST`."""
+    if time.zoned or time.zone is not None or time.confidence != "high":
+        return time
+    for name in rows.column_names:
+        if not set(name_words(name)) & {"tz", "timezone"} or not pa.types.is_string(
+            rows.schema.field(name).type
+        ):
+            continue
+        zones = [z for z in pc.unique(rows[name]).to_pylist() if z not in (None, "UTC", "GMT", "Z")]
+        if zones:
+            listed = ", ".join(zones[:3])
+            reason = f"{time.reason}, read as UTC although {name} says {listed}: see --zone"
+            return replace(time, confidence="medium", reason=reason)
+    return time
 
 
 def _doubt_disorder(profile: Profile) -> Profile:
@@ -419,6 +460,31 @@ def _newest_first(time_ns: Int64s, file: Int64s) -> bool:
     steps = np.diff(time_ns)[np.diff(file) == 0]
     falling = np.count_nonzero(steps < 0)
     return len(steps) > 2 and bool(falling > 20 * np.count_nonzero(steps > 0))
+
+
+MOST_STARTS = 20
+"""Recordings that may stand in one file, one behind the other. More falls are disorder."""
+
+
+def _starts_over(time_ns: Int64s, file: Int64s) -> str | None:
+    """Return a sentence if the time of a file falls back to where it began, and goes on from there:
+    several recordings in one file."""
+    if len(time_ns) < 4:
+        return None
+    steps = np.diff(time_ns)
+    same = np.diff(file) == 0
+    falls = np.flatnonzero((steps < 0) & same)
+    whole = int(time_ns.max()) - int(time_ns.min())
+    far = falls[-steps[falls] > whole // 4]
+    if not 0 < len(far) <= MOST_STARTS or len(far) < len(falls):
+        return None
+    if far[-1] + 1 >= len(steps) or (steps[far + 1] > whole // 4).any():
+        return None  # a single row with a wrong clock
+    return (
+        f"the time falls back {plural(len(far), 'time')}, first by {span(-int(steps[far[0]]))} "
+        f"behind row {int(far[0]) + 1:,}, and goes on from there: if these are several recordings, "
+        "give each a file or a key, else they are put into each other"
+    )
 
 
 def _files_together(time_ns: Int64s, file: Int64s) -> str | None:

@@ -37,7 +37,7 @@ KEY_WORDS = word_set(
     "vehicle robot car device instrument machine host hostname server node station site symbol "
     "ticker mmsi vessel ship imei truck bus train drone asset unit buoy turbine meter well plant "
     "gauge tag trip patient subject player shard vin tail router gateway house household room "
-    "locomotive satellite spacecraft icao callsign farm stand flight well"
+    "sym instance locomotive satellite spacecraft icao callsign farm stand flight well"
 )
 """Words in a name that say: each value is a thing with a clock or a course of its own."""
 
@@ -281,7 +281,7 @@ def _topic(rows: pa.Table, time_ns: Int64s, gone: set[str]) -> RoleGuess | None:
         distinct = pc.count_distinct(rows[name]).as_py()
         if not 1 <= distinct <= FEW or (distinct > 20 and distinct > rows.num_rows // 2):
             continue
-        if words and words[-1] in SURE_TOPICS:
+        if words and (words[-1] in SURE_TOPICS or name == "_field"):  # the latter by InfluxDB
             return RoleGuess(name, "high", "its name says what a message is about")
         if words and words[-1] in TOPIC_WORDS:
             # A trading signal is a property; a signal of a bus takes turns with the others.
@@ -318,7 +318,7 @@ def _key(
         if distinct < 2 or distinct > min(MOST_KEYS, max(rows.num_rows // 2, 3)):
             named = name.lower() in KEY_NAMES and distinct == 1
             if named:
-                options.append((1.0, RoleGuess(name, "medium", "its name speaks of a thing")))
+                options.append((0.0, RoleGuess(name, "medium", "its name speaks of a thing")))
             continue
         exact = name.lower() in KEY_NAMES
         named = exact or bool(words & KEY_WORDS)
@@ -330,6 +330,11 @@ def _key(
         mended = own.disorder < 0.2 * base.disorder and base.disorder > 0.01
         # Panel data: nearly every value has a row at nearly every time.
         dense = rows.num_rows > 0.3 * distinct * moments
+        few = (
+            sort == "number" and not named and not words & {"id"} and rows.num_rows < 10 * distinct
+        )
+        if few:  # measurements that come twice are in order each by itself, whatever they are
+            continue
         parted = own.same < 0.2 * base.same and base.same > 0.2 and dense
         if named and (mended or parted):
             text = "its name, and rows are in order within its values"

@@ -28,6 +28,7 @@ class LoadedRows:
             schema says so, and text keeps all digits.
         payloads: Columns of bytes that were not read.
         notes: Sentences about how the files were read.
+        left_out: Columns that Spark cannot read: the pipeline has a schema without them.
     """
 
     table: pa.Table
@@ -38,6 +39,7 @@ class LoadedRows:
     text: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
     payloads: Sequence[str] = ()
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def with_options(self, **options: Any) -> LoadedRows:
         """Return the same rows with further options."""
@@ -100,8 +102,17 @@ def _spark_type(kind: pa.DataType) -> str:
         return f"ARRAY<{_spark_type(kind.value_type)}>"
     if pa.types.is_boolean(kind):
         return "BOOLEAN"
-    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
-        return "BIGINT"
-    if pa.types.is_floating(kind):
-        return "DOUBLE"
-    return "STRING"
+    if pa.types.is_date(kind):
+        return "DATE"
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP"
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SPARK_NAMES.get(kind, "STRING")
+
+
+_SPARK_NAMES = {
+    pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.binary(): "BINARY",
+}  # fmt: skip
+"""Spark's names of plain types."""

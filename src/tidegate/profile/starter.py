@@ -175,6 +175,11 @@ def _option_lines(profile: Profile) -> list[str]:
 
 def _schema_lines(profile: Profile) -> list[str]:
     """Return the schema of text files, whose types Spark would guess anew, or all as text."""
+    if profile.needed_schema is not None:
+        return [
+            "      # without the columns that Spark cannot read",
+            f"      schema: {json.dumps(spark_ddl(profile.needed_schema))}",
+        ]
     if profile.source.format not in ("csv", "json"):
         return []
     return [

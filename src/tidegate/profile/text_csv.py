@@ -122,29 +122,43 @@ def sniff_csv(path: Path) -> CsvLayout:
     if len(head) == HEAD_BYTES and len(lines) > 1:
         lines = lines[:-1]  # cut off in the middle
     lines = [line for line in lines if line.strip()]
+    sign = _comment_sign(lines)
     hashes = 0
-    while hashes < len(lines) and lines[hashes].startswith("#"):
+    while hashes < len(lines) and lines[hashes].startswith(sign):
         hashes += 1
-    plain = [line for line in lines[hashes:] if not line.startswith("#")]
+    plain = [line for line in lines[hashes:] if not line.startswith(sign)]
+    if plain and re.fullmatch(r"sep=.\s*", plain[0]):
+        raise DataError(
+            f"{path.name} begins with {plain[0].strip()!r}, which only Excel understands: remove "
+            "that line"
+        )
     escape = None
     if '"' in text:
         escape = None if '\\"' in text else '"'
     sep = _separator(plain or lines, escape)
+    if sep == "," and _aligned_by_blanks(plain):
+        raise DataError(
+            f"{path.name} has columns that are aligned by blanks, which Spark does not cut: make "
+            f"one tab of them with: sed -E 's/^ +//; s/ +/\\t/g' {path.name} > table.tsv"
+        )
     body = _fields(plain[:200], sep, escape)
     _check_beginning(path, plain[:200], sep, escape)
     labelled = [line for line in lines[:hashes] if _FIELDS_LABEL.match(line)]
     if labelled and body and _is_data(body):
         named = _fields([_FIELDS_LABEL.sub("", labelled[-1])], sep, escape)[0]
         if len(named) == len(body[0]):
-            return CsvLayout(sep, encoding, False, column_names(named), 0, escape, "#")
-    above = _fields([_bare_comment(line, sep) for line in lines[hashes - 1 : hashes]], sep, escape)
+            return CsvLayout(sep, encoding, False, column_names(named), 0, escape, sign)
+    above = _fields(
+        [_bare_comment(line, sep, sign) for line in lines[hashes - 1 : hashes]], sep, escape
+    )
     if above and body and len(above[0]) == len(body[0]) and len(body[0]) > 1 and _is_data(body):
         # The line with the names is a comment itself.
         if hashes == 1 and sep != " ":
             return CsvLayout(sep, encoding, True, column_names(above[0]), 1, escape)
-        names = column_names([above[0][0].lstrip("# "), *(name.strip() for name in above[0][1:])])
-        return CsvLayout(sep, encoding, False, names, 0, escape, "#")
-    comment = "#" if len(plain) < len(lines) else None
+        first_name = above[0][0].lstrip(f"{sign} ")
+        names = column_names([first_name, *(name.strip() for name in above[0][1:])])
+        return CsvLayout(sep, encoding, False, names, 0, escape, sign)
+    comment = sign if len(plain) < len(lines) else None
     if not body:
         return CsvLayout(sep, encoding, True, (), 0, escape, comment)
     trim = _has_blanks(body)
@@ -184,9 +198,21 @@ def _check_beginning(path: Path, lines: list[str], sep: str, escape: str | None)
     )
 
 
-def _bare_comment(line: str, sep: str) -> str:
-    """Return a comment line whose fields are counted: a blank behind `#` is no delimiter."""
-    return line.lstrip("# ") if sep == " " else line
+def _comment_sign(lines: list[str]) -> str:
+    """Return the sign that lines above the table begin with: `#`, or another one that comments
+    begin with in other programs and that no line below them begins with."""
+    for sign in "%!":
+        count = 0
+        while count < len(lines) and lines[count].startswith(sign):
+            count += 1
+        if 0 < count < len(lines) and not any(line.startswith(sign) for line in lines[count:]):
+            return sign
+    return "#"
+
+
+def _bare_comment(line: str, sep: str, sign: str) -> str:
+    """Return a comment line whose fields are counted: a blank behind its sign is no delimiter."""
+    return line.lstrip(f"{sign} ") if sep == " " else line
 
 
 def _encoding(head: bytes) -> str:
@@ -201,8 +227,23 @@ def _encoding(head: bytes) -> str:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
         return "UTF-8"
     except UnicodeDecodeError:
+        if _is_shift_jis(head):
+            return "Shift_JIS"
         # The range that ISO 8859-1 leaves to control signs holds quotes and the euro in Windows.
         return "windows-1252" if re.search(rb"[\x80-\x9f]", head) else "ISO-8859-1"
+
+
+def _is_shift_jis(head: bytes) -> bool:
+    """Return whether bytes are Japanese text: readable as that, and with many bytes that are quotes
+    and dashes in Windows, where they are rare."""
+    high = len(re.findall(rb"[\x80-\xff]", head))
+    if 4 * len(re.findall(rb"[\x80-\x9f]", head)) < high:
+        return False
+    try:
+        codecs.getincrementaldecoder("shift_jis")().decode(head, final=False)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fields(lines: list[str], sep: str, escape: str | None) -> list[list[str]]:
@@ -216,9 +257,25 @@ def _fields(lines: list[str], sep: str, escape: str | None) -> list[list[str]]:
         return [line.rstrip("\r\n").split(sep) for line in lines]
 
 
+def _aligned_by_blanks(lines: list[str]) -> bool:
+    """Return whether lines are cut into the same number of fields by runs of blanks, and by nothing
+    else."""
+    lines = lines[:200]
+    if not lines or any(sep in line for line in lines for sep in SEPARATORS):
+        return False
+    counts = [len(line.split()) for line in lines]
+    wide = sum("  " in line.strip() for line in lines)
+    return min(counts) == max(counts) > 1 and wide > len(lines) // 2
+
+
+_QUOTED = re.compile(r'(?:(?<=[\s,;|])|^)"(?:[^"]|"")*"(?=[\s,;|]|$)')
+"""Text between quotes, in which signs cut nothing."""
+
+
 def _separator(lines: list[str], escape: str | None) -> str:
     """Guess the delimiter: the one that cuts most lines into the same number of fields."""
     best, found = 0.0, ","
+    lines = [_QUOTED.sub('""', line) for line in lines[:200]]  # (X11; Linux) cuts no line
     for sep in SEPARATORS:
         counts = [len(row) for row in _fields(lines[:200], sep, escape)]
         if not counts:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from tidegate.core.text import plural
 from tidegate.errors import DataError
 from tidegate.profile.rows import LoadedRows, joined_rows
 
@@ -42,7 +43,7 @@ def load_json(files: tuple[Path, ...], limit: int) -> LoadedRows:
         if not text.strip():
             tables.append(pa.table({}))
             continue
-        table, rows, options = _read(file.name, text, left)
+        table, rows, options = _read(file.name, text, left, alone=len(files) == 1)
         layouts.append(options)
         tables.append(table)
         total, left = total + rows, left - table.num_rows
@@ -73,8 +74,15 @@ def _utf8_text(file: Path) -> str:
         ) from error
 
 
-def _read(name: str, text: str, limit: int) -> tuple[pa.Table, int, dict[str, Any]]:
-    """Return the rows of a document, how many there are, and the options that read it."""
+def _read(name: str, text: str, limit: int, *, alone: bool) -> tuple[pa.Table, int, dict[str, Any]]:
+    """Return the rows of a document, how many there are, and the options that read it.
+
+    Args:
+        name: Of the file.
+        text: Its content.
+        limit: Most rows returned.
+        alone: Whether there is no other file: a folder may hold a record per file.
+    """
     start = text.lstrip()[0]
     if start == "[":
         records = _parsed(name, text)
@@ -92,16 +100,53 @@ def _read(name: str, text: str, limit: int) -> tuple[pa.Table, int, dict[str, An
         for key, value in document.items()
         if isinstance(value, list) and value and all(isinstance(v, dict) for v in value)
     }
+    deep = _deep_records(document)
     if lists:
         inside = max(lists, key=lambda key: len(lists[key]))
         records = lists[inside]
+        if deep is not None and deep[1] > 10 * len(records):
+            raise _nested(name, deep)
         return _table(records[:limit]), len(records), {"records": inside}
     if any(isinstance(value, list) for value in document.values()):
         raise DataError(
             f"{name} is one JSON document whose columns are arrays; rows are needed: an array of "
             "records, or a record per line"
         )
+    if deep is not None and alone:
+        raise _nested(name, deep)
     return _table([document]), 1, {} if len(lines) == 1 else {"multiLine": True}
+
+
+def _deep_records(document: Any) -> tuple[str, int] | None:
+    """Return where in a document most records are, as a path of `jq`, and how many; None if there
+    is no list of them below its own fields."""
+    found: dict[str, int] = {}
+    level = [("", document)]
+    while level:
+        below: list[tuple[str, Any]] = []
+        for path, value in level:
+            if isinstance(value, dict):
+                below += [(f"{path}.{_jq_name(key)}", inner) for key, inner in value.items()]
+            elif isinstance(value, list) and value and isinstance(value[0], dict):
+                if path.count(".") > 1:
+                    found[f"{path}[]"] = found.get(f"{path}[]", 0) + len(value)
+                below += [(f"{path}[]", inner) for inner in value if isinstance(inner, dict)]
+        level = below
+    return max(found.items(), key=lambda item: item[1]) if found else None
+
+
+def _jq_name(name: str) -> str:
+    """Return a field in a path of `jq`."""
+    return name if name.isidentifier() else json.dumps(name)
+
+
+def _nested(name: str, deep: tuple[str, int]) -> DataError:
+    """Return the error of a document whose records lie deeper than a source reads."""
+    path, count = deep
+    return DataError(
+        f"{name} is one JSON document with {plural(count, 'record')} deep inside: write them out, "
+        f"one per line, with: jq -c '{path}' {name} > records.jsonl"
+    )
 
 
 def _parsed(name: str, text: str) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
@@ -101,7 +102,7 @@ AFTER_WORDS = word_set(
 ID_WORDS = word_set(
     "id ids key uid uuid guid code number num no phone zip postal account ean isbn barcode mmsi "
     "imo imei serial seq sequence index count size bytes total sum amount price volume cost "
-    "lat lon long lng latitude longitude position hash version offset population"
+    "lat lon long lng latitude longitude position hash version offset population value values"
 )
 """Words that say: this number is no time."""
 
@@ -366,7 +367,10 @@ def _candidates_of(name: str, column: pa.Array, written: pa.Array | None) -> lis
         if (format := _calendar_digits(column)) is not None:
             return _digits_as_text(name, column if written is None else written, format, written)
         return _integer_times(name, column, column)
-    if pa.types.is_floating(kind):
+    if pa.types.is_decimal(kind) and kind.scale == 0:
+        with suppress(pa.ArrowInvalid):  # as Spark reads unsigned integers
+            return _integer_times(name, column.cast(pa.int64()), column)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _float_times(name, column, written)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(name, column)
@@ -587,7 +591,7 @@ def _float_times(name: str, column: pa.Array, written: pa.Array | None) -> list[
     """Return the readings of numbers with a fraction."""
     words = _own_words(name)
     timely = bool(words & TIME_WORDS)
-    raw = column.drop_null().to_numpy()
+    raw = column.drop_null().cast(pa.float64()).to_numpy()
     values = raw[np.isfinite(raw)]
     if len(values) == 0:
         return []
@@ -672,6 +676,9 @@ def _text(name: str, column: pa.Array) -> list[TimeCandidate]:
                 one = replace(one, confidence="low" if far else "medium", reason=reason)
             months = "%d" not in layout.format
             found.append(replace(one, choices=layout.choices, zoned=layout.zoned, coarse=months))
+    if not found and pc.all(pc.match_substring_regex(values, _ISO_WEEK)).as_py():
+        reason = "its values are weeks, which no type reads; add a column that has a date"
+        return [TimeCandidate((name,), "date", 0.0, 0, 0, None, None, "low", reason)]
     if not found and without_year(values):
         return [TimeCandidate((name,), "date_time", 0.0, 0, 0, "%b %d %H:%M:%S", None, "low",
                               "its dates have no year; add a column that has it")]  # fmt: skip
@@ -687,6 +694,9 @@ def _order_told(name: str, layouts: list[DateLayout]) -> list[DateLayout]:
     fit = [each for each in layouts if each.format.startswith(f"%{told[1][0]}")]
     return [each._replace(doubt=None, choices=()) for each in fit] or layouts
 
+
+_ISO_WEEK = r"^[0-9]{4}[- ]?W[0-9]{2}(-?[1-7])?$"
+"""Weeks as ISO 8601 writes them: `2023-W05`."""
 
 _ZONED = r":[0-9]{2}.*(Z|z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 """Text with a time of day and a zone behind it."""
@@ -721,7 +731,7 @@ def _clock_format(name: str, column: pa.Array) -> str | None:
         words = name_words(name)
         if words and words[-1] in ("hour", "hr", "hh", "stunde"):
             numbers = column.drop_null().to_numpy()
-            return "%H" if numbers.min() >= 0 and numbers.max() < 24 else None
+            return "%H" if numbers.min() >= 0 and numbers.max() <= 24 else None
         if not set(words) & {"time", "hms", "hhmmss", "clock", "uhrzeit", "zeit", "hora"}:
             return None
     return time_of_day(values)

@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import ConfigError
-from tidegate.mcap import McapFile, Selection, schema
+from tidegate.mcap import Clock, McapFile, Selection, schema
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import parse_fields, resolve_fields
 from tidegate.mcap.payload.codecs import Codec, codec_of
@@ -54,6 +55,10 @@ LEAST_TOLERANCE_NS = 20_000_000
 """No tolerance is below this: jitter of a computer that does other work as well."""
 LEAST_LATE_NS = 100_000_000
 """Late tolerance where hardly any disorder was seen: the next minutes may be worse."""
+
+CLOCKS_AGREE_NS = 10**9
+"""Median of the time from stamp to log below which both clocks count as one: networks and drivers
+take less than a second, and clocks that are not set to each other are mostly further apart."""
 
 MOST_NUMBERS = 64
 """Columns of numbers per topic. A topic with more logs everything, not the state of a robot."""
@@ -115,13 +120,16 @@ class _Topic:
         return pa.null() if kind is None else kind
 
 
-def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
+def training_pipeline(
+    path: str | Path, *, out: str = "dataset", file: str = "pipeline.yaml"
+) -> str:
     """The text of a pipeline file that makes a LeRobot dataset of a recording.
 
     Args:
         path: An MCAP file, a bag, or a folder of such; the first one is looked at, and of the next
             ones those that have further topics.
         out: The folder of the dataset.
+        file: The file it will be written to, for the command in its first line.
 
     Raises:
         ConfigError: There is no recording, or none of its topics can become a feature.
@@ -145,7 +153,8 @@ def training_pipeline(path: str | Path, *, out: str = "dataset") -> str:
     source = (kind, Path(path).absolute())
     names = {topic.name for topic in usable}
     unread = [name for name in _topic_names(definitions) if name not in names]
-    text = _pipeline_text(source, out, usable, reference, (clock, late_ns, decode), unread)
+    run = f"# Written by `tidegate init --for training`. Run it: tidegate dataset {file}\n"
+    text = run + _pipeline_text(source, out, usable, reference, (clock, late_ns, decode), unread)
     made = PipelineDefinition.from_yaml(text)
     plan(made, {"robot": columns})  # what is written must run
     return text
@@ -201,8 +210,9 @@ def _recording(path: Path) -> tuple[str, list[Channels], list[Iterator[pa.Record
 def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
     """The topics that can become features, and the fields to decode.
 
-    A field is decoded in every topic that has it, so a topic of numbers is left out whose fields
-    have other types in a topic that was chosen before: cameras come first, then joints and IMUs.
+    A field is decoded in every topic that has it; one that has another type in a topic that was
+    chosen before, as `data` has in images, is decoded in its own topic, to a column of its own:
+    cameras come first, then joints and IMUs.
     """
     decode: dict[str, str] = {}  # by column
     chosen: list[_Topic] = []
@@ -220,13 +230,14 @@ def _topics(definitions: list[Channels]) -> tuple[list[_Topic], list[str]]:
     for numbers in (_known_numbers, _other_numbers):
         for topic in there:
             found = [] if topic.image or topic.columns else numbers(topic)
-            if found and not any(
-                _clash(path, topic, other) for path, _ in found for other in chosen
-            ):
-                topic.columns = [column for _, column in found]
-                for path, column in found:
-                    named = "" if column == path else f" as {column}"
-                    decode[column] = f"{path} {_TYPE_TEXT[topic.type_of(path)]}{named}"
+            alone = any(_clash(path, topic, other) for path, _ in found for other in chosen)
+            for path, plain in found:
+                column = f"{_column_part(topic.name)}_{plain}" if alone else plain
+                named = "" if column == path else f" as {column}"
+                of = f"{topic.name}:" if alone else ""
+                decode[column] = f"{of}{path} {_TYPE_TEXT[topic.type_of(path)]}{named}"
+                topic.columns.append(column)
+            if found:
                 chosen.append(topic)
     return chosen, list(decode.values())
 
@@ -237,13 +248,18 @@ def _decodable(definitions: list[Channels]) -> list[_Topic]:
     for channels in definitions:
         for channel in channels.by_id.values():
             name = channel.topic
-            if name in found or "." in name or "," in name:  # part paths, and names of topics
+            if name in found or any(sign in name for sign in ".,:"):  # signs between names
                 continue
             with suppress(NotDecodableError):
                 found[name] = _Topic(
                     name, codec_of(channel, channels.schemas.get(channel.schema_id))
                 )
     return list(found.values())
+
+
+def _column_part(topic: str) -> str:
+    """The name of a topic as a part of the name of a column."""
+    return "_".join("".join(c if c.isalnum() else " " for c in topic).split())
 
 
 _TYPE_TEXT = {
@@ -304,17 +320,18 @@ def _first_messages(
                 break
 
 
-def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -> tuple[str, int]:
+def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -> tuple[Clock, int]:
     """Fill in the periods; return the clock to use and the late tolerance in ns."""
+    found = list(_first_messages(recordings))
+    clock = _usable_clock([batch for _, batch in found], {topic.name for topic in topics})
     seen: dict[str, list[np.ndarray]] = {}
-    clock, behind, newest, last = "header", 0, None, -1
-    for number, batch in _first_messages(recordings):
+    behind, newest, last = 0, None, -1
+    for number, batch in found:
         if number != last:  # a run has a watermark per file, too
             newest, last = None, number
-        stamps = batch.column("header_stamp_ns")
-        if stamps.null_count * 100 > len(stamps):
-            clock = "log"  # topics without a stamp of their own: only the recorder's clock is whole
-            stamps = batch.column("log_time_ns")
+        stamps = batch.column("log_time_ns" if clock == "log" else "header_stamp_ns")
+        if clock == "header_or_log":
+            stamps = pc.coalesce(stamps, batch.column("log_time_ns"))
         good = np.asarray(stamps.is_valid().to_numpy(zero_copy_only=False))
         times = np.asarray(stamps.fill_null(0).to_numpy(), np.int64)
         names = np.asarray(batch.column("topic").fill_null("").to_pylist(), object)
@@ -330,6 +347,23 @@ def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -
         if len(times) > 1:
             topic.period_ns = int(np.median(np.diff(times)))
     return clock, max(LEAST_LATE_NS, 2 * behind)
+
+
+def _usable_clock(batches: list[pa.RecordBatch], topics: set[str]) -> Clock:
+    """The clock that every message of some topics has: that of headers; where some have no header,
+    the recorder's for those, if both clocks agree, else for all."""
+    missing = rows = 0
+    apart: list[np.ndarray] = []
+    for batch in batches:
+        some = batch.filter(pc.is_in(batch.column("topic"), pa.array(sorted(topics), pa.string())))
+        stamps, logged = some.column("header_stamp_ns"), some.column("log_time_ns")
+        missing, rows = missing + stamps.null_count, rows + len(stamps)
+        apart.append(pc.drop_null(pc.abs(pc.subtract(stamps, logged))).to_numpy())
+    if missing * 100 <= rows:
+        return "header"
+    both = np.concatenate(apart)
+    agree = len(both) > 0 and float(np.median(both)) < CLOCKS_AGREE_NS
+    return "header_or_log" if agree else "log"
 
 
 def _columns(
@@ -348,7 +382,7 @@ def _pipeline_text(
     measured: tuple[str, int, list[str]],
     unread: list[str],
 ) -> str:
-    """The file itself.
+    """The file itself, without its first line.
 
     Args:
         source: The format and the path of the recording.
@@ -359,10 +393,9 @@ def _pipeline_text(
         unread: Topics that are left out.
     """
     clock, late_ns, decode = measured
-    time = "header_stamp_ns" if clock == "header" else "log_time_ns"
+    time = "log_time_ns" if clock == "log" else "header_stamp_ns"
     q = json.dumps
     lines = [
-        "# Written by `tidegate init --for training`. Run it: tidegate dataset pipeline.yaml",
         "name: training",
         "streams:",
         "  robot:",
@@ -400,6 +433,8 @@ def _pipeline_text(
         lines.append(f"        {q(topic.name)}: {{{topic.method}: {_whole_ms(reach)}}}")
     gap = f"gap: {_whole_ms(reference.period_ns * 3 // 2)}"
     lines.append("  # an episode ends where frames are missing; `marker` and `state` cut too")
+    if clock == "header" and unread:
+        lines.append("  # (topics without a header have a time with `clock: header_or_log`)")
     if state and action:
         lines.append(f"  - episodes: {{{gap}}}")
     else:  # no commands, or nothing else
@@ -422,8 +457,7 @@ def _pipeline_text(
     ]
     taken: set[str] = set()
     for topic in images:
-        words = "_".join("".join(c if c.isalnum() else " " for c in topic.name).split())
-        name = words or "camera"
+        name = _column_part(topic.name) or "camera"
         while name in taken:
             name += "_"
         taken.add(name)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.core.outcomes import Int64s
 from tidegate.errors import ConfigError
@@ -333,8 +334,11 @@ def _messages_as_rows(
         "error": pa.nulls(len(some), pa.string()),
     }  # fmt: skip
     ids = np.array([c.id for c in own])
-    if selection.clock == "header":
-        columns["header_stamp_ns"] = header_stamps(data, ids, channels)
+    if selection.by_header:
+        stamps = header_stamps(data, ids, channels)
+        if selection.clock == "header_or_log":
+            stamps = pc.coalesce(stamps, logged)
+        columns["header_stamp_ns"] = stamps
     if selection.decode:
         decoder.add_to(columns, ids, data)
         take_times(columns)

@@ -122,13 +122,26 @@ class PayloadDecoder:
         codec = self._codecs[number]
         if isinstance(codec, str):
             return self._nulls(count), dict.fromkeys(range(count), codec)
-        there = [each for each in self.fields if codec.type_of(each.path) is not None]
-        made, wrong = self._read(number, codec, there, spans)
+        topic = self.channels.by_id[number].topic
+        left = [
+            each
+            for each in self.fields
+            if each.is_of(topic) and codec.type_of(each.path) is not None
+        ]
+        found: dict[str, pa.Array] = {}
+        wrong: dict[int, str] = {}
+        while True:  # a codec reads a path into one column: the same one again is another pass
+            now = list({each.path: each for each in reversed(left)}.values())
+            made, faults = self._read(number, codec, now, spans)
+            found |= {each.name: column for each, column in zip(now, made, strict=True)}
+            wrong = faults | wrong
+            left = [each for each in left if each.name not in found]
+            if not left:
+                break
         if wrong:
             good = np.ones(count, bool)
             good[list(wrong)] = False
-            made = [_only(column, good) for column in made]
-        found = {each.name: column for each, column in zip(there, made, strict=True)}
+            found = {name: _only(column, good) for name, column in found.items()}
         return [
             found[each.name] if each.name in found else pa.nulls(count, each.type)
             for each in self.fields

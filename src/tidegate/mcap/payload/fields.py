@@ -3,6 +3,8 @@
     pose.position.x                     its type is that of the schema in the file
     pose.position.x double              its type is told
     pose.position.x double as east      so is its name; else it is pose_position_x
+    /mode:data as mode                  of one topic; null in the messages of all others. `data as
+                                        image` beside it is then read from the others only
     *                                   the whole message as JSON text, in the column `decoded`
 
 Types are fixed before the first message is read. Where they are not told, they are those of the
@@ -36,10 +38,11 @@ _TYPES = {
 """Types as Spark SQL names them. There are no unsigned ones, as in Spark."""
 
 _PATTERN = re.compile(
-    r"(?P<path>\S+?)(?:\s+(?!as\b)(?P<type>[\w<>]+))?(?:\s+as\s+(?P<name>\w+))?", re.IGNORECASE
+    r"(?:(?P<topic>[^\s:]+):)?(?P<path>[^\s:]+?)(?:\s+(?!as\b)(?P<type>[\w<>]+))?(?:\s+as\s+(?P<name>\w+))?",
+    re.IGNORECASE,
 )
-"""A path, then maybe a type, then maybe `as` and a name. The type may not be the word `as` itself.
-"""
+"""Maybe a topic, a path, then maybe a type, then maybe `as` and a name. The type may not be the
+word `as` itself."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,20 @@ class Field:
     """Name of the column."""
     type: pa.DataType | None = None
     """Type of the column; None until `resolve_fields` has found it."""
+    topic: str | None = None
+    """The topic whose messages it is read from; None for all that have it."""
+    besides: frozenset[str] = frozenset()
+    """Topics that have a column of their own for this path, and so are left out here."""
 
     @property
     def text(self) -> str:
-        """The path as a user writes it: names joined by dots, or `*`."""
-        return ".".join(self.path) or WHOLE
+        """The field as a user writes it: names joined by dots, or `*`, behind its topic."""
+        path = ".".join(self.path) or WHOLE
+        return path if self.topic is None else f"{self.topic}:{path}"
+
+    def is_of(self, topic: str) -> bool:
+        """Whether it is read from the messages of a topic."""
+        return topic not in self.besides if self.topic is None else self.topic == topic
 
 
 def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
@@ -75,8 +87,8 @@ def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
     Example:
         >>> [(f.text, f.name, str(f.type)) for f in parse_fields("stamp, v float as speed, *")]
         [('stamp', 'stamp', 'None'), ('v', 'speed', 'float'), ('*', 'decoded', 'string')]
-        >>> parse_fields("header.stamp")[0].name
-        'header_stamp'
+        >>> parse_fields("header.stamp")[0].name, parse_fields("/mode:data as mode")[0].topic
+        ('header_stamp', '/mode')
     """
     if wanted is None:
         return ()
@@ -88,7 +100,12 @@ def parse_fields(wanted: str | Sequence[str] | None) -> tuple[Field, ...]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError("decode", wanted, f"names the column {name} twice; use 'as'")
-    return found
+    own = [(field.path, field.topic) for field in found if field.topic is not None]
+    return tuple(
+        field if field.topic is not None
+        else replace(field, besides=frozenset(topic for path, topic in own if path == field.path))
+        for field in found
+    )  # fmt: skip
 
 
 def _parse_field(text: str) -> Field:
@@ -101,8 +118,8 @@ def _parse_field(text: str) -> Field:
     if path == [WHOLE]:
         if told not in (None, pa.string()):
             raise ConfigError("decode", text, "the whole message is JSON text: a string")
-        return Field((), match["name"] or WHOLE_NAME, pa.string())
-    return Field(tuple(path), match["name"] or "_".join(path), told)
+        return Field((), match["name"] or WHOLE_NAME, pa.string(), match["topic"])
+    return Field(tuple(path), match["name"] or "_".join(path), told, match["topic"])
 
 
 def _parse_type(name: str) -> pa.DataType:
@@ -172,7 +189,7 @@ def _type_in(
     """
     found: pa.DataType | None = None
     for channel in channels.by_id.values():
-        if topics is not None and channel.topic not in topics:
+        if (topics is not None and channel.topic not in topics) or not field.is_of(channel.topic):
             continue
         try:
             here = codec_of(channel, channels.schemas.get(channel.schema_id)).type_of(field.path)
@@ -197,8 +214,10 @@ def _wider(one: pa.DataType, other: pa.DataType, field: Field) -> pa.DataType:
     numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
     if not all(numbers):
         raise ConfigError(
-            "decode", field.text, f"is {one} in one topic and {other} in another; give its type"
-        )
+            "decode", f"{field.text} as {field.name}",
+            f"is {one} in one topic and {other} in another: say which topic is meant, as in "
+            f"`/topic:{field.text} as {field.name}`",
+        )  # fmt: skip
     if pa.types.is_integer(one) and pa.types.is_integer(other):
         return pa.int64()
     return pa.float64()

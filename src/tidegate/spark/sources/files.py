@@ -174,6 +174,7 @@ class LineSource(FileSource):
         """
         if not _is_true(request, "multiLine") and not text(request.options, "records"):
             _check_lines(request)
+        _allow_charset(spark, request)
         if any(text(request.options, name) for name in ("mode", "columnNameOfCorruptRecord")):
             return super().open(spark, request)
         options = {**_reader_options(request), "columnNameOfCorruptRecord": UNPARSED}
@@ -195,6 +196,20 @@ class LineSource(FileSource):
     def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
         """Return how gate 1 reads the lines, or why it does not."""
         return _columnar_lines(request, df)
+
+
+_PLAIN_CHARSETS = frozenset(
+    {"utf-8", "utf8", "us-ascii", "iso-8859-1", "utf-16", "utf-16be", "utf-16le", "utf-32"}
+)
+"""Encodings that Spark 4 reads without being told to."""
+
+
+def _allow_charset(spark: SparkSession, request: SourceRequest) -> None:
+    """Let Spark read all encodings of Java, if text is in one of those: Spark 4 refuses, by
+    default, what every Windows writes (windows-1252)."""
+    named = text(request.options, "encoding") or text(request.options, "charset") or "utf-8"
+    if named.lower() not in _PLAIN_CHARSETS:
+        spark.conf.set("spark.sql.legacy.javaCharsets", "true")
 
 
 def _open_lines(

@@ -78,7 +78,8 @@ class RecordingSettings:
 
         Args:
             options: `path` (required), `topics` (with commas), `startNs` and `endNs` (ns, by
-                `clock`), `clock` (`log`, the default, `publish` or `header`), `crc` (whether
+                `clock`), `clock` (`log`, the default, `publish`,
+                `header` or `header_or_log`), `crc` (whether
                 checksums are verified; default false), `decode`, `partitionBytes`,
                 `columnsFromPath`.
 
