@@ -463,6 +463,23 @@ def _mcap(files: int) -> Callable[[Path], Path]:
     return write
 
 
+def _some_stamps(folder: Path) -> Path:
+    """A recording whose texts have no header, as those of `std_msgs/String`."""
+    path = folder / "log.mcap"
+    with McapWriter(path) as log:
+        imu, mode = (log.channel(t, schema="R", encoding="json") for t in ("/imu", "/mode"))
+        for n in range(200):
+            at = (SECOND * 100 + n) * 10**7
+            stamp = f'{{"header": {{"stamp": {{"sec": {at // 10**9}, "nanosec": {at % 10**9}}}}}}}'
+            log.message(imu, log_time_ns=at + 3_000_000, data=stamp.encode())
+            if n % 40 == 0:
+                log.message(mode, log_time_ns=at + 3_000_001, data=b'{"data": "idle"}')
+    return path
+
+
+_add("a recording with a topic without stamps", _some_stamps, "header_stamp_ns",
+     "unixtimestamp_ns", topic="topic", arrival="log_time_ns",
+     options={"clock": "header_or_log"})  # fmt: skip
 _add("a recording", _mcap(1), "publish_time_ns", "unixtimestamp_ns", topic="topic",
      arrival="log_time_ns")  # fmt: skip
 _add("a recording in three files", _mcap(3), "publish_time_ns", "unixtimestamp_ns", topic="topic",

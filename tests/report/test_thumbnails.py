@@ -16,6 +16,7 @@ from mcap.writer import Writer
 from runs import store
 
 from ros_messages import any_message, definition, serialised
+from ros_messages import store as ros_store
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.reader import open_run
 from tidegate.profile.roles import Roles
@@ -87,6 +88,30 @@ def test_the_images_of_a_run_are_in_its_lane_and_beside_a_click(
     assert browser.problems == []
 
 
+def test_among_many_lanes_those_with_images_are_high_enough_to_show_them(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """Of seven lanes on a common screen each was 90 pixels high, and no image was seen."""
+    table = frames(70)
+    topics = [
+        t if t == "camera" else f"t{n % 12}" for n, t in enumerate(table["topic"].to_pylist())
+    ]
+    place = table.column_names.index("topic")
+    store(tmp_path, [in_order()], table.set_column(place, "topic", pa.array(topics)))
+    write_page(str(tmp_path), str(tmp_path / "page.html"), Roles())
+    browser.resize(1440, 860)
+    browser.open(tmp_path / "page.html")
+    found = browser.evaluate(
+        """(() => { const t = tidegate.timeline;
+        return t.rows.map((row) => [row.stream === t.run.c.stream[t.run.thumbnails[0][0]], row.h,
+                                    t.hasPictures(row)]); })()"""
+    )
+    assert len(found) == 7
+    assert [shown for camera, _, shown in found if camera] == [True]
+    assert sum(height for _, height, _ in found) < 860
+    assert min(height for _, height, _ in found) >= 56
+
+
 def test_the_images_of_sets(tmp_path: Path) -> None:
     stage = Synchronize(("camera", "lidar"), queue_size=10, keys=("vehicle",))
     store(tmp_path, [in_order(), stage], frames())
@@ -117,6 +142,20 @@ def test_compressed_images_of_an_mcap_in_look(tmp_path: Path) -> None:
         writer.finish()
     page = tmp_path / "page.html"
     write_look(str(log), str(page))
+    assert page.read_text().count('"image/png"') == 30
+
+
+def test_compressed_images_of_a_bag_in_look(tmp_path: Path) -> None:
+    rosbag1 = pytest.importorskip("rosbags.rosbag1", reason="pip install 'tidegate[rosbag]'")
+    kind = "sensor_msgs/msg/CompressedImage"
+    message = any_message(kind, random.Random(4), ros1=True)
+    message.data = np.frombuffer(png(64, 48), np.uint8)
+    with rosbag1.Writer(tmp_path / "log.bag") as bag:
+        camera = bag.add_connection("/camera", kind, typestore=ros_store(ros1=True))
+        for n in range(30):
+            bag.write(camera, 10**18 + n * 10**8, serialised(message, ros1=True))
+    page = tmp_path / "page.html"
+    write_look(str(tmp_path / "log.bag"), str(page))
     assert page.read_text().count('"image/png"') == 30
 
 

@@ -39,6 +39,7 @@ from tidegate.profile.rows import LoadedRows
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
 from tidegate.profile.time_columns import (
     TimeCandidate,
+    clocks_agree,
     name_words,
     read_times,
     recording_clocks,
@@ -260,6 +261,13 @@ def inspect_rows(
         time = replace(time, confidence="medium", reason=reason)
     if time is not None:
         loaded = loaded.as_text(time.as_text)
+    clock = ""
+    if recorded and time is not None and time.columns[0] == "header_stamp_ns":
+        clock = "header"
+        if (filled := _with_log_times(loaded.table)) is not None:
+            loaded, clock = replace(loaded, table=filled), "header_or_log"
+            reason = f"{time.reason}; of messages without one, when they were recorded"
+            time = replace(time, reason=reason)
     if recorded and not any("header_stamp_ns" in each.columns for each in times):
         # Only a source that is told `clock: header` has this column, and here nothing is in it.
         loaded = replace(loaded, table=loaded.table.drop_columns(["header_stamp_ns"]))
@@ -276,8 +284,8 @@ def inspect_rows(
     time_ns, good = read_times(time, loaded.table)
     if recorded:
         guesses |= _roles_of_recording(time)
-        if time.columns[0] == "header_stamp_ns":
-            profile.options["clock"] = "header"
+        if clock:
+            profile.options["clock"] = clock
     elif good.any():
         readable = {c.column: c.type for c in times if c.confidence != "low"}
         kept = pa.array(good)
@@ -444,6 +452,16 @@ def _text_for(type: str, names: tuple[str, ...], loaded: LoadedRows) -> tuple[st
     if type in ("date_time", "iso8601", "date") or type.endswith("_float"):
         return tuple(numbers)
     return ()
+
+
+def _with_log_times(messages: pa.Table) -> pa.Table | None:
+    """Return the messages of a recording with log times in the place of missing stamps; None if no
+    stamp is missing, or if the two clocks are too far apart to be mixed."""
+    stamps, logged = messages["header_stamp_ns"], messages["log_time_ns"]
+    if not stamps.null_count or not clocks_agree(stamps, logged):
+        return None
+    place = messages.column_names.index("header_stamp_ns")
+    return messages.set_column(place, "header_stamp_ns", pc.coalesce(stamps, logged))
 
 
 def _roles_of_recording(time: TimeCandidate) -> dict[str, RoleGuess]:

@@ -33,6 +33,7 @@ from tidegate.profile.time_formats import DateLayout, layouts_of, time_of_day, w
 __all__ = [
     "Confidence",
     "TimeCandidate",
+    "clocks_agree",
     "name_words",
     "read_times",
     "recording_clocks",
@@ -277,6 +278,17 @@ def recording_clocks(sample: pa.Table) -> list[TimeCandidate]:
             found.append(TimeCandidate((column,), "unixtimestamp_ns", share, low, high,
                                        reason=reason))  # fmt: skip
     return found
+
+
+CLOCKS_AGREE_NS = 10**9
+"""Median of the time from stamp to log below which both clocks count as one: networks and drivers
+take less than a second, and clocks that are not set to each other are mostly further apart."""
+
+
+def clocks_agree(stamps: Any, logged: Any) -> bool:
+    """Return whether stamps of headers and log times are of clocks that are set to each other."""
+    apart = pc.drop_null(pc.abs(pc.subtract(stamps, logged)))
+    return len(apart) > 0 and float(np.median(apart.to_numpy())) < CLOCKS_AGREE_NS
 
 
 # -- columns and names ----------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from tidegate.mcap.payload.codecs import Codec, codec_of
 from tidegate.mcap.payload.values import NotDecodableError
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.spans import setting
+from tidegate.profile.time_columns import clocks_agree
 from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
 __all__ = ["training_pipeline"]
@@ -55,10 +56,6 @@ LEAST_TOLERANCE_NS = 20_000_000
 """No tolerance is below this: jitter of a computer that does other work as well."""
 LEAST_LATE_NS = 100_000_000
 """Late tolerance where hardly any disorder was seen: the next minutes may be worse."""
-
-CLOCKS_AGREE_NS = 10**9
-"""Median of the time from stamp to log below which both clocks count as one: networks and drivers
-take less than a second, and clocks that are not set to each other are mostly further apart."""
 
 MOST_NUMBERS = 64
 """Columns of numbers per topic. A topic with more logs everything, not the state of a robot."""
@@ -352,18 +349,20 @@ def _measure(recordings: list[Iterator[pa.RecordBatch]], topics: list[_Topic]) -
 def _usable_clock(batches: list[pa.RecordBatch], topics: set[str]) -> Clock:
     """The clock that every message of some topics has: that of headers; where some have no header,
     the recorder's for those, if both clocks agree, else for all."""
-    missing = rows = 0
-    apart: list[np.ndarray] = []
-    for batch in batches:
-        some = batch.filter(pc.is_in(batch.column("topic"), pa.array(sorted(topics), pa.string())))
-        stamps, logged = some.column("header_stamp_ns"), some.column("log_time_ns")
-        missing, rows = missing + stamps.null_count, rows + len(stamps)
-        apart.append(pc.drop_null(pc.abs(pc.subtract(stamps, logged))).to_numpy())
-    if missing * 100 <= rows:
+    wanted = pa.array(sorted(topics), pa.string())
+    parts = [
+        batch.filter(pc.is_in(batch.column("topic"), wanted)).select(
+            ["header_stamp_ns", "log_time_ns"]
+        )
+        for batch in batches
+    ]
+    if not parts:
         return "header"
-    both = np.concatenate(apart)
-    agree = len(both) > 0 and float(np.median(both)) < CLOCKS_AGREE_NS
-    return "header_or_log" if agree else "log"
+    messages = pa.Table.from_batches(parts)
+    stamps = messages["header_stamp_ns"]
+    if stamps.null_count * 100 <= len(stamps):
+        return "header"
+    return "header_or_log" if clocks_agree(stamps, messages["log_time_ns"]) else "log"
 
 
 def _columns(

@@ -105,8 +105,9 @@ def write_look(
         run = replace(open_run(folder), path=profile.source.path)
         messages = gather_messages(run, Roles(), limit)
         images = []
-        if profile.source.format == "mcap":
-            images = thumbnails_of(messages, first_view(messages), _mcap_payloads(run, messages))
+        payloads = {"mcap": _mcap_payloads, "rosbag": _bag_payloads}.get(profile.source.format)
+        if payloads is not None:
+            images = thumbnails_of(messages, first_view(messages), payloads(run, messages))
         sentence = _first_sentence(proof) or headline(messages, run.counts)
         text = page_text(run, messages, thumbnails=images, sentence=sentence)
     replace_file(to, text)
@@ -159,6 +160,31 @@ def _mcap_payloads(run: StoredRun, messages: RunMessages) -> Payloads:
                     found = zip(*(batch[name].to_pylist() for name in ("position", "data")),
                                 strict=True)  # fmt: skip
                     yield from ((places[at], data) for at, data in found if at in places and data)
+
+    return read
+
+
+def _bag_payloads(run: StoredRun, messages: RunMessages) -> Payloads:
+    """Return where the payloads of messages are that came from bags: these are read from their
+    beginning, until the wanted messages or `MOST_READ` bytes of payload have come."""
+    from tidegate.recordings.bags import read_bag
+
+    rows = run.table("data", ("file", "offset"))
+
+    def read(wanted: Int64s) -> Iterator[tuple[int, bytes]]:
+        places: dict[str, dict[int, int]] = {}  # messages by number
+        for message in wanted.tolist():
+            row = int(messages.row[message])
+            file, number = (rows[name][row].as_py() for name in ("file", "offset"))
+            places.setdefault(file, {})[number] = message
+        left = MOST_READ
+        for file, numbers in places.items():
+            for batch in read_bag(file, Selection()):
+                left -= batch["data"].nbytes
+                found = zip(batch["offset"].to_pylist(), batch["data"].to_pylist(), strict=True)
+                yield from ((numbers.pop(at), data) for at, data in found if at in numbers and data)
+                if left < 0 or not numbers:
+                    break
 
     return read
 

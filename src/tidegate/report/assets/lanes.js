@@ -3,6 +3,7 @@
 // messages are under each pixel, found by bisection.
 
 const AXIS = 26, LANE = 56, STRIP = 30; // heights in pixels: the axis, the lowest lane, a strip of groups
+const PICTURED = 170; // the least height of a lane with images: they are 60 high then
 const FOOT = 20; // below the lanes: the labels of watermarks
 const MARKS_HEIGHT = 84; // the most that event time and arrival are apart; the rest of a lane is for values
 const MANY = 40; // with more lanes, those with most messages come first: the others need scrolling
@@ -29,9 +30,14 @@ class Lanes {
     // few lanes share the height there is; many keep the lowest height and scroll
     const lanes = rows.filter((row) => !row.strip);
     const strips = rows.reduce((sum, row) => sum + (row.strip ? row.h : 0), 0);
-    const rest = this.scroller.clientHeight - AXIS - FOOT - strips;
-    const each = Math.max(LANE, Math.floor(rest / Math.max(lanes.length, 1)));
-    for (const row of lanes) row.h = each;
+    this.laidOutFor = this.scroller.clientHeight;
+    const rest = this.laidOutFor - AXIS - FOOT - strips;
+    const each = Math.floor(rest / Math.max(lanes.length, 1));
+    // images need some height to be seen: where lanes are many, theirs take it from the others
+    const pictured = each < PICTURED ? lanes.filter((row) => run.pictures.has(row.stream)) : [];
+    const others = Math.floor((rest - pictured.length * PICTURED) / Math.max(lanes.length - pictured.length, 1));
+    for (const row of lanes) row.h = Math.max(LANE, others);
+    for (const row of pictured) row.h = PICTURED;
     let y = AXIS;
     for (const row of rows) { row.y = y; y += row.h; }
     this.rows = rows;

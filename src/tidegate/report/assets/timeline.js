@@ -59,6 +59,7 @@ class Timeline extends LanesWithGroups {
 
   draw() {
     const began = performance.now();
+    if (this.laidOutFor !== this.scroller.clientHeight) this.layOut(); // before its observer is told
     this.resize();
     const g = this.canvas.getContext("2d");
     g.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
