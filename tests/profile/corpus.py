@@ -698,6 +698,22 @@ _add("a time of day that Spark does not read", _parquet(
 _add("quotes of Windows", _csv("time,note", [[at, "“high”"] for at, _ in _PLAIN],
                                encoding="windows-1252"),
      "time", "iso8601", options={"encoding": "windows-1252"})  # fmt: skip
+_add("year and name of the month in two columns", _csv("year,month,passengers", [
+        [1949 + n // 12, f"{datetime(2000, n % 12 + 1, 1):%B}", 100 + n] for n in range(N)]),
+     ("year", "month"), "date_time", format="%Y %b", first="1949-01-01T00:00:00")  # fmt: skip
+_add("times of day without leading zeros", _csv("latitude,acq_date,acq_time,frp", [
+        [1.5, f"{at:%Y-%m-%d}", int(f"{at:%H%M}"), 3.5] for at in
+        (START + timedelta(minutes=10 * n) for n in range(N))]),
+     "acq_date", ("date", "iso8601"))  # fmt: skip
+_add("history of a house", _csv("entity_id,state,last_changed", [
+        [f"sensor.t{n % 3}", n, at] for n, at in enumerate(_stamps(N, 7))]),
+     "last_changed", "iso8601", key="entity_id")  # fmt: skip
+_add("numbers of MongoDB", _text("m.json", "".join(json.dumps(
+        {"_id": {"$oid": f"{n:024x}"}, "at": {"$date": {"$numberLong": str((SECOND + n) * 1000)}}})
+        + "\n" for n in range(N))), "at.$date.$numberLong", "unixtimestamp_ms")  # fmt: skip
+_add("delays of flights are no arrival", _csv("time_hour,carrier,arrival_delay,distance", [
+        [at, "UA", random.Random(n).randint(-20, 90), 1400] for n, at in
+        enumerate(_stamps(N, 600, "%Y-%m-%d %H:%M:%S"))]), "time_hour", "iso8601")  # fmt: skip
 _add("weeks alone", _csv("week,sales", [[f"2024-W{n:02d}", n] for n in range(1, 53)]), None)
 _add("seconds of a watch in generic columns", _csv("Type,Message,Field 1,Value 1,Units 1", [
         ["Data", "record", "timestamp", SECOND - 631_065_600 + n, "s"] for n in range(N)]),

@@ -37,7 +37,7 @@ KEY_WORDS = word_set(
     "vehicle robot car device instrument machine host hostname server node station site symbol "
     "ticker mmsi vessel ship imei truck bus train drone asset unit buoy turbine meter well plant "
     "gauge tag trip patient subject player shard vin tail router gateway house household room "
-    "sym instance locomotive satellite spacecraft icao callsign farm stand flight well"
+    "sym entity locomotive satellite spacecraft icao callsign farm stand flight well"
 )
 """Words in a name that say: each value is a thing with a clock or a course of its own."""
 
@@ -63,6 +63,15 @@ ARRIVAL_WORDS = (
     {"server", "timestamp"}, {"rx", "time"}, {"kafka", "offset"}, {"kafka", "timestamp"},
 )  # fmt: skip
 """Words that together say: this is when, or in which order, rows arrived."""
+
+NO_ARRIVAL_WORDS = word_set(
+    "delay year month week day airport station stop platform gate date hour count number"
+)
+"""Words that say: the arrival of a guest or a train, or a part of its date."""
+
+LEAST_RANKS = 0.5
+"""Correlation of ranks, with time or with the rows, that a column of arrival has at least. Rows
+that arrive far out of order still have one near 1; delays and durations have none."""
 
 FEW = 1000
 """A text column with more distinct values than this identifies rows, not topics or keys. Lower, and
@@ -237,7 +246,7 @@ def guess_with_times(
         By role (`key`, `topic`, `arrival`) the column and why; roles without a column are missing.
     """
     found: dict[str, RoleGuess] = {}
-    arrival = _arrival(rows, taken, times)
+    arrival = _arrival(rows, time_ns, taken, times)
     if arrival is not None:
         found["arrival"] = arrival
         order = pc.sort_indices(rows, sort_keys=[(arrival.column, "ascending")]).to_numpy()
@@ -253,7 +262,9 @@ def guess_with_times(
     return found
 
 
-def _arrival(rows: pa.Table, taken: tuple[str, ...], times: dict[str, str]) -> RoleGuess | None:
+def _arrival(
+    rows: pa.Table, time_ns: Int64s, taken: tuple[str, ...], times: dict[str, str]
+) -> RoleGuess | None:
     """Guess the arrival column: by its name, if it is a number or a time that sorts as written."""
     for name in rows.column_names:
         words = set(name_words(name))
@@ -261,12 +272,25 @@ def _arrival(rows: pa.Table, taken: tuple[str, ...], times: dict[str, str]) -> R
         if name in taken or not (exact or any(each <= words for each in ARRIVAL_WORDS)):
             continue
         sort = _sort_of(rows.schema.field(name))
-        if rows[name].null_count:
+        if rows[name].null_count or words & NO_ARRIVAL_WORDS:
             continue
         sortable = sort in ("number", "time") or times.get(name) in ("iso8601", "date")
-        if sortable:
+        if sortable and _goes_with(rows[name], time_ns):
             return RoleGuess(name, "high", "its name says when rows arrived")
     return None
+
+
+def _goes_with(column: Any, time_ns: Int64s) -> bool:
+    """Return whether a column grows as time does, or with the rows: the delay at an airport
+    (`arrival_delay`) does neither."""
+    place = np.empty(len(time_ns), np.int64)
+    place[pc.sort_indices(column).to_numpy()] = np.arange(len(time_ns))
+    if len(np.unique(time_ns)) < 3:
+        return True
+    by_time = np.empty(len(time_ns), np.int64)
+    by_time[np.argsort(time_ns, kind="stable")] = np.arange(len(time_ns))
+    with_time = np.corrcoef(place, by_time)[0, 1]
+    return bool(max(with_time, np.corrcoef(place, np.arange(len(place)))[0, 1]) > LEAST_RANKS)
 
 
 def _topic(rows: pa.Table, time_ns: Int64s, gone: set[str]) -> RoleGuess | None:

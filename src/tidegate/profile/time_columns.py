@@ -219,26 +219,45 @@ def time_candidates(
         found = [_clock_alone(name) for name, format in clocks[:1] if ":" in format or
                  (format != "%H" and _own_words(name) & TIME_WORDS)]  # fmt: skip
     unread = {name for name in sample.column_names if _own_words(name) & BELOW_A_YEAR}
-    return _doubted(sorted(found, key=_likelihood), unread)
+    loose = {name for name in sample.column_names if _loose_clock(name, sample[name])}
+    return _doubted(sorted(found, key=_likelihood), unread, loose)
 
 
-BELOW_A_YEAR = word_set("quarter qtr week wk doy season")
+BELOW_A_YEAR = word_set("month quarter qtr week wk doy season")
 """Words in the names of columns that say more than a year does, and that no type reads."""
 
 
-def _doubted(found: list[TimeCandidate], unread: set[str]) -> list[TimeCandidate]:
+def _loose_clock(name: str, column: Any) -> bool:
+    """Return whether a column of numbers may be times of day without leading zeros (815), which no
+    format reads."""
+    words = name_words(name)
+    if not pa.types.is_integer(column.type) or not words or words[-1] not in ("time", "hhmm"):
+        return False
+    values = column.drop_null().to_numpy()
+    if len(values) == 0 or values.min() < 0 or values.max() > 2359:
+        return False
+    return bool((values % 100 < 60).all()) and bool((values >= 100).any())
+
+
+def _doubted(found: list[TimeCandidate], unread: set[str], loose: set[str]) -> list[TimeCandidate]:
     """Lower the confidence of the first candidate if a second one is just as likely and reads other
     times, as `creationDate` beside `startDate`, or if it is a year beside a quarter.
 
     Args:
         found: The candidates, the most likely first.
         unread: Columns that tell the time within a year, and are not read.
+        loose: Columns that may be times of day, and are not read.
     """
     if not found or found[0].confidence != "high":
         return found
     first = found[0]
     if first.coarse == 2 and unread:
         reason = f"{first.reason}; {', '.join(sorted(unread))} is not read"
+        return [replace(first, confidence="medium", reason=reason), *found[1:]]
+    if not first.has_time and not first.coarse and (left := loose - set(first.columns)):
+        reason = (
+            f"{first.reason}; {', '.join(sorted(left))} may be the time of day, and is not read"
+        )
         return [replace(first, confidence="medium", reason=reason), *found[1:]]
     if len(found) < 2:
         return found
@@ -329,7 +348,7 @@ def _plain_in(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
 
 def _own_words(name: str) -> set[str]:
     """Return the words of the last part of a path, and its neighbour if that is a stamp's field."""
-    *outer, last = name.split(".")
+    *outer, last = name.removesuffix(".$numberLong").split(".")  # as MongoDB writes numbers
     words = set(name_words(last))
     if outer and words <= {*SECOND_WORDS, *ABOVE_WORDS, "value"}:
         last = outer.pop()
@@ -817,7 +836,11 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
         order = (PARTS[0], ("%j", DAY_OF_YEAR), *PARTS[3:])
     for format, spellings in order:
         name = next((lower[s] for s in spellings if s in lower), None)
-        if name is None or not pa.types.is_integer(sample.schema.field(name).type):
+        if name is None:
+            break
+        if format == "%m" and _names_months(sample[name]):
+            format = "%b"
+        elif not pa.types.is_integer(sample.schema.field(name).type):
             break
         names.append(name)
         formats.append(format)
@@ -826,8 +849,17 @@ def _calendar_parts(sample: pa.Table) -> list[TimeCandidate]:
     both = pc.binary_join_element_wise(*(_flat(sample[n]).cast(pa.string()) for n in names), " ")
     one = _made(names[0], both, "date_time", options=TimeOptions(None, " ".join(formats)),
                 reason="the parts of a date in several columns",
-                has_time="%H" in formats, coarse=int(formats == ["%Y", "%m"]))  # fmt: skip
+                has_time="%H" in formats, coarse=int(formats in (["%Y", "%m"], ["%Y", "%b"]))
+                )  # fmt: skip
     return [] if one is None else [replace(one, columns=tuple(names), zoned=False)]
+
+
+def _names_months(column: Any) -> bool:
+    """Return whether a column holds the English names of months."""
+    if not pa.types.is_string(column.type):
+        return False
+    pattern = r"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*$"
+    return bool(pc.all(pc.match_substring_regex(column, pattern)).as_py())
 
 
 SECOND_WORDS = ("sec", "secs", "second", "seconds")
