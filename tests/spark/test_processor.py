@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from pyspark import cloudpickle
@@ -44,24 +42,24 @@ def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:
 # -- the Python of workers -----------------------------------------------------------------------
 
 
-def test_what_the_daemon_has_loaded_is_never_visited_by_the_collector() -> None:
-    asked = "import sys; sys.argv = ['', 'pyspark.worker']; " \
-            "import tidegate.spark.environment.daemon, gc; " \
-            "print(len(gc.get_objects()) < 1000 < gc.get_freeze_count())"  # fmt: skip
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-    assert told.stdout.strip() == "True", told.stderr
-
-
-def test_a_task_that_ran_the_step_leaves_its_kernels_frozen() -> None:
-    processor = ShardProcessor(StepSettings(FlowRecipe(make), "q", timers=False, shards=2))
-    processor.step = None
-    loaded = [[number] for number in range(5000)]
+COLLECTS = """
+import gc, sys
+sys.argv = ["", "pyspark.worker"]
+import tidegate.spark.environment.daemon as ours
+import pyspark.daemon
+print(len(gc.get_objects()) < 1000 < gc.get_freeze_count())
+kept = []
+for _ in range(ours.FREEZES + 2):  # what pyspark calls after every task
+    kept.append([[] for _ in range(1000)])
     before = gc.get_freeze_count()
-    processor.close()
-    assert gc.get_freeze_count() == before, "no step ran"
-    processor.step = cast(Any, object())
-    processor.close()
-    assert gc.get_freeze_count() >= before + len(loaded)
+    pyspark.daemon.gc.collect()
+    print(gc.get_freeze_count() - before >= 1000)
+"""
+
+
+def test_the_collector_of_workers_does_not_visit_what_is_loaded() -> None:
+    told = subprocess.run([sys.executable, "-c", COLLECTS], capture_output=True, text=True)
+    assert told.stdout.split() == ["True"] * 9 + ["False"] * 2, told.stderr
 
 
 def test_workers_import_the_pyspark_that_is_installed(tmp_path: Path) -> None:

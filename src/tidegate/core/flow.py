@@ -119,8 +119,8 @@ def wrong_unit(newest_ns: int) -> list[str]:
     Nothing is refused: a simulation, or a clock that counts from a boot, begins at 0.
 
     >>> wrong_unit(1_700_000_000_000)  # milliseconds, read as nanoseconds
-    ['the newest event time is 1970-01-01T00:28:20.000000000Z: if these are not times since a start, \
-the unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)']
+    ['the newest event time is 1970-01-01T00:28:20.000000000Z: if these are not times since a \
+start, the unit of the event-time type is too small (unixtimestamp_ms read as unixtimestamp_ns?)']
     >>> wrong_unit(60_000_000_000), wrong_unit(1_700_000_000_000_000_000)
     ([], [])
     """

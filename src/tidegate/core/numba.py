@@ -13,7 +13,6 @@ Where it does compile, it warns.
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,6 @@ __all__ = [
     "brief_kernel",
     "compile_at_once",
     "entry_point",
-    "freeze_kernels",
     "interpret_first",
     "kernel",
     "lean_inline",
@@ -183,32 +181,6 @@ def interpret_first(function: F, work: Callable[..., int], rows: int = INTERPRET
 
 
 _announced = False
-
-
-_FREEZES = 8
-"""Calls of `freeze_kernels` that count. Kernels are loaded when they are first needed, so one call
-misses some; with no end to them, garbage of every task that is caught in a cycle would be kept."""
-
-_freezes_left = _FREEZES
-
-
-def freeze_kernels() -> None:
-    """Exempt from garbage collection what this process has loaded, kernels above all.
-
-    For a process in which somebody collects garbage often, as pyspark does in its workers after
-    every task: numba keeps some 60,000 objects for a chain of stages, and visiting them takes 17 to
-    25 ms of CPU. Only the first few calls in a process do anything.
-
-    >>> import gc
-    >>> freeze_kernels()
-    >>> gc.get_freeze_count() > 10_000
-    True
-    """
-    global _freezes_left
-    if _freezes_left:
-        _freezes_left -= 1
-        gc.collect()
-        gc.freeze()
 
 
 def _announce_compiling() -> None:

@@ -81,13 +81,7 @@ class ShardProcessor(StatefulProcessor):
         return (Row(**row) for row in self._opened().expired(int(key[0]), now_ms))
 
     def close(self) -> None:
-        """Freeze the kernels that this task has loaded: Spark collects garbage after each task. No
-        state is written here: every call has written its own.
-        """
-        if self.step is not None:
-            from tidegate.core.numba import freeze_kernels
-
-            freeze_kernels()
+        """Do nothing: all state is written by the end of each call."""
 
     def _opened(self) -> RunningStep:
         """Return the step, made at the first rows: only then are its modules imported."""
