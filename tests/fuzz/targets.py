@@ -39,7 +39,7 @@ from tidegate.eventtime.slices import Bound, Slices
 from tidegate.mcap.index import Channels
 from tidegate.mcap.payload import PayloadDecoder, parse_fields, resolve_fields
 from tidegate.mcap.records import Channel, Schema
-from tidegate.output.commit import Commit
+from tidegate.output.commit import Commit, CommitLog, FoldHeader, RunTotals
 from tidegate.output.savepoint import Savepoint
 from tidegate.pipeline import PipelineDefinition, explain, plan
 from tidegate.pipeline.run_record import RunRecord, record_text
@@ -627,6 +627,31 @@ def use_page(data: bytes) -> None:
     write_page(str(place), str(place / "page.html"), Roles())
 
 
+def fold_seeds() -> list[bytes]:
+    """The lines of a fold of three batches."""
+    place = folder() / "seed-fold"
+    shutil.rmtree(place, ignore_errors=True)
+    log = CommitLog.at(str(place))
+    commits = [Commit(n, "q", {"data": n}, shards={0: {"rows_in": n}}) for n in range(3)]
+    totals = RunTotals.none()
+    for commit in commits:
+        totals = totals.and_then(commit)
+    log.write_fold(FoldHeader(0, 2, [[0, 2]], totals), commits, 1)
+    (file,) = (place / "_commits").iterdir()
+    return [gzip.decompress(file.read_bytes())]
+
+
+def use_fold(data: bytes) -> None:
+    """Read the records of a fold, and what its first line says of the run."""
+    place = folder() / "fold" / "_commits"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "00000000-00000002.1.fold").write_bytes(gzip.compress(data, 1))
+    log = CommitLog.at(str(place.parent))
+    with suppress(StateError):
+        list(log)
+    log.totals()
+
+
 Seeds = Callable[[], Sequence[bytes]]
 
 
@@ -656,6 +681,8 @@ def _targets() -> list[Target]:
         ("json", json_seeds, use_json, {"promised": (ConfigError,), "words": (
             b"[" * 400, b'{"a":' * 400, b"1e999", b"NaN", b'"items":', b"9" * 5000, b'"\\ud800"')}),
         ("protobuf", proto_seeds, use_proto, {"promised": (ConfigError,)}),
+        ("fold", fold_seeds, use_fold, {"promised": (StateError,), "words": (
+            b"[" * 400, b"-1", b"1e999", b"null", b"\n", b"99999999999999999999", b"[[0, 2]]")}),
         ("page", page_seeds, use_page, {"promised": (TidegateError,), "words": (
             b"</script><script>", b"../", b'"', b"1e999", b"[" * 400, b"-1", b"null")}),
     ]  # fmt: skip
