@@ -19,9 +19,11 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import rich.console
 
 import tidegate as tg
 from tidegate import cli
+from tidegate.pipeline import secrets
 from tidegate.pipeline.stages import STAGES
 from tidegate.warm import PARTS
 
@@ -252,6 +254,20 @@ def test_a_stream_goes_on_until_it_is_interrupted(pipeline: Path) -> None:
     )
     assert "Traceback" not in stderr
     assert pq.read_table(out / "data")["t"].to_pylist() == [3]
+
+
+def test_what_a_reference_stood_for_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path of an output may have a reference in it, and a run prints where its tables are."""
+    monkeypatch.setenv("BUCKET_KEY", "hunter2-of-a-bucket")
+    secrets.resolve("s3a://${env:BUCKET_KEY}@bucket/out")
+    console = rich.console.Console(file=io.StringIO())
+    console.push_render_hook(cli._Visible())
+    console.print("look at it with: tidegate view s3a://hunter2-of-a-bucket@bucket/out")
+    assert "view s3a://${env:BUCKET_KEY}@bucket/out" in console.file.getvalue()  # type: ignore[attr-defined]
+    cli._print('{"out": "s3a://hunter2-of-a-bucket@bucket/out"}')
+    assert capsys.readouterr().out == '{"out": "s3a://${env:BUCKET_KEY}@bucket/out"}\n'
 
 
 def test_names_of_strangers_do_not_command_the_terminal(tmp_path: Path) -> None:

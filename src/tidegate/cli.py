@@ -52,7 +52,7 @@ BROKEN = 1
 
 class _Visible(RenderHook):
     """Keeps what strangers chose (names of columns, topics and files) from commanding the terminal,
-    in everything that is printed."""
+    and secrets out of it, in everything that is printed."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Called by rich before it prints."""
@@ -67,7 +67,7 @@ class _VisibleText:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in console.render(self.inner, options):
-            yield part if part.control else Segment(visible(part.text), part.style)
+            yield part if part.control else Segment(visible(_scrubbed(part.text)), part.style)
 
 
 console = Console()
@@ -82,7 +82,16 @@ for _each in (console, errors):
 
 def _print(text: str) -> None:
     """Print plain text as it is, for pipes; see `_Visible`."""
-    print(visible(text))
+    print(visible(_scrubbed(text)))
+
+
+def _scrubbed(text: str) -> str:
+    """Return a text without what references stood for: the path of an output may have one."""
+    if "tidegate.pipeline.secrets" not in sys.modules:  # nothing was resolved
+        return text
+    from tidegate.pipeline.secrets import scrub
+
+    return scrub(text)
 
 
 PipelineFile = Annotated[Path, typer.Argument(help="The pipeline file (YAML).")]
@@ -246,7 +255,7 @@ def dry_run(
     tables = {kind: [f"{f.name}: {f.type}" for f in s] for kind, s in frames.schemas.items()}
     notes = frames.notes()
     if as_json:
-        print(json.dumps({**explain_json(made), "notes": notes, "tables": tables}, indent=2))
+        _print(json.dumps({**explain_json(made), "notes": notes, "tables": tables}, indent=2))
         return
     # 80 x 24 where there is no terminal to ask
     screen = None if full else shutil.get_terminal_size((80, 24))
@@ -304,7 +313,7 @@ def run_pipeline(
     if live is not None:
         live.finish()
     if as_json:
-        print(json.dumps(summary.to_json(), indent=2))
+        _print(json.dumps(summary.to_json(), indent=2))
     else:
         print_summary(summary, console)
         if summary.rows and definition.sink is not None and definition.sink.format != "kafka":
@@ -890,10 +899,7 @@ def main() -> None:
 
 def _say(sentence: str) -> None:
     """Print one line on standard error, without what references stood for and without markup."""
-    if "tidegate.pipeline.secrets" in sys.modules:  # else nothing was resolved
-        from tidegate.pipeline.secrets import scrub
-
-        sentence = scrub(sentence)
+    sentence = _scrubbed(sentence)  # as a whole: what is printed may be cut into lines
     errors.print(f"[bold red]tidegate:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
 
 
