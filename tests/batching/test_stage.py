@@ -15,6 +15,9 @@ from tidegate.batching import (
     Message,
     RateAwareBatcher,
     SimpleBatcher,
+    kernel,
+    names,
+    report,
 )
 from tidegate.batching.held import HeldRows, OutputBuffers, kernel_call
 from tidegate.batching.kernel import append, empty_heap, pop_heap, push_heap, sort_rows
@@ -340,3 +343,16 @@ def test_state_is_plain_arrays_and_tables() -> None:
     STAGE.process(state, collection(6, lane=2))
     assert set(state.tables) == {"held", "names", "keys"}
     assert state["lane"][:2].sum() == 0
+
+
+def test_compiling_leaves_nothing_for_later() -> None:
+    """`tidegate warm` and `compile()` promise that a live program never waits for the compiler."""
+    Batch().compile()
+    called = (
+        *(kernel.run_rows, kernel.settle_lanes, kernel.change_windows, kernel.load_rows),
+        *(kernel.waiting_rows, kernel.earliest_times, kernel.schedule_length),
+        *(kernel.group_by_lane, report.spread_rows, report.transpose, names.number_names),
+    )
+    for function in called:
+        if hasattr(function, "overloads"):  # not without the JIT
+            assert function.overloads, function

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from spark.outcomes import assert_same, count, in_process, run_now, say, written
 from spark.recordings import Recording, ordered, stream_of, with_control
 from tidegate import align
+from tidegate.align import Align
+from tidegate.batching import Batch
 from tidegate.spark import Frames
 from tidegate.spark.query import run_batch_job
+from tidegate.sync import Synchronize
 from tidegate.windows import AfterCount, Session, Sliding, Tumbling
 
 Pipeline = Callable[[Frames], Frames]
@@ -39,6 +43,57 @@ PIPELINES: dict[str, Pipeline] = {
         Tumbling("250 ms"), aggregates={"n": "count", "v": ("mean", "value")}, group_by=["topic"]
     ).window(Tumbling("1 s"), aggregates={"n": ("sum", "n")}),
 }
+
+SETTINGS: dict[str, tuple[type, dict[str, Any]]] = {
+    "batch, settings": (Batch, {
+        "length": "500 ms", "gated": ["lidar", "imu"], "timeout": 0.9, "max_streams": 2,
+        "max_rows": 40, "rates": "any", "correct_skew": True, "idle_close": "1 h",
+    }),
+    "synchronize, settings": (Synchronize, {
+        "topics": ["lidar", "camera", "imu", "gps"], "queue_size": 8, "age_penalty": 0.2,
+        "max_interval": "80 ms", "lower_bounds": {"imu": "1 ms"}, "optional": ["gps"],
+        "timeout": "150 ms", "max_jump_back": "10 s", "on_jump": "topic",
+        "offsets": {"imu": "3 ms"}, "overflow_patience": 3, "unmatched": False,
+    }),
+    "synchronize, queues by time": (Synchronize, {
+        "topics": ["lidar", "camera", "imu"], "queue_time": "150 ms", "max_queue": 12,
+        "learn_bounds": True,
+    }),
+    "synchronize, epsilon": (Synchronize, {
+        "topics": ["lidar", "camera"], "policy": "epsilon", "max_interval": "20 ms",
+        "queue_size": 20,
+    }),
+    "align, settings": (Align, {
+        "topics": {"lidar": align.nearest("60 ms"), "imu": align.linear("50 ms")},
+        "grid": "10 Hz", "origin": 7_000_000, "max_gap": "2 s", "missing": "drop",
+        "unused": False,
+    }),
+    "align, reference": (Align, {"topics": {"lidar": align.latest()}, "reference": "camera"}),
+}  # fmt: skip
+"""Every setting of the stages that have no list of their own, at a value that changes something."""
+
+NOT_COMPARED = {
+    ("Synchronize", "diagnosis"): "when its rows come depends on how the input was cut",
+    **dict.fromkeys(
+        [(k, s) for k in ("Batch", "Synchronize", "Align") for s in ("topic", "keys")],
+        "set by pipelines",
+    ),
+}
+
+
+def _with_settings(stage: type, settings: dict[str, Any]) -> Pipeline:
+    call = {Batch: Frames.batch, Synchronize: Frames.synchronize, Align: Frames.align}[stage]
+    return lambda frames: call(frames, **settings)  # type: ignore[operator]
+
+
+PIPELINES |= {name: _with_settings(*case) for name, case in SETTINGS.items()}
+
+
+def test_every_setting_is_in_a_case() -> None:
+    for stage in (Batch, Synchronize, Align):
+        given = {name for kind, case in SETTINGS.values() if kind is stage for name in case}
+        left_out = {name for kind, name in NOT_COMPARED if kind == stage.__name__}
+        assert given | left_out == {field.name for field in fields(stage) if field.init}
 
 
 def opened(df: DataFrame, name: str) -> Frames:

@@ -39,7 +39,7 @@ from tidegate.batching.layout import (
     stream_memory,
 )
 from tidegate.batching.names import encode_names
-from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns
+from tidegate.batching.report import MAX_CLOCKS, BatchDecision, data_columns, summaries
 from tidegate.core.arrow import concat, empty, take
 from tidegate.core.columns import DECIDED, GATED, LANE, SLOT, STREAM, TIME, WHERE
 from tidegate.core.numba import as_readonly, compile_at_once, interpret_first
@@ -192,6 +192,7 @@ def _run_every_kernel() -> None:
     }
     decision = held.add_and_run(state, kernel_call(**settings, **rows, **names))
     data_columns(decision)
+    summaries(decision, pa.array(["a"]).take(pa.array(np.zeros(len(decision.parts), np.int32))))
     encode_names(pa.array(["a"]))
     _lane_order(np.array([1, 0], np.int32))
     held.compact()
