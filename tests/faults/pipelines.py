@@ -132,8 +132,9 @@ PIPELINES = {
     "batches with timers": Pipeline(
         "  - batch: {length: 1 s, gated: [imu, camera], idleClose: 2 s}", read=read_balance
     ),
+    # An adaptive window is emitted after `max` by the clock, too, and a kill is a break.
     "deltas": Pipeline(
-        "  - window: {adaptive: {min: 10 ms, max: 100 ms, target: 20}}\n"
+        "  - window: {adaptive: {min: 10 ms, max: 1 h, target: 20}}\n"
         f"  - compact: {{dims: {DIMS}, strategy: {{tieredMerge: {{keepRecent: 3}}}},\n"
         "              deltaThreshold: 9, timeThreshold: null, timeColumn: stamp}",
         record=record_deltas, tolerance="20 ms", topic=False,

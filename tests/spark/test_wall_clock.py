@@ -18,11 +18,12 @@ from spark.outcomes import assert_same, in_process, written
 from spark.recordings import Recording, ordered, stream_of
 from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
+from tidegate.errors import StateError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.output.epochs import Epochs
 from tidegate.spark.arrival import Packed
 from tidegate.spark.pack import to_blob
-from tidegate.spark.query import ClockWatch
+from tidegate.spark.query import ClockWatch, _begun_at
 from tidegate.spark.runner import run_frames
 from tidegate.spark.stateful_step import (
     METRIC,
@@ -124,6 +125,16 @@ def test_only_a_clock_that_is_set_back_is_noticed(monkeypatch: pytest.MonkeyPatc
     now["monotonic"] += 60.0  # time passes on both
     now["time"] += 60.0
     assert watch.set_back_s() == 0.0
+
+
+def test_a_backfill_goes_by_the_clock_of_its_first_start(tmp_path: Path) -> None:
+    """However often it is cut off: else what waits by the clock would leave in between."""
+    first = _begun_at(str(tmp_path))
+    assert abs(first - time.time_ns()) < 600 * 10**9
+    assert _begun_at(str(tmp_path)) == first
+    (tmp_path / "begun").write_text("1e9")
+    with pytest.raises(StateError, match="begun is corrupt: b'1e9'"):
+        _begun_at(str(tmp_path))
 
 
 def test_a_stream_whose_clock_is_set_back_is_started_again(

@@ -33,6 +33,8 @@ from tidegate.windows import (
     Window,
 )
 
+SECOND = 10**9
+
 
 def collection(times: list[int], wall_ns: int = 0, **columns: Any) -> Collection:
     columns = columns or {"v": list(range(len(times)))}
@@ -176,6 +178,47 @@ def test_triggers_compose_and_name_themselves() -> None:
     assert [r["trigger"] for r in run(either, collection([1, 2, 3]))] == ["count"] * 2 + [
         "shutdown"
     ]
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        Window(Everything(), trigger=AfterTime("1 s")),
+        Window(Adaptive("10 ms", "1 s", 4)),
+        Window(Tumbling("5 s"), trigger=AtWatermark(early=AfterTime("1 s"))),
+    ],
+)
+def test_open_windows_follow_a_clock_that_was_set_back(stage: Window) -> None:
+    def ran(step_ns: int) -> list[tuple[list[dict[str, Any]], int | None]]:
+        state, wall = stage.open(), 7200 * SECOND
+        said = []
+        for n in range(4):
+            out = stage.process(state, collection([3 * n, 3 * n + 1], wall, v=[n, n]))
+            if n == 1:
+                wall += step_ns
+                stage.resume(state, wall)
+            due = stage.wake_at(state)
+            said.append((data(out), None if due is None else due - wall))
+        return [*said, (data(stage.wake(state, wall + 2 * SECOND)), None)]
+
+    whole, stepped = ran(0), ran(-3600 * SECOND)
+    assert [kept(out) for out, _ in stepped] == [kept(out) for out, _ in whole]
+    assert [due for _, due in stepped] == [due for _, due in whole]
+    assert whole[1][1] == SECOND
+
+
+def test_after_a_break_an_open_window_is_overdue() -> None:
+    stage = Window(Everything(), trigger=AfterTime("1 s"))
+    state = stage.open()
+    assert stage.process(state, collection([1], 7200 * SECOND)) == []
+    stage.resume(state, 7300 * SECOND)
+    assert stage.wake_at(state) == 7201 * SECOND
+    assert [row["trigger"] for row in data(stage.wake(state, 7300 * SECOND))] == ["time"]
+
+
+def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without columns of wall time."""
+    return [{name: value for name, value in row.items() if "wall" not in name} for row in rows]
 
 
 def test_early_on_time_and_late_panes() -> None:

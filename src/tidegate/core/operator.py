@@ -141,8 +141,9 @@ class Operator(ABC):
         return []
 
     def resume(self, state: State, wall_ns: int) -> None:  # noqa: B027  (few stages wait)
-        """The stage runs again after a break. Timeouts by the wall clock start anew at `wall_ns`:
-        nobody read the streams meanwhile, so their silence means nothing."""
+        """The stage runs again after a break, or the clock was set back. Timeouts that take silence
+        for something start anew at `wall_ns`: nobody read the streams meanwhile. What must leave
+        after a time at the latest is overdue, unless it came in what is the future now."""
 
     def uses_wall_time(self) -> bool:
         """Whether `wake_at` may ever name a deadline. Asked before there is a state; on Spark only

@@ -1004,6 +1004,23 @@ class Compact(Operator):
         due = int(state["due_ns"].min())
         return None if due == MAX_NS else due
 
+    def resume(self, state: State, wall_ns: int) -> None:
+        """Follow a clock that was set back: deltas that came in what is the future now came now. A
+        break alone changes nothing: what is overdue is delivered."""
+        table, threshold = state.tables["chains"], self.compactor.time_threshold_ns
+        if threshold is None or table is None or not table.num_rows:
+            return
+        since = table.column(UNDELIVERED).to_numpy()
+        ahead = (since > wall_ns) & (since < MAX_NS - threshold)
+        if not ahead.any():
+            return
+        at = table.schema.get_field_index(UNDELIVERED)
+        again = pa.array(np.where(ahead, wall_ns, since))
+        state.tables["chains"] = table.set_column(at, table.schema.field(at), again)
+        lanes = np.unique(table.column(LANE).to_numpy()[ahead])
+        state["due_ns"][lanes] = np.minimum(state["due_ns"][lanes], wall_ns + threshold)
+        state.touch(lanes)
+
     def wake(self, state: State, wall_ns: int) -> list[Outcome]:
         lanes = np.flatnonzero(state["due_ns"] <= wall_ns)
         if not len(lanes):

@@ -103,7 +103,9 @@ class AuditReport:
             + (f", used in results {self.used:,}" if self.used else ""),
         ]
         if self.unaudited:
-            said.append(f"{plural(self.unaudited, 'batch', 'batches')} carry no hashes: by count")
+            verb = "carries" if self.unaudited == 1 else "carry"
+            number = plural(self.unaudited, "batch", "batches")
+            said.append(f"{number} {verb} no hashes: compared by count")
         return said
 
 

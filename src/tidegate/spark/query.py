@@ -70,6 +70,9 @@ LOOK_EVERY_S = 0.2
 """Seconds between two looks at the records of a run on Spark Connect: soon for a person, and one
 listing of a folder each."""
 
+BEGUN = "begun"
+"""A file in the checkpoint of a backfill: the wall time of its first start, in ns since 1970."""
+
 FINISHED = "finished"
 """A file in the checkpoint of a backfill that is over: running it again is refused."""
 
@@ -143,8 +146,9 @@ def _run_backfill(
 
     stream = replace(pipeline, ends=True)
     query, finish = start_followed(
-        stream, path, checkpoint=checkpoint, on_commit=committed, settings=settings
-    )
+        stream, path, checkpoint=checkpoint, on_commit=committed, settings=settings,
+        wall_ns=_begun_at(checkpoint),
+    )  # fmt: skip
     try:
         while query.isActive:  # see `tidegate.spark.runner`: Ctrl-C inside Java leaves a mess
             time.sleep(0.05)
@@ -156,6 +160,20 @@ def _run_backfill(
     fs, root = filesystem(checkpoint, "checkpoint")
     write_whole(fs, f"{root}/{FINISHED}", b"")
     return Commit.total(commits)
+
+
+def _begun_at(checkpoint: str) -> int:
+    """Return the wall time a backfill goes by: that of its first start, however often it was cut
+    off, so that it gives what it would have given in one go."""
+    fs, root = filesystem(checkpoint, "checkpoint")
+    known = read_bytes(fs, f"{root}/{BEGUN}")
+    if known is None:
+        now = time.time_ns()
+        write_whole(fs, f"{root}/{BEGUN}", str(now).encode())
+        return now
+    if not known.isdigit():
+        raise StateError(f"{checkpoint}/{BEGUN} is corrupt: {known[:40]!r}")
+    return int(known)
 
 
 def check_output(
@@ -232,8 +250,10 @@ def start(
 
     An available-now run catches up with what was recorded, and how long Spark takes for that says
     nothing about the streams: its clock is fixed at the start, as in a batch job, so that a slow
-    machine makes no batch stall and no source idle. Nor does the time between two runs count, in
-    either mode: a stage that waits by the clock begins its wait again.
+    machine makes no batch stall and no source idle. Nor is the time between two runs silence, in
+    either mode: a stage that waits for a source begins its wait again. What must leave after a time
+    at the latest (`AfterTime`, the `max` of adaptive windows, `timeThreshold`) leaves when a run
+    starts after that time.
 
     Session settings that a run needs are put back once the query has started: a query keeps those
     of the moment it was started in.
@@ -275,8 +295,13 @@ def start_followed(
     on_commit: Callable[[Commit], None] | None = None,
     name: str | None = None,
     settings: SinkSettings | None = None,
+    wall_ns: int | None = None,
 ) -> tuple[StreamingQuery, Callable[[], None]]:
     """Start a stream as `start` does; for callers who count on `on_commit`.
+
+    Args:
+        pipeline, path, checkpoint, mode, interval, on_commit, name, settings: See `start`.
+        wall_ns: The clock of an available-now run, in ns since 1970; None: the time now.
 
     Returns:
         The query, and a function to call once it has ended: when that returns, `on_commit` was
@@ -304,7 +329,7 @@ def start_followed(
     for note in notes:
         log.warning("adopting the state: %s", note)
     if mode == "available-now":
-        pipeline = replace(pipeline, wall_ns=time.time_ns(), recorded=True)
+        pipeline = replace(pipeline, wall_ns=wall_ns or time.time_ns(), recorded=True)
     _log_arrival(pipeline)
 
     def committed(commit: Commit) -> None:

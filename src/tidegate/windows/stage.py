@@ -1431,6 +1431,23 @@ class Window(Operator):
         decision.partitions = held.partitions
         return out + self._apply(state, plan, decision.trimmed(), None)
 
+    def resume(self, state: State, wall_ns: int) -> None:
+        """Follow a clock that was set back: windows opened in what is the future now were opened
+        now. A break alone changes nothing: what is overdue is emitted. `Fixed` windows are spans of
+        the clock, which never runs back for them."""
+        clock = state.arrays["clock"]
+        if isinstance(self.window, Fixed) or int(clock.max(initial=UNSET)) <= wall_ns:
+            return
+        clock[:] = wall_ns
+        held = held_panes(state)
+        if held is None:
+            return
+        block = held.block.copy()  # tables that were made of it stay as they are
+        hold_panes(state, replace(held, block=block))
+        ahead = held["wall"] > wall_ns
+        block[KEPT.index("wall"), ahead] = wall_ns
+        state.touch(np.unique(held["lane"][ahead]))
+
     def _intervals(self) -> list[int]:
         """Wall times after its first row at which a pane may be due."""
         longest = self.window.wall_deadline_ns
