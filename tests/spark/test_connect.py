@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
+from faults import outputs
+from spark import connect_formats
 from spark.connect_server import connect_server, environment
 from spark.outcomes import arranged, in_process
 from spark.recordings import ordered
@@ -59,6 +61,27 @@ def test_results_are_the_same_on_spark_connect(
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["equal"] == dict.fromkeys(("stream", "backfill", "summary", "batch"), True)
     assert "is written to by this process" in said["told"]
+
+
+@pytest.mark.apart
+@pytest.mark.timeout(600)
+def test_every_format_gives_on_spark_connect_what_it_gives_without(
+    server: Server, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Sources in batches and as streams, sinks, and datasets, from pipeline files."""
+    pytest.importorskip("rosbags", reason="pip install 'tidegate[rosbag]'")
+    names = connect_formats.write_definitions(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "spark.connect_formats", server.address, str(tmp_path)],
+        capture_output=True, text=True, timeout=400, env=environment(), cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {}
+    for name in names:
+        connect_formats.run(tmp_path, name, "local", None)
+        one, two = (connect_formats.read(name, tmp_path / name / w) for w in ("connect", "local"))
+        assert outputs.count(two) > 40, name
+        assert outputs.differences(one, two) == [], name
 
 
 @pytest.mark.apart

@@ -45,6 +45,7 @@ from tidegate.dataset.tables import ParquetWriter
 from tidegate.output.reader import open_run
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.pipeline.definition import DatasetDefinition
+from tidegate.spark.connect import cores_of
 from tidegate.spark.open import check_sources, open_pipeline, session_for
 
 __all__ = ["make_dataset_on_spark"]
@@ -91,7 +92,7 @@ def _make_by_file(
     plan(definition)  # what is wrong without looking at the data is said here
     [(name, stream)] = definition.streams.items()
     files = source_files(name, stream)
-    runs = _runs(files, session.sparkContext.defaultParallelism * TASKS_PER_CORE)
+    runs = _runs(files, cores_of(session) * TASKS_PER_CORE)
     writer = dataset_writer(definition, wanted, path)
     path.mkdir(parents=True, exist_ok=True)
     work = path.absolute() / f".parts-{uuid4().hex}"
