@@ -145,7 +145,7 @@ def test_a_record_of_a_driver_of_the_past_does_not_count_beside_a_fold(tmp_path:
     rogue = Commit(0, "q", {"data": 9}, files=["data/nowhere.parquet"])
     (tmp_path / "_commits" / "00000000.json").write_text(rogue.to_json())
     assert [commit.rows for commit in log] == [{"data": 2}] * 6
-    with pytest.raises(StateError, match="was committed and folded"):
+    with pytest.raises(StateError, match="another run committed batch 1 and folded it"):
         log.write(Commit(1, "q"))
     Maintenance(log, 1).run()
     assert not (tmp_path / "_commits" / "00000000.json").exists()

@@ -414,7 +414,7 @@ def _offsets(checkpoint: str, batch: int) -> list[str]:
 
 def _summary(stage: snapshot.FoundStage) -> StageSummary:
     """What one stage of one page holds."""
-    tables = dict(_filled(stage))
+    tables = dict(_tables_with_rows(stage))
     times = [pc.min(table.column(TIME)).as_py() for table in tables.values()
              if TIME in table.schema.names]  # fmt: skip
     return StageSummary(
@@ -429,7 +429,7 @@ def _summary(stage: snapshot.FoundStage) -> StageSummary:
     )  # fmt: skip
 
 
-def _filled(stage: snapshot.FoundStage) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _tables_with_rows(stage: snapshot.FoundStage) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The tables of a stage that have rows."""
     for name, table in stage.state.tables.items():
         if table is not None and table.num_rows:
