@@ -443,7 +443,8 @@ def check_state_values(state: State, rows: Records) -> None:
         and bool(np.isfinite(streams["fine"]).all())
         and bool((streams["fine"][streams["locked"] != 0] >= 1.0).all())
         and _all_between(streams["locked"], 0, NEVER),
-        "gate": _all_between(streams["gate"], 0, len(Gate) - 1),
+        "gate": _all_between(streams["gate"], 0, len(Gate) - 1)
+        and bool((lanes["waiting"] <= lanes["gating"]).all()),
         "rows that wait": len(rows) < 2**31
         and _all_between(rows["lane"], 0, len(lanes) - 1)
         and _all_between(rows["place"], Place.ACTIVE, Place.HELD)
