@@ -11,6 +11,7 @@ working directory.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from contextlib import suppress
@@ -21,6 +22,7 @@ import atheris
 
 def main() -> None:
     name, *arguments = sys.argv[1:]
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # numba cannot compile what is instrumented
     with atheris.instrument_imports(include=["tidegate", "yaml"]):
         from fuzz.targets import TARGETS
     target = TARGETS[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from spark.trouble import DropEven
 from tidegate.errors import ConfigError
 from tidegate.eventtime import Decoder, TimeColumn
 from tidegate.pipeline import PipelineDefinition
-from tidegate.spark import frames
+from tidegate.spark import frames, read
 from tidegate.spark.columnar.pieces import FoundFile, PieceLog
 from tidegate.spark.new_columns import NewColumns
 from tidegate.spark.open import open_pipeline
@@ -234,6 +235,19 @@ def test_a_column_that_appears_while_a_stream_runs_is_told(
     assert said.count("column 'pressure' in ") == 1
     assert "start the run again to deliver it from there on, null before" in said
     assert "is not read" not in run()  # nothing new was read
+
+
+def test_a_column_of_a_later_file_is_told_when_files_are_opened(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = {"vehicle": ["a"], "stamp": [100]}
+    add_file(pa.table(first), tmp_path, 0)
+    add_file(pa.table({**first, "pressure": [1.5]}), tmp_path, 1)
+    with pytest.warns(UserWarning, match="column 'pressure' in .* is not read: Spark takes the"):
+        read(str(tmp_path), spark=spark)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(str(tmp_path), schema="vehicle string, stamp long, pressure double", spark=spark)
 
 
 def test_new_columns_in_the_log_of_gate_1_and_of_a_source_are_told(tmp_path: Path) -> None:

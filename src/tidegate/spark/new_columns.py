@@ -16,7 +16,7 @@ A look never ends a run: what cannot be read is left to Spark.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from tidegate.output.filesystem import filesystem
 from tidegate.spark.columnar.pieces import FOLDER as PIECES
 from tidegate.spark.columnar.pieces import PieceLog
 
-__all__ = ["NewColumns"]
+__all__ = ["NewColumns", "columns_not_read"]
 
 FILES_LOOKED_AT = 16
 """Files per micro-batch that are looked at, newest first: a recorder that changes its columns goes
@@ -90,6 +90,19 @@ class NewColumns:
             return files
         # rows of control have columns of their own, which are read by name
         return [file for file in files if "/_control/" not in file]
+
+
+def columns_not_read(files: Sequence[str], columns: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the columns that files have beyond those that are read, each with the first file that
+    has it. At most `FILES_LOOKED_AT` files are looked at, the last ones."""
+    known = {name.lower() for name in columns}
+    found = []
+    for file in files[-FILES_LOOKED_AT:]:
+        for name in _columns_of(file):
+            if name.lower() not in known:
+                known.add(name.lower())
+                found.append((name, file))
+    return found
 
 
 def _logged(log: bytes, batch: int) -> Iterator[str]:

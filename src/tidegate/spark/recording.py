@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.new_columns import columns_not_read
 from tidegate.spark.options import as_texts
 from tidegate.spark.sources import SourceRequest, source_of
 from tidegate.spark.spark_session import session
@@ -76,4 +78,12 @@ def read(
         expected = f"must be the format of {Path(path).name}: read(path, {meant!r})"
         raise ConfigError("format", format, expected)
     request = SourceRequest(format, str(path), as_texts(options or {}), schema, streaming, "read")
-    return open_recording(spark or session(), request)
+    opened = open_recording(spark or session(), request)
+    if schema is None and format == "parquet" and isinstance(opened.columnar, ColumnarInput):
+        for name, file in columns_not_read(opened.columnar.format.files(), opened.df.columns):
+            warnings.warn(
+                f"column {name!r} in {file} is not read: Spark takes the columns of one file; name "
+                "those you want with schema=",
+                stacklevel=2,
+            )
+    return opened
