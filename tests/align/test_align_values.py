@@ -147,6 +147,29 @@ def test_columns_of_ours_step_aside() -> None:
     ]
 
 
+@pytest.mark.parametrize("method", [align.linear("50 ns"), align.mean("50 ns")])
+def test_places_in_a_recording_are_those_of_the_closer_message(method: Any) -> None:
+    """A dataset with references had offsets between those of two messages, where nothing is."""
+    rows = [
+        {"topic": "joint", "stamp": 90, "file": "a", "offset": 10, "position": 5, "x": 2.0},
+        {"topic": "camera", "stamp": 100, "file": "a", "offset": 10, "position": 9, "x": None},
+        {"topic": "joint", "stamp": 105, "file": "b", "offset": 40, "position": 7, "x": 5.0},
+    ]
+    settings = {"topic": "topic", "time": "stamp", "reference": "camera"}
+    [row] = align.rows(rows, topics={"joint": method}, **settings).to_pylist()
+    joint = row["joint"]
+    blended = method.name == "linear"
+    assert joint["x"] == (4.0 if blended else 2.0)
+    closer = ("b", 40, 7) if blended else ("a", 10, 5)
+    assert (joint["file"], joint["offset"], joint["position"]) == closer
+    assert isinstance(joint["offset"], int)
+    # columns of that name that are no place in a recording lie between two messages
+    for each in rows:
+        del each["file"]
+    [row] = align.rows(rows, topics={"joint": method}, **settings).to_pylist()
+    assert isinstance(row["joint"]["offset"], float)
+
+
 def test_unreadable_times_are_told() -> None:
     rows = [{"topic": "ref", "stamp": "soon", "v": 1.0}, {"topic": "a", "stamp": "1", "v": 1.0}]
     with pytest.warns(UserWarning, match="1 of the recording's rows could not be used.*'soon'"):

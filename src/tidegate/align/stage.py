@@ -369,10 +369,13 @@ class Align(Operator):
     def _struct(self, rows: pa.Schema, method: Method | None) -> list[pa.Field]:
         """The fields of a topic's struct. Ours step aside where the user has a column so named."""
         payload = self._payload(rows, method)
+        places = _recording_places(rows)
         fields = []
         for column in payload:
             kind = column.type
-            if method is not None and method.blends:
+            if column.name in places:
+                pass
+            elif method is not None and method.blends:
                 kind = blend_type(kind)
             elif method is not None and method.aggregates:
                 kind = aggregate_type(kind)
@@ -842,6 +845,7 @@ class Align(Operator):
         order, time_ns = made.segments.order, made.segments.time_ns
         left, right = made.left[number], made.right[number]
         payload = self._payload(rows.source.schema, method)
+        places = _recording_places(rows.source.schema)
 
         def rows_at(position: Int64s) -> pa.Array:
             none = position < 0
@@ -856,7 +860,10 @@ class Align(Operator):
             nearest = np.where(lacking, -1, right - 1)
             spans = (left, right)
             columns = [
-                aggregate(method.name, partial(column_at, f.name), f.type, spans) for f in payload
+                column_at(f.name, nearest)
+                if f.name in places
+                else aggregate(method.name, partial(column_at, f.name), f.type, spans)
+                for f in payload
             ]
         elif method is not None and method.blends:
             touched = np.concatenate([left[~lacking], right[~lacking]])
@@ -867,11 +874,15 @@ class Align(Operator):
             nearest = np.where(lacking, -1, nearest)
             spherical = method.name == "slerp"
             one, two = rows_at(left), rows_at(right)
-            source = [rows.source.column(f.name) for f in payload]
             columns = [
-                blend(column.take(one), column.take(two), share, spherical=spherical)
-                for column in source
-            ]
+                column_at(f.name, nearest)
+                if f.name in places
+                else blend(
+                    rows.source.column(f.name).take(one), rows.source.column(f.name).take(two),
+                    share, spherical=spherical,
+                )
+                for f in payload
+            ]  # fmt: skip
         else:
             touched, nearest = (left[~lacking] if lacking.any() else left), left
             at = rows_at(left)
@@ -1266,6 +1277,20 @@ def _keep_points(state: State, lane: Int32s, time_ns: Int64s) -> None:
     state.tables["points"] = pa.record_batch(
         {LANE: pa.array(lane, pa.int32()), TIME: pa.array(time_ns, pa.int64())}
     )
+
+
+_PLACE = ("offset", "position")
+_IN_RECORDING = (*_PLACE, "sequence", "log_time_ns", "publish_time_ns", "header_stamp_ns")
+
+
+def _recording_places(rows: pa.Schema) -> frozenset[str]:
+    """The columns that say where and when a message of a recording was written, in rows of MCAP
+    files and bags. They are numbers, but nothing lies between two of them: they are those of the
+    closer message."""
+    plain = {field.name for field in rows if pa.types.is_int64(field.type)}
+    if "file" not in rows.names or not plain.issuperset(_PLACE):
+        return frozenset()
+    return frozenset({"file", *plain.intersection(_IN_RECORDING)})
 
 
 def _computes(method: Method | None) -> bool:
