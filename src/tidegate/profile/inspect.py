@@ -36,6 +36,7 @@ from tidegate.profile.order import (
 )
 from tidegate.profile.roles import RoleGuess, Roles, guess_with_times
 from tidegate.profile.rows import LoadedRows
+from tidegate.profile.spans import setting
 from tidegate.profile.statistics import Spread, TopicStatistics, histogram, topic_statistics
 from tidegate.profile.time_columns import (
     TimeCandidate,
@@ -676,7 +677,7 @@ def count_reasons(outcomes: list[Outcome], skew_ns: int) -> dict[str, int]:
     errors: dict[str, int] = {}
     for reason in _reasons(outcomes):
         ahead = "ahead, more than" in reason
-        text = f"more than {span(skew_ns)} ahead of its key" if ahead else reason
+        text = f"more than {setting(skew_ns)} ahead of its key" if ahead else reason
         errors[text] = errors.get(text, 0) + 1
     return errors
 

@@ -53,6 +53,9 @@ them is rarely what is wanted, and the line no longer fits a screen."""
 MOST_LOST = 0.01
 """Share of the rows that may be late or refused before a setting is held to be at fault."""
 
+REASONS = 3
+"""Reasons of refused rows that a sentence names, the most frequent first: it stays a sentence."""
+
 ROUNDS = 4
 """Times that settings are raised. Each raise is to what the rows ask for, so one is enough, but
 where a limit and a tolerance depend on each other."""
@@ -327,7 +330,9 @@ class Proof:
         if self.late:
             parts.append(f"{self.late:,} {'is' if self.late == 1 else 'are'} late")
         if refused:
-            why = "; ".join(f"{n:,} × {reason}" for reason, n in list(self.errors.items())[:3])
+            most = sorted(self.errors.items(), key=lambda item: -item[1])
+            why = "; ".join(f"{n:,} × {reason}" for reason, n in most[:REASONS])
+            why += "; ..." if len(most) > REASONS else ""
             parts.append(f"{refused:,} {'is' if refused == 1 else 'are'} refused ({why})")
         listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
         return f"of {plural(self.rows, 'row')}, {listed}"

@@ -26,7 +26,7 @@ from tidegate.align.in_process import Aligned
 from tidegate.batching.message import MessageBatch
 from tidegate.core.operator import Operator
 from tidegate.core.outcomes import Collection, Dropped, Int64s, Late, Side, StreamError, Watermark
-from tidegate.core.text import plural
+from tidegate.core.text import plural, span
 from tidegate.core.time import MIN_NS, format_duration, format_time
 from tidegate.deltas.compactor import CompactionResult
 from tidegate.errors import ConfigError
@@ -231,7 +231,7 @@ def _show_profile(profile: Profile) -> Shown:
              "arrival": profile.roles.arrival or ""}  # fmt: skip
     rows = [
         (s.topic or "messages", f"{s.rows:,}", f"{s.rate_hz:.4g} Hz" if s.rate_hz else "–",
-         format_duration(s.period_ns), f"{s.gaps:,}")
+         span(s.period_ns), f"{s.gaps:,}")
         for s in profile.streams
     ]  # fmt: skip
     parts = [_counted(counts), _declared(roles),
