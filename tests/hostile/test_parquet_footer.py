@@ -126,6 +126,31 @@ def test_many_files_share_one_child(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(started) == 1
 
 
+def test_footers_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good ones, one that is not Parquet and one that is not there; then none is asked for again,
+    and a child that dies in the middle leaves the rest to be asked for one by one."""
+    checker = parquet_footer._Checker()
+    monkeypatch.setattr(parquet_footer, "_checker", lambda pid: checker)
+    paths = [str(tmp_path / f"{n}.parquet") for n in range(parquet_footer.FOOTERS_AHEAD)]
+    for n, path in enumerate(paths[:-1]):
+        pq.write_table(pa.table({f"t{n}": [n]}), path)
+    (tmp_path / "3.parquet").write_bytes(b"no Parquet")
+    parquet_footer.check_ahead(paths)
+    assert set(checker._verdicts.values()) == {""}
+    assert len(checker._verdicts) == len(paths) - 2
+    with monkeypatch.context() as silent:
+        silent.setattr(checker, "_ask", lambda footer: pytest.fail("it was asked for again"))
+        for n in (0, 50, 98):
+            open_checked(paths[n]).close()
+    checker._verdicts.clear()
+    answers = iter([b'""', b'"broken"', b""])
+    monkeypatch.setattr(checker, "_answer", lambda: next(answers))
+    parquet_footer.check_ahead(paths)
+    assert list(checker._verdicts.values()) == ["", "broken"]
+    assert checker._child is None
+    monkeypatch.undo()
+
+
 def test_without_a_child_files_are_read_and_somebody_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tidegate.core.columns import TIME
 from tidegate.core.time import MAX_NS
 from tidegate.errors import StateError
+from tidegate.eventtime import arrival_order
 from tidegate.eventtime.arrival_order import ArrivalOrder
 from tidegate.eventtime.slices import Bound, Slices
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
@@ -164,6 +165,30 @@ def test_by_two_arrival_columns(found: list[list[tuple[str, int]]], seed: int) -
     recording = numbered(found)
     order = ArrivalOrder(("at", "k"), recorded=True, keys=("k",))
     assert in_slices(order, recording, seed) == at_once(order, recording)
+
+
+ORDERS = [
+    ArrivalOrder(recorded=True, keys=("k",)),
+    ArrivalOrder(("at",), recorded=True, keys=("k",)),
+    ArrivalOrder(("at", "k"), recorded=True, keys=("k",)),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_rows_that_cannot_be_joined_come_in_the_same_order(
+    order: ArrivalOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(7)
+    for seed in range(40):
+        recording = numbered(
+            [[(rng.choice("ab"), rng.randrange(30)) for _ in range(rng.randint(1, 15))]
+             for _ in range(rng.randint(1, 4))]
+        )  # fmt: skip
+        joined = at_once(order, recording), in_slices(order, recording, seed)
+        with monkeypatch.context() as large:
+            large.setattr(arrival_order, "JOINED_BYTES", 0)
+            large.setattr(arrival_order, "BYTES_PER_PIECE", 100)
+            assert (at_once(order, recording), in_slices(order, recording, seed)) == joined
 
 
 def test_what_is_held_is_the_disorder_between_files_not_the_recording() -> None:

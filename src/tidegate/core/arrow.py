@@ -29,6 +29,7 @@ __all__ = [
     "factorize",
     "factorize_column",
     "first_rows",
+    "gather",
     "present",
     "ranges",
     "take",
@@ -304,6 +305,61 @@ def cut_by_bytes(rows: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
     half = rows.num_rows // 2
     yield from cut_by_bytes(rows.slice(0, half), nbytes)
     yield from cut_by_bytes(rows.slice(half), nbytes)
+
+
+def gather(
+    parts: Sequence[pa.RecordBatch], indices: Int64s, *, rows: int, nbytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of several batches in a given order, in pieces, without ever joining them all:
+    together they may be larger than the 2 GiB that a column of text or bytes can hold.
+
+    Args:
+        parts: The batches.
+        indices: The rows, counted through all batches.
+        rows: Rows of a piece, at most.
+        nbytes: Bytes of a piece, about; a single row may have more.
+
+    >>> parts = [pa.record_batch({"v": [0, 1]}), pa.record_batch({"v": [2, 3, 4]})]
+    >>> pieces = gather(parts, np.array([4, 0, 2, 1]), rows=3, nbytes=99)
+    >>> [piece.column("v").to_pylist() for piece in pieces]
+    [[4, 0, 2], [1]]
+    """
+    edges = np.cumsum([part.num_rows for part in parts])
+    mean = np.array([part.nbytes / max(1, part.num_rows) for part in parts])
+    first = 0
+    while first < len(indices):
+        wanted = indices[first : first + rows]
+        owner = np.searchsorted(edges, wanted, "right")
+        fits = max(1, int(np.searchsorted(np.cumsum(mean[owner]), nbytes, "right")))
+        first += min(fits, len(wanted))
+        yield from _gathered(parts, edges, wanted[:fits], owner[:fits], nbytes)
+
+
+def _gathered(
+    parts: Sequence[pa.RecordBatch], edges: Int64s, wanted: Int64s, owner: Int64s, nbytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield these rows as one batch, or as two where they are much larger than those around them.
+
+    `owner`: the part that each of the rows is in, which ends at that place of `edges`.
+    """
+    if len(parts) == 1:
+        yield from cut_by_bytes(take(parts[0], wanted), 4 * nbytes)
+        return
+    by_part = np.argsort(owner, kind="stable")
+    found = []
+    for one in np.unique(owner).tolist():
+        mine = by_part[slice(*np.searchsorted(owner[by_part], [one, one + 1]))]
+        found.append(parts[one].take(pa.array(wanted[mine] - edges[one] + parts[one].num_rows)))
+    if len(wanted) > 1 and sum(part.nbytes for part in found) > 4 * nbytes:
+        half = len(wanted) // 2
+        for some in (slice(None, half), slice(half, None)):
+            yield from _gathered(parts, edges, wanted[some], owner[some], nbytes)
+        return
+    back = np.empty(len(wanted), np.int64)
+    back[by_part] = np.arange(len(wanted))
+    joined = concat(found)
+    assert joined is not None
+    yield take(joined, back)
 
 
 # -- factorize ------------------------------------------------------------------------------------

@@ -40,14 +40,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.arrow import coalesce, concat, factorize, first_rows
+from tidegate.core.arrow import coalesce, concat, factorize, first_rows, gather
 from tidegate.core.columns import TIME
 from tidegate.core.numba import as_readonly, kernel
 from tidegate.core.outcomes import Int64s
 from tidegate.core.sort import order_rows
 from tidegate.core.time import MIN_NS, UNSET
 
-__all__ = ["ROWS_PER_PIECE", "ArrivalOrder", "compile_arrival", "file_progress"]
+__all__ = ["ArrivalOrder", "compile_arrival", "file_progress", "in_pieces"]
 
 NUMBER_TEXT = r"^-?[0-9]{1,20}(\.[0-9]{1,9})?\z"
 """Text that is sorted as a number, for Arrow and for Java."""
@@ -67,6 +67,11 @@ larger ones are left alone; without it every tiny part would be a call of its ow
 BYTES_PER_PIECE = 64 * 2**20
 """Bytes after which joining ends, where rows are large (images): 32,768 rows of 1 MB would not fit
 into memory, and no Arrow column of plain binary type can hold more than 2 GB."""
+
+JOINED_BYTES = 2**30
+"""Bytes up to which the rows of a call are joined to be sorted. More are sorted by their ordering
+columns alone and gathered piece by piece, which copies them twice: a column of text or bytes ends
+at 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -132,29 +137,52 @@ class ArrivalOrder:
             files: For each part, the number of its input and its file.
 
         Where the parts are in order already they are handed on without a copy; only small ones are
-        joined. Otherwise all of them are joined, sorted and cut into pieces of `ROWS_PER_PIECE`.
+        joined. Otherwise all of them are sorted and cut into pieces of `ROWS_PER_PIECE`.
         """
         if self._are_in_order(parts, files):
             yield from coalesce(parts, rows=JOIN_ROWS, nbytes=BYTES_PER_PIECE)
             return
-        joined = concat(parts)
-        if joined is None:
+        pool, told = self.joined(parts)
+        if told is None:
             return
         if self.columns:
-            joined = self.rows(joined)
-        elif self.recorded and TIME in joined.schema.names:
-            joined = self._side_by_side(joined, parts, files)
-        for first in range(0, joined.num_rows, ROWS_PER_PIECE):
-            yield joined.slice(first, ROWS_PER_PIECE)
+            order = self.indices(told)
+        elif self.recorded and TIME in told.schema.names:
+            order = self._side_by_side(told, parts, files)
+        else:
+            order = None
+        yield from in_pieces(pool, order)
+
+    def joined(
+        self, parts: Sequence[pa.RecordBatch]
+    ) -> tuple[list[pa.RecordBatch], pa.RecordBatch | None]:
+        """Return parts joined, and a batch of all their rows with the columns that order them: the
+        same one, unless they are so large together that they stay as they are. None: no part.
+        """
+        if sum(part.nbytes for part in parts) <= JOINED_BYTES:
+            whole = concat(parts)
+            return ([] if whole is None else [whole]), whole
+        ordering = {TIME, *self.columns, *self.keys}
+        narrow = [
+            part.select([name for name in part.schema.names if name in ordering]) for part in parts
+        ]
+        return list(parts), concat(narrow)
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows sorted by the arrival columns; rows that agree in all keep their order."""
+        order = self.indices(rows)
+        return rows if order is None else rows.take(pa.array(order))
+
+    def indices(self, rows: pa.RecordBatch) -> Int64s | None:
+        """Return the order of rows by the arrival columns, as their indices; rows that agree in all
+        keep theirs. None: there is nothing to sort.
+        """
         if not self.columns or rows.num_rows < 2:
-            return rows
+            return None
         first = rows.column(rows.schema.get_field_index(self.columns[0]))
         if len(self.columns) == 1 and pa.types.is_int64(first.type) and first.null_count == 0:
-            order = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
-            return rows.take(pa.array(order))
+            order: Int64s = order_rows(np.zeros(len(first), np.int32), first.to_numpy(), 1)
+            return order
         columns = [
             each
             for name in self.columns
@@ -162,7 +190,8 @@ class ArrivalOrder:
         ]
         keys = [(f"{place}", "ascending") for place in range(len(columns))]
         table = pa.RecordBatch.from_arrays(columns, names=[name for name, _ in keys])
-        return rows.take(pc.sort_indices(table, sort_keys=keys))
+        found: Int64s = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
+        return found
 
     def _are_in_order(
         self, parts: Sequence[pa.RecordBatch], files: Sequence[tuple[int, str]]
@@ -192,8 +221,8 @@ class ArrivalOrder:
         joined: pa.RecordBatch,
         parts: Sequence[pa.RecordBatch],
         files: Sequence[tuple[int, str]],
-    ) -> pa.RecordBatch:
-        """Rule 2: order rows by how far event time has come in their file, for their key."""
+    ) -> Int64s:
+        """Rule 2: the order of rows by how far event time has come in their file, for their key."""
         numbers = {file: number for number, file in enumerate(dict.fromkeys(files))}
         of_part = np.array([numbers[file] for file in files], np.int64)
         of_row = pa.array(np.repeat(of_part, [part.num_rows for part in parts]))
@@ -208,8 +237,24 @@ class ArrivalOrder:
         )  # fmt: skip
         first = time_ns[first_rows(group, size)][group]
         order = np.argsort(first, kind="stable")  # the rows come by file and position
-        order = order[order_rows(np.zeros(len(order), np.int32), progress[order], 1)]
-        return joined.take(pa.array(order))
+        found: Int64s = order[order_rows(np.zeros(len(order), np.int32), progress[order], 1)]
+        return found
+
+
+def in_pieces(parts: Sequence[pa.RecordBatch], order: Int64s | None) -> Iterator[pa.RecordBatch]:
+    """Yield rows in an order, in pieces that the stages take at a time.
+
+    Args:
+        parts: The rows; a single batch, or several that are too large to be joined.
+        order: Their indices, counted through all parts; None: as they are.
+    """
+    if order is not None:
+        nbytes = JOINED_BYTES if len(parts) == 1 else BYTES_PER_PIECE
+        yield from gather(parts, order, rows=ROWS_PER_PIECE, nbytes=nbytes)
+        return
+    for part in coalesce(parts, rows=JOIN_ROWS, nbytes=BYTES_PER_PIECE):
+        for first in range(0, part.num_rows, ROWS_PER_PIECE):
+            yield part.slice(first, ROWS_PER_PIECE)
 
 
 def _by_value(column: pa.Array) -> list[pa.Array]:

@@ -24,15 +24,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.arrow import concat, factorize, first_rows
+from tidegate.core.arrow import concat, factorize, first_rows, gather
 from tidegate.core.columns import FIRST, NEWEST, ORDER, SOURCE, SUSPECTS, TIME
 from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.numba import as_readonly
 from tidegate.core.outcomes import Int64s
 from tidegate.core.sort import order_rows
 from tidegate.core.time import MAX_NS, MIN_NS, UNSET
-from tidegate.errors import StateError
-from tidegate.eventtime.arrival_order import ROWS_PER_PIECE, ArrivalOrder, file_progress
+from tidegate.errors import ContractError, StateError
+from tidegate.eventtime.arrival_order import ArrivalOrder, file_progress, in_pieces
 
 __all__ = ["Bound", "Slices", "arrival_values", "is_number_like"]
 
@@ -83,7 +83,7 @@ class Slices:
         if not parts and self.held is None:
             self.forget_files(bound.begun)
             return
-        new = concat(parts)
+        pool, new = self.order.joined(parts)
         value = first = np.zeros(0, np.int64)
         if new is not None:
             value, first = self.values(new, parts, sources)
@@ -92,20 +92,19 @@ class Slices:
         in_order = plain and bool((value[1:] >= value[:-1]).all())
         in_order = in_order and not _ties_between_files(value, parts, sources)
         if self.held is None and in_order and (everything or bool((value < bound.value).all())):
-            assert new is not None
             self.forget_files(bound.begun)
-            yield from _in_pieces(new)
+            yield from in_pieces(pool, None)
             return
         self.changed = True
-        named = None if new is None else self._named(new, value, first, parts, sources)
-        rows = concat([self.held, named])
-        assert rows is not None
+        rows = self._with_held(new, value, first, parts, sources)
         value = rows.column(ORDER).to_numpy()
         waits = np.zeros(len(value), np.bool_) if everything else value >= bound.value
-        self.held = rows.filter(pa.array(waits)) if waits.any() else None
+        order = self._sorted(rows, np.flatnonzero(~waits))
+        if self.held is not None:
+            pool.insert(0, self.held.drop_columns([ORDER, FIRST, SOURCE]))
+        self.held = _held(pool, rows, np.flatnonzero(waits))
         self.forget_files(bound.begun)
-        released = rows.filter(pa.array(~waits)) if waits.any() else rows
-        yield from _in_pieces(self._sorted(released))
+        yield from in_pieces(pool, order)
 
     def values(
         self, rows: pa.RecordBatch, parts: Sequence[pa.RecordBatch], sources: Sequence[str]
@@ -165,35 +164,46 @@ class Slices:
         self.changed = True
         return progress, began[code[before:]]
 
-    def _named(
+    def _with_held(
         self,
-        rows: pa.RecordBatch,
+        new: pa.RecordBatch | None,
         value: Int64s,
         first: Int64s,
         parts: Sequence[pa.RecordBatch],
         sources: Sequence[str],
     ) -> pa.RecordBatch:
-        """Return the rows with their value, their first time and their file."""
-        names = [
-            pa.repeat(pa.scalar(source, pa.string()), part.num_rows)
-            for part, source in zip(parts, sources, strict=True)
-        ]
-        with_value = rows.append_column(ORDER, pa.array(value)).append_column(
-            FIRST, pa.array(first)
-        )
-        return with_value.append_column(SOURCE, pa.concat_arrays(names))
+        """Return what orders the rows that are held, and then the new ones: their value, first time
+        and file, and the arrival columns.
+        """
+        wanted = [*self.order.columns, ORDER, FIRST, SOURCE]
+        known = None
+        if self.held is not None:
+            known = self.held.select([name for name in wanted if name in self.held.schema.names])
+        if new is not None:
+            of_file = [
+                pa.repeat(pa.scalar(source, pa.string()), part.num_rows)
+                for part, source in zip(parts, sources, strict=True)
+            ]
+            own = new.select([name for name in self.order.columns if name in new.schema.names])
+            new = own.append_column(ORDER, pa.array(value)).append_column(FIRST, pa.array(first))
+            new = new.append_column(SOURCE, pa.concat_arrays(of_file))
+        rows = concat([known, new])
+        assert rows is not None
+        return rows
 
-    def _sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows by value, then first time and file, then position, without our columns."""
+    def _sorted(self, rows: pa.RecordBatch, which: Int64s) -> Int64s:
+        """Return indices of rows by value, then first time and file, then position; see
+        `_with_held`."""
         source = rows.column(SOURCE).dictionary_encode()
         rank = pc.rank(source.dictionary, sort_keys="ascending").to_numpy().astype(np.int32)
-        by_file = rank[source.indices.to_numpy()]
-        order = np.lexsort((by_file, rows.column(FIRST).to_numpy()))
-        value = rows.column(ORDER).to_numpy()[order]
-        order = order[order_rows(np.zeros(len(value), np.int32), value, 1)]
-        rows = rows.drop_columns([ORDER, FIRST, SOURCE]).take(pa.array(order))
-        by_value = len(self.order.columns) < 2 and not self._is_by_text(rows)
-        return rows if by_value else self.order.rows(rows)
+        by_file = rank[source.indices.to_numpy()][which]
+        which = which[np.lexsort((by_file, rows.column(FIRST).to_numpy()[which]))]
+        value = rows.column(ORDER).to_numpy()[which]
+        which = which[order_rows(np.zeros(len(value), np.int32), value, 1)]
+        if len(self.order.columns) < 2 and not self._is_by_text(rows):
+            return which
+        by_columns = self.order.indices(rows.take(pa.array(which)))
+        return which if by_columns is None else which[by_columns]
 
     def _is_by_text(self, rows: pa.RecordBatch | None) -> bool:
         """Whether an arrival column orders the rows that no bound can be put on."""
@@ -290,7 +300,33 @@ def _ties_between_files(
     return False
 
 
-def _in_pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield rows in pieces that the stages take at a time."""
-    for first in range(0, rows.num_rows, ROWS_PER_PIECE):
-        yield rows.slice(first, ROWS_PER_PIECE)
+def _held(
+    pool: Sequence[pa.RecordBatch], rows: pa.RecordBatch, which: Int64s
+) -> pa.RecordBatch | None:
+    """Return the rows that wait, with their value, first time and file; None if there are none.
+
+    Args:
+        pool: All rows.
+        rows: What orders them.
+        which: Those that wait.
+
+    Raises ContractError if they have more bytes than a state can hold.
+    """
+    if len(which) == 0:
+        return None
+    found, size = [], 0
+    for part in gather(pool, which, rows=len(which), nbytes=2**30):
+        size += part.nbytes
+        if size >= 2**31:
+            raise ContractError(
+                f"more than 2 GiB of rows of one shard wait for other files of the recording, by "
+                f"row {len(which):,}: their clocks are far apart. Use payload: addressed, which "
+                "holds addresses instead of rows, more shards, or an arrival column"
+            )
+        found.append(part)
+    held = concat(found)
+    assert held is not None
+    told = rows.take(pa.array(which))
+    for name in (ORDER, FIRST, SOURCE):
+        held = held.append_column(name, told.column(name))
+    return held

@@ -48,6 +48,7 @@ from tidegate.output.savepoint import PAGE_SCHEMA, Savepoint, write_beginning
 from tidegate.output.summary import HIGHEST, LOWEST
 from tidegate.output.tally import audited_columns
 from tidegate.spark.arrival import file_column
+from tidegate.spark.blob_files import BlobFiles, blob_files
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.columnar.gate import Payload, Reading, choose_columns, ordering_columns
 from tidegate.spark.columnar.payload import MissingPayload, PayloadAttacher
@@ -121,6 +122,8 @@ class Dataflow:
             them away, so they stay although no stage needs them any more.
         initial: The state a new query starts from, for these shards; None: an empty one.
         flow_name: The name under which a worker keeps its flows between micro-batches.
+        read_at_once: Whether outcomes are read within their micro-batch, as a sink does, and never
+            kept. Their blobs may then stay in files; see `tidegate.spark.blob_files`.
     """
 
     df: DataFrame
@@ -150,6 +153,7 @@ class Dataflow:
     keep_timers: bool = False
     initial: Savepoint | None = None
     flow_name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    read_at_once: bool = False
 
     def inputs(self) -> Iterator[tuple[DataFrame, Decoder]]:
         """Yield every input with its decoder."""
@@ -169,6 +173,8 @@ class Dataflow:
         for doubt in self._doubts:
             warnings.warn(doubt, stacklevel=4)
         whole = self._narrowed() if kind == "data" else self
+        if whole.is_stream:  # rows leave Python within the micro-batch
+            whole = replace(whole, read_at_once=True)
         packed = whole.outcomes.where(F.col("kind") == kind).select("blob")
         unpacker = Unpacker(schema, kind, whole.attacher)
         return packed.mapInArrow(unpacker, from_arrow_schema(schema))
@@ -210,7 +216,10 @@ class Dataflow:
         if not self.is_stream:
             return packed.groupBy("shard").applyInArrow(run_batch(recipe, time_ns()), STEP_TYPE)
         timers = self.needs_timers()
-        settings = StepSettings(recipe, self.flow_name, timers, self.shard_count, self.wall_ns)
+        settings = StepSettings(
+            recipe, self.flow_name, timers, self.shard_count, self.wall_ns,
+            self.blob_files if self.read_at_once else None,
+        )  # fmt: skip
         return packed.groupBy("shard").transformWithState(
             ShardProcessor(settings),
             STEP_TYPE,
@@ -233,7 +242,9 @@ class Dataflow:
         schema, names = self._row_schema, recipe.taken["error"]
         placed, files = [], bool(self.more)
         for number, (df, decoder) in enumerate(self.inputs()):
-            packer = RowPacker(decoder, self.labels, self._key_fields(), number, names, schema)
+            packer = RowPacker(
+                decoder, self.labels, self._key_fields(), number, names, columns=schema
+            )
             mapped, has_file = self._mapped(df, packer, row_type(schema))
             files = files or has_file
             placed.append(mapped)
@@ -554,9 +565,15 @@ class Dataflow:
             None if found is None else (tuple(found.files), tuple(found.pieces)),
         )  # fmt: skip
 
+    @cached_property
+    def blob_files(self) -> BlobFiles | None:
+        """Where the blobs of a stream may stay between its stages; None: they are carried."""
+        return blob_files(self.df.sparkSession) if self.is_stream else None
+
     def _packer(self, number: int, decoder: Decoder, recipe: FlowRecipe) -> Packer:
         """Return what packs the rows of one input."""
-        return Packer(decoder, self.labels, self._key_fields(), number, recipe.taken["error"])
+        taken = recipe.taken["error"]
+        return Packer(decoder, self.labels, self._key_fields(), number, taken, self.blob_files)
 
     def _packed_control(self) -> DataFrame:
         """Return the control rows as blobs. Raises ConfigError if one of their columns is

@@ -28,6 +28,7 @@ from tidegate.core.columns import TIME, TIME_NS
 from tidegate.core.outcomes import with_columns
 from tidegate.eventtime import Decoder
 from tidegate.spark.arrival import PARTS, Origin, by_origin
+from tidegate.spark.blob_files import BlobFiles, opened_blob
 from tidegate.spark.requirement import version_of
 from tidegate.spark.shards import shard_of
 
@@ -166,28 +167,38 @@ class Renamed:
         return self.function(batch.rename_columns(names) for batch in batches)
 
 
-def to_blob(rows: pa.RecordBatch) -> pa.BinaryScalar:
-    """Return a batch as Arrow IPC, with its schema.
+def to_blob(rows: pa.RecordBatch, files: BlobFiles | None = None) -> pa.BinaryScalar:
+    """Return a batch as Arrow IPC, with its schema. For `files` see `to_blobs`.
 
     The result is a scalar, which Arrow takes into a column without a copy. It takes a memoryview
     too, but never gives back its memory (seen in pyarrow 26), and bytes would be one more copy.
     """
-    return to_blobs([rows])[0]
+    return to_blobs([rows], files)[0]
 
 
-def to_blobs(pieces: Sequence[pa.RecordBatch]) -> pa.BinaryArray:
+def to_blobs(pieces: Sequence[pa.RecordBatch], files: BlobFiles | None = None) -> pa.BinaryArray:
     """Return each batch as Arrow IPC, all in one column.
+
+    Args:
+        pieces: The batches.
+        files: Where they may stay, so that the column only says where they are; None: they are
+            carried. See `tidegate.spark.blob_files`.
 
     Sizes are measured first, then everything is written once into its place: a stream that grows
     as it is written to is copied over and over, and took fifteen times as long. Offsets are int32,
     so all blobs of one call must stay below 2 GiB together.
     """
     pieces = [_time_once(_small_codes(piece)) for piece in pieces]
+    if files is not None:
+        size = sum(piece.nbytes for piece in pieces)
+        staying = files.column(lambda sink, n: _write_ipc(pieces[n], sink), len(pieces), size)
+        if staying is not None:
+            return staying
     offsets = np.zeros(len(pieces) + 1, np.int32)
     for place, piece in enumerate(pieces):
-        size = pa.MockOutputStream()
-        _write_ipc(piece, size)
-        offsets[place + 1] = offsets[place] + size.size()
+        counted = pa.MockOutputStream()
+        _write_ipc(piece, counted)
+        offsets[place + 1] = offsets[place] + counted.size()
     memory = pa.allocate_buffer(int(offsets[-1]))
     sink = pa.FixedSizeBufferWriter(memory)
     for piece in pieces:
@@ -204,13 +215,14 @@ def _write_ipc(rows: pa.RecordBatch, sink: pa.NativeFile) -> None:
 
 
 def from_blob(blob: bytes) -> pa.RecordBatch:
-    """Return the batch that `to_blob` wrote, without a copy: it keeps the memory of `blob` alive.
+    """Return the batch that `to_blob` wrote, without a copy: it keeps the memory of `blob` alive,
+    or maps the file that it is in.
 
     Example:
         >>> from_blob(to_blob(pa.record_batch({"a": [1, 2]})).as_buffer()).to_pydict()
         {'a': [1, 2]}
     """
-    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+    with pa.ipc.open_stream(opened_blob(pa.py_buffer(blob))) as reader:
         return _time_again(_without_codes(reader.read_next_batch()))
 
 
@@ -285,6 +297,7 @@ class Packer:
         keys: The key columns, in the types that all inputs agree on: their hash says the shard.
         input: Which of several inputs this is; keeps their parts apart.
         taken: Names that the columns of error rows must keep clear of.
+        files: Where blobs may stay; None: they are carried.
     """
 
     decoder: Decoder
@@ -292,6 +305,7 @@ class Packer:
     keys: tuple[pa.Field, ...] = ()
     input: int = 0
     taken: tuple[str, ...] = ()
+    files: BlobFiles | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seq = 0
@@ -339,7 +353,7 @@ class Packer:
                 pa.array([origin.file] * count, pa.string()),
                 pa.array(np.full(count, origin.block, np.int64)),
                 pa.array([piece.num_rows for piece in pieces], pa.int64()),
-                to_blobs(pieces),
+                to_blobs(pieces, self.files),
             ],
             schema=PACKED,
         )

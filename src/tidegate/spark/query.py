@@ -325,7 +325,7 @@ def start_followed(
     if earlier.batches:
         present = stages_present(read_beginning(path) | earlier.shards)
     pipeline, notes = with_checkpoint(pipeline, checkpoint, present)
-    pipeline = replace(pipeline, flow_name=uuid.uuid4().hex)
+    pipeline = replace(pipeline, flow_name=uuid.uuid4().hex, read_at_once=True)
     for note in notes:
         log.warning("adopting the state: %s", note)
     if mode == "available-now":

@@ -35,13 +35,14 @@ from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.text import plural
 from tidegate.core.time import UNSET
-from tidegate.errors import ContractError, StateError
+from tidegate.errors import StateError
 from tidegate.eventtime import EventtimeWatermark
-from tidegate.eventtime.arrival_order import ArrivalOrder
+from tidegate.eventtime.arrival_order import ArrivalOrder, in_pieces
 from tidegate.eventtime.slices import Slices
 from tidegate.output.commit import BEHIND, SEEN
 from tidegate.output.tally import IN, Tallies
 from tidegate.spark.arrival import BOUND, END, PARTS, Packed, bound_of
+from tidegate.spark.blob_files import BlobFiles
 from tidegate.spark.control_rows import apply_control
 from tidegate.spark.pack import from_blob, to_blob
 
@@ -79,9 +80,6 @@ A larger batch is cut; a single row that is larger is a blob of its own."""
 KEYS_BEHIND = 5
 """Keys per shard that a commit names with their watermarks: enough to find a silent vehicle, few
 enough that commits stay small."""
-
-_LARGEST = 2**31 - 1
-"""Bytes of rows in one call of a shard, at most: offsets in Arrow text and binary are int32."""
 
 TOKEN_PAGE = -1
 """The page that holds the token: a second state variable would cost as much as all the pages, for
@@ -139,6 +137,7 @@ class StepSettings:
         timers: Whether stages may ask to be woken.
         shards: The number of shards, compared with the one in the state.
         wall_ns: One fixed wall time, for runs that catch up; None: Spark's processing time.
+        files: Where blobs of outcomes may stay; None: they are carried.
     """
 
     recipe: FlowRecipe
@@ -146,6 +145,7 @@ class StepSettings:
     timers: bool
     shards: int
     wall_ns: int | None = None
+    files: BlobFiles | None = None
 
 
 def run_shard(
@@ -166,18 +166,16 @@ def run_shard(
         packed: The blobs of the shard, in any order; see `Packed`.
         wall_ns: The wall time of this call.
         slices: The rows of this shard that wait for other files, in a stream. Changed.
-
-    Raises:
-        ContractError: If the blobs are more than 2 GiB.
     """
     parts = recipe.arrival.sorted(map(Packed.of, packed))
-    _check_shard_bytes(sum(len(row.blob) for row in parts))
-    errors = concat([from_blob(row.blob) for row in parts if row.kind == "error"])
-    if errors is not None:
+    broken, told = recipe.arrival.joined(
+        [from_blob(one.blob) for one in parts if one.kind == "error"]
+    )
+    for errors in in_pieces(broken, None if told is None else recipe.arrival.indices(told)):
         flow.counters["rows_in"] += errors.num_rows
         flow.counters["parse_error_count"] += errors.num_rows
         yield IN, errors
-        yield "error", recipe.arrival.rows(errors)
+        yield "error", errors
     data = [row for row in parts if row.kind == "data"]
     rows_of = [from_blob(row.blob) for row in data]
     bounds = [bound_of(row) for row in parts if row.kind == BOUND]
@@ -193,17 +191,6 @@ def run_shard(
             yield from tables(apply_control(flow, row.blob), recipe.taken)
     if any(row.kind == END for row in parts):
         yield from tables(flow.end(), recipe.taken)
-
-
-def _check_shard_bytes(size: int) -> None:
-    """Raise ContractError above 2 GiB, where Arrow's columns of text and bytes end: a sentence that
-    says what to change, before a column overflows somewhere inside.
-    """
-    if size > _LARGEST:
-        raise ContractError(
-            f"a shard has {size / 2**30:.1f} GiB of rows in one micro-batch or backfill, more than "
-            "2 GiB: use more shards, or smaller micro-batches (such as maxBytesPerTrigger)"
-        )
 
 
 def run_piece(
@@ -240,6 +227,7 @@ def packed_rows(
     metric: str = METRIC,
     *,
     audited: Mapping[str, Sequence[str]],
+    files: BlobFiles | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the output of the step: blobs per kind, then one row with the metrics of the flow.
 
@@ -250,6 +238,7 @@ def packed_rows(
         flow: The flow that made them.
         metric: The kind of the metrics row: `METRIC`, or `METRIC_AGAIN` for a second report.
         audited: Per kind, and for rows that came in, the columns of which a hash is reported.
+        files: Where blobs may stay; None: they are carried.
 
     Yields:
         Rows of `STEP_DDL`. Metrics also carry, under prefixed names, the keys furthest behind and
@@ -263,7 +252,7 @@ def packed_rows(
         if joined is not None:
             yield {
                 "shard": shard, "kind": kind, "rows": joined.num_rows, "watermark_ns": None,
-                "metrics": None, "blob": to_blob(joined),
+                "metrics": None, "blob": to_blob(joined, files),
             }  # fmt: skip
 
     for kind, whole in made:
@@ -344,7 +333,8 @@ class RunningStep:
         flow, slices = self._open(shard, wall_ns)
         rows = run_shard(self.settings.recipe, flow, packed, wall_ns, slices)
         made = chain(self._adopted(), rows)
-        out = list(packed_rows(shard, made, flow, audited=self.settings.recipe.audited))
+        audited = self.settings.recipe.audited
+        out = list(packed_rows(shard, made, flow, audited=audited, files=self.settings.files))
         self.reported.add(shard)
         self._save(shard, flow, slices, wall_ns)
         return iter(out)
@@ -356,7 +346,9 @@ class RunningStep:
         made = chain(self._adopted(), tables(flow.wake(wall_ns), self.settings.recipe.taken))
         metric = METRIC_AGAIN if shard in self.reported else METRIC
         audited = self.settings.recipe.audited
-        out = list(packed_rows(shard, made, flow, metric, audited=audited))
+        out = list(
+            packed_rows(shard, made, flow, metric, audited=audited, files=self.settings.files)
+        )
         self._save(shard, flow, slices, wall_ns)
         return iter(out)
 

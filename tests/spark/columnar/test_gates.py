@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from tidegate.align import latest, linear
 from tidegate.errors import ConfigError, RunError, StateError
 from tidegate.mcap import McapWriter
-from tidegate.spark import Frames, Recording, frames, read
+from tidegate.output.commit import Commit
+from tidegate.spark import Frames, Recording, blob_files, frames, read
 from tidegate.spark import query as running
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.pack import from_blob
@@ -87,8 +88,11 @@ def expected(spark: SparkSession, folder: Path, tmp_path_factory: pytest.TempPat
 @pytest.mark.parametrize("payload", ["carried", "addressed"])
 @pytest.mark.parametrize("nbytes", [None, 3_000])
 def test_a_backfill_equals_gate_2(
-    spark: SparkSession, folder: Path, tmp_path: Path, expected: Any, payload: Any, nbytes: Any
-) -> None:
+    spark: SparkSession, folder: Path, tmp_path: Path, expected: Any, payload: Any, nbytes: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if nbytes is not None:
+        monkeypatch.setattr(blob_files, "LEAST_BYTES", 1)
     options = {} if nbytes is None else {"maxBytesPerTrigger": str(nbytes)}
     made = pipeline(read(str(folder), options=options, spark=spark), payload=payload)
     assert f"payload {payload}" in made.gate()
@@ -100,6 +104,28 @@ def test_a_backfill_equals_gate_2(
         assert commit.batch > 3, "the recording was sliced"
     with pytest.raises(ConfigError, match="must be empty"):
         made.write(str(tmp_path / "out"))
+
+
+def test_blobs_stay_in_files_for_as_long_as_their_micro_batch(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any stream, here through Spark's own reader; the same rows as with blobs that are carried."""
+    place = Path(spark.sparkContext._temp_dir) / blob_files.FOLDER  # type: ignore[attr-defined]
+
+    def run(name: str, least: int) -> list[Path]:
+        monkeypatch.setattr(blob_files, "LEAST_BYTES", least)
+        rows = spark.readStream.schema("key string, topic string, t long, payload string")
+        stream = rows.option("maxFilesPerTrigger", 1).parquet(str(folder))
+        query = pipeline(stream, arrival="t").write(str(tmp_path / name))
+        assert not isinstance(query, Commit)
+        query.awaitTermination()
+        return [file for file in place.rglob("*") if file.is_file()]
+
+    left = run("files", 1)
+    assert left
+    assert {file.parent.name for file in left} == {"2"}, "those of the last micro-batch"
+    assert run("carried", 10**9) == [], "a new query removes what others have left"
+    assert written(tmp_path / "files") == written(tmp_path / "carried")
 
 
 def test_every_payload_is_that_of_its_row(spark: SparkSession, folder: Path) -> None:

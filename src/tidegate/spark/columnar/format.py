@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tidegate.pipeline.security import check_files_read
 
 __all__ = [
+    "FILES_AHEAD",
     "ColumnarFormat",
     "ColumnarInput",
     "FileIdentity",
@@ -27,6 +28,9 @@ __all__ = [
     "NewParts",
     "identity_of",
 ]
+
+FILES_AHEAD = 100
+"""Files that a format prepares for together."""
 
 Int64s = NDArray[np.int64]
 
@@ -126,6 +130,11 @@ class ColumnarFormat(ABC):
     @abstractmethod
     def files(self) -> list[str]:
         """Return the files there are now, absolute, sorted by name. Called on the driver."""
+
+    def look_ahead(self, paths: Sequence[str]) -> None:  # noqa: B027
+        """Prepare for `parts` of these files, at most `FILES_AHEAD`. Called on the driver; what is
+        wrong with a file is said by `parts`. By default nothing.
+        """
 
     @abstractmethod
     def parts(

@@ -20,7 +20,7 @@ from tidegate.core.arrow import conform
 from tidegate.core.time import MAX_NS
 from tidegate.pipeline.security import check_files_read
 from tidegate.recordings.listing import data_files
-from tidegate.recordings.parquet_footer import open_checked
+from tidegate.recordings.parquet_footer import check_ahead, open_checked
 from tidegate.spark.columnar.format import (
     ColumnarFormat,
     FileIdentity,
@@ -83,6 +83,9 @@ class ParquetColumns(ColumnarFormat):
         if self.roots:  # again at every look: a link may have been put there since
             check_files_read(found, self.roots)
         return found
+
+    def look_ahead(self, paths: Sequence[str]) -> None:
+        check_ahead(paths)
 
     def parts(
         self, path: str, columns: Sequence[str], ordering: Sequence[str], low: Low

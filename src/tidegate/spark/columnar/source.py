@@ -43,7 +43,7 @@ from tidegate.core.time import MAX_NS, MIN_NS
 from tidegate.errors import StateError
 from tidegate.eventtime.slices import Bound, arrival_values
 from tidegate.spark.arrival import BOUND, END, Origin
-from tidegate.spark.columnar.format import ColumnarFormat, Limits, Low
+from tidegate.spark.columnar.format import FILES_AHEAD, ColumnarFormat, Limits, Low
 from tidegate.spark.columnar.pieces import FoundFile, LoggedPiece, PieceLog, in_recorded_order
 from tidegate.spark.pack import PACKED, PACKED_DDL, Packer, to_blobs
 from tidegate.spark.read_limits import (
@@ -151,7 +151,9 @@ class GatePlan:
             for piece in self._pieces(log.files[number], number, after) or ()
         ]
         taken: list[FoundFile] = []
-        for file in files:
+        for place, file in enumerate(files):
+            if place % FILES_AHEAD == 0:
+                self._look_ahead(files[place : place + FILES_AHEAD])
             found = self._pieces(file, first + len(taken))
             if found is not None:
                 taken.append(file)
@@ -159,6 +161,13 @@ class GatePlan:
         if self.recorded:
             pieces = in_recorded_order(pieces, [*log.files, *taken])
         log.append(taken, pieces)
+
+    def _look_ahead(self, files: Sequence[FoundFile]) -> None:
+        """Let the formats prepare for files that are about to be cut into pieces."""
+        for number, one in enumerate(self.inputs):
+            paths = [file.path for file in files if file.input == number]
+            if paths:
+                one.format.look_ahead(paths)
 
     def _pieces(self, file: FoundFile, number: int, after: int = 0) -> list[LoggedPiece] | None:
         """Return the pieces of a file, behind `after`; one with a fault if it cannot be read. None:
