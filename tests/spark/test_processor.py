@@ -7,14 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from tidegate.core.columns import TIME
 from tidegate.core.flow import Flow
+from tidegate.errors import ContractError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.spark.environment import python
 from tidegate.spark.processor import ShardProcessor
-from tidegate.spark.stateful_step import FlowRecipe, StepSettings
+from tidegate.spark.stateful_step import FlowRecipe, StepSettings, run_piece
 
 OPENS = """
 import pickle, sys
@@ -37,6 +40,18 @@ def test_the_driver_asks_for_the_state_without_loading_the_operators() -> None:
     sent = cloudpickle.dumps(processor)
     told = subprocess.run([sys.executable, "-c", OPENS], input=sent, capture_output=True)
     assert told.stdout.decode().strip() == "pages []", told.stderr.decode()
+
+
+def test_stages_that_hold_more_than_a_column_can_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = make()
+
+    def full(collection: object) -> list[object]:
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    monkeypatch.setattr(flow, "accept", full)
+    rows = pa.record_batch({"car": ["a"], TIME: [1]})
+    with pytest.raises(ContractError, match=r"more than 2 GiB of rows.*payload: addressed"):
+        list(run_piece(FlowRecipe(make), flow, rows, 0))
 
 
 # -- the Python of workers -----------------------------------------------------------------------

@@ -29,10 +29,10 @@ __all__ = [
     "factorize",
     "factorize_column",
     "first_rows",
-    "gather",
     "present",
     "ranges",
     "take",
+    "take_in_pieces",
     "type_of_path",
 ]
 
@@ -307,7 +307,7 @@ def cut_by_bytes(rows: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
     yield from cut_by_bytes(rows.slice(half), nbytes)
 
 
-def gather(
+def take_in_pieces(
     parts: Sequence[pa.RecordBatch], indices: Int64s, *, rows: int, nbytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of several batches in a given order, in pieces, without ever joining them all:
@@ -320,7 +320,7 @@ def gather(
         nbytes: Bytes of a piece, about; a single row may have more.
 
     >>> parts = [pa.record_batch({"v": [0, 1]}), pa.record_batch({"v": [2, 3, 4]})]
-    >>> pieces = gather(parts, np.array([4, 0, 2, 1]), rows=3, nbytes=99)
+    >>> pieces = take_in_pieces(parts, np.array([4, 0, 2, 1]), rows=3, nbytes=99)
     >>> [piece.column("v").to_pylist() for piece in pieces]
     [[4, 0, 2], [1]]
     """

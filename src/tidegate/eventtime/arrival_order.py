@@ -40,7 +40,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.arrow import coalesce, concat, factorize, first_rows, gather
+from tidegate.core.arrow import coalesce, concat, factorize, first_rows, take_in_pieces
 from tidegate.core.columns import TIME
 from tidegate.core.numba import as_readonly, kernel
 from tidegate.core.outcomes import Int64s
@@ -250,7 +250,7 @@ def in_pieces(parts: Sequence[pa.RecordBatch], order: Int64s | None) -> Iterator
     """
     if order is not None:
         nbytes = JOINED_BYTES if len(parts) == 1 else BYTES_PER_PIECE
-        yield from gather(parts, order, rows=ROWS_PER_PIECE, nbytes=nbytes)
+        yield from take_in_pieces(parts, order, rows=ROWS_PER_PIECE, nbytes=nbytes)
         return
     for part in coalesce(parts, rows=JOIN_ROWS, nbytes=BYTES_PER_PIECE):
         for first in range(0, part.num_rows, ROWS_PER_PIECE):

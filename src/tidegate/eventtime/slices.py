@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.core.arrow import concat, factorize, first_rows, gather
+from tidegate.core.arrow import concat, factorize, first_rows, take_in_pieces
 from tidegate.core.columns import FIRST, NEWEST, ORDER, SOURCE, SUSPECTS, TIME
 from tidegate.core.ipc import read_batch, write_batch
 from tidegate.core.numba import as_readonly
@@ -102,7 +102,7 @@ class Slices:
         order = self._sorted(rows, np.flatnonzero(~waits))
         if self.held is not None:
             pool.insert(0, self.held.drop_columns([ORDER, FIRST, SOURCE]))
-        self.held = _held(pool, rows, np.flatnonzero(waits))
+        self.held = _waiting_rows(pool, rows, np.flatnonzero(waits))
         self.forget_files(bound.begun)
         yield from in_pieces(pool, order)
 
@@ -300,7 +300,7 @@ def _ties_between_files(
     return False
 
 
-def _held(
+def _waiting_rows(
     pool: Sequence[pa.RecordBatch], rows: pa.RecordBatch, which: Int64s
 ) -> pa.RecordBatch | None:
     """Return the rows that wait, with their value, first time and file; None if there are none.
@@ -315,7 +315,7 @@ def _held(
     if len(which) == 0:
         return None
     found, size = [], 0
-    for part in gather(pool, which, rows=len(which), nbytes=2**30):
+    for part in take_in_pieces(pool, which, rows=len(which), nbytes=2**30):
         size += part.nbytes
         if size >= 2**31:
             raise ContractError(

@@ -35,7 +35,7 @@ from tidegate.core.flow import Flow
 from tidegate.core.outcomes import Collection, Outcome, Watermark
 from tidegate.core.text import plural
 from tidegate.core.time import UNSET
-from tidegate.errors import StateError
+from tidegate.errors import ContractError, StateError
 from tidegate.eventtime import EventtimeWatermark
 from tidegate.eventtime.arrival_order import ArrivalOrder, in_pieces
 from tidegate.eventtime.slices import Slices
@@ -196,7 +196,11 @@ def run_shard(
 def run_piece(
     recipe: FlowRecipe, flow: Flow, rows: pa.RecordBatch, wall_ns: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Hand one piece of rows, in order of arrival, to the flow; yields kind and rows."""
+    """Hand one piece of rows, in order of arrival, to the flow; yields kind and rows.
+
+    Raises:
+        ContractError: If rows that the stages hold are more than 2 GiB.
+    """
     flow.counters["rows_in"] += rows.num_rows
     index = rows.schema.get_field_index(TIME)
     if index < 0:  # no event time is declared: the time of a row is when it is seen
@@ -205,7 +209,17 @@ def run_piece(
         time_ns = rows.column(index).fill_null(wall_ns).to_numpy()
         rows = rows.remove_column(index)
     yield IN, rows
-    yield from tables(flow.accept(Collection.of(rows, time_ns, wall_ns)), recipe.taken)
+    try:
+        made = flow.accept(Collection.of(rows, time_ns, wall_ns))
+    except pa.ArrowInvalid as error:
+        if "offset overflow" not in str(error):
+            raise
+        raise ContractError(
+            "the stages of one shard hold more than 2 GiB of rows that wait for others, which is "
+            "more than a column can hold: use payload: addressed, which holds addresses instead of "
+            "rows, more shards, or a smaller tolerance"
+        ) from error
+    yield from tables(made, recipe.taken)
 
 
 def tables(
