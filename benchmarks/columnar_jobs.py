@@ -141,7 +141,7 @@ def write_large(folder: Path, nbytes: int, total: int) -> float:
     return sum(f.stat().st_size for f in folder.iterdir()) / FILES / 2**20
 
 
-def large(spark: SparkSession, folder: Path, total: int = 6 * 200 << 20) -> None:
+def large(spark: SparkSession, folder: Path, total: int = 6 * 100 << 20) -> None:
     for nbytes in (1_000, 200_000):
         here = folder / f"{nbytes}"
         here.mkdir()

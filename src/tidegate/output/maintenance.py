@@ -57,6 +57,7 @@ from tidegate.output.filesystem import (
     sync_file,
     sync_folder,
 )
+from tidegate.output.parquet_columns import text_columns
 
 __all__ = [
     "BATCHES",
@@ -334,8 +335,9 @@ class Maintenance:
             name = placed_file(kind, last, self.epoch, f"merged-{small[0][0]:08d}-{place}.parquet")
             staged = f"{root}/{batch_folder(kind, last)}/.{name.rpartition('/')[2]}.tmp"
             pq.write_table(
-                table.replace_schema_metadata(metadata), staged, filesystem=fs, compression="zstd"
-            )
+                table.replace_schema_metadata(metadata), staged, filesystem=fs, compression="zstd",
+                use_dictionary=text_columns(table.schema),
+            )  # fmt: skip
             sync_file(fs, staged)
             fs.move(staged, f"{root}/{name}")
             out.append(name)

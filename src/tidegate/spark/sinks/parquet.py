@@ -40,6 +40,7 @@ from tidegate.output.maintenance import (
     remove_staging,
     staging_folder,
 )
+from tidegate.output.parquet_columns import text_columns
 from tidegate.spark.pack import Attaches, from_blob
 from tidegate.spark.sinks.registry import SinkRequest, commit_state_only
 
@@ -282,7 +283,10 @@ class BlobWriter:
     def open(self, file: str, kind: str, fs: pafs.FileSystem) -> Any:
         """Return a new file of a kind, an object with `write_batch` and `close`."""
         schema = self.schemas[kind]
-        return pq.ParquetWriter(file, schema, filesystem=fs, compression=self.compression)
+        return pq.ParquetWriter(
+            file, schema, filesystem=fs, compression=self.compression,
+            use_dictionary=text_columns(schema),
+        )  # fmt: skip
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
