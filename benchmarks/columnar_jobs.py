@@ -34,8 +34,9 @@ from tidegate.spark import frames, read, session
 from tidegate.spark.query import start
 
 ROUNDS = 3
-FILES = 6
-LIMIT = {"maxFilesPerTrigger": "1"}
+FILES = 8
+PER_BATCH = 2
+LIMIT = {"maxFilesPerTrigger": str(PER_BATCH)}
 
 
 def steady(query: Any) -> float:
@@ -77,7 +78,7 @@ def sets(spark: SparkSession, folder: Path, rows: int) -> None:
     """Both read the same Parquet files and write Parquet files."""
     write_files(folder, rows, 100, FILES)
     schema = spark.read.parquet(str(folder)).schema
-    million = rows / FILES / 1e6
+    million = rows / FILES * PER_BATCH / 1e6
 
     def window(place: Path) -> float:
         stream = spark.readStream.schema(schema).options(**LIMIT).parquet(str(folder))
@@ -119,7 +120,7 @@ def keys(spark: SparkSession, folder: Path, rows: int) -> None:
 
 
 def write_large(folder: Path, nbytes: int, total: int) -> float:
-    """Rows with that much payload, which does not compress; returns MB."""
+    """Rows with that much payload, which does not compress; returns MB of a micro-batch."""
     rng = np.random.default_rng(0)
     rows = total // nbytes // FILES
     for number in range(FILES):
@@ -138,10 +139,10 @@ def write_large(folder: Path, nbytes: int, total: int) -> float:
         )
         pq.write_table(table, folder / f"{number}.parquet", compression="none",
                        row_group_size=max(1, (32 << 20) // nbytes))  # fmt: skip
-    return sum(f.stat().st_size for f in folder.iterdir()) / FILES / 2**20
+    return sum(f.stat().st_size for f in folder.iterdir()) / FILES * PER_BATCH / 2**20
 
 
-def large(spark: SparkSession, folder: Path, total: int = 6 * 100 << 20) -> None:
+def large(spark: SparkSession, folder: Path, total: int = FILES * 100 << 20) -> None:
     for nbytes in (1_000, 200_000):
         here = folder / f"{nbytes}"
         here.mkdir()
@@ -152,13 +153,13 @@ def large(spark: SparkSession, folder: Path, total: int = 6 * 100 << 20) -> None
             for file in sorted(here.iterdir()):
                 for batch in pq.ParquetFile(file, memory_map=True).iter_batches(4096):
                     _ = [column.nbytes for column in batch.columns]
-            return (time.perf_counter() - began) / FILES
+            return (time.perf_counter() - began) / FILES * PER_BATCH
 
         def copy(place: Path, here: Path = here) -> float:
             began = time.perf_counter()
             for file in sorted(here.iterdir()):
                 pq.write_table(pq.read_table(file), place / file.name, compression="none")
-            return (time.perf_counter() - began) / FILES
+            return (time.perf_counter() - began) / FILES * PER_BATCH
 
         found = medians(
             {
@@ -183,7 +184,7 @@ def large(spark: SparkSession, folder: Path, total: int = 6 * 100 << 20) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=6_000_000)
+    parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     spark = session(settings={"spark.sql.shuffle.partitions": "2"})

@@ -9,9 +9,9 @@ A micro-batch of n rows with b bytes each, of k keys, takes
     wall = fixed + work / (c if c == 1 else c * shared)  on c cores
 
 seconds, each with constants of its own. They come from runs on one core and on two (event time,
-Parquet read as columns, noop sink); then other sizes, rows and numbers of keys are run and
-compared. Beside it, in process: CPU time per row of the source and of the step, bytes of a row on
-its way, and state per key. `docs/scale.md` says what follows from it.
+Parquet read as columns, noop sink, blobs through Spark as on a cluster); then other sizes, rows and
+numbers of keys are run and compared. Beside it, in process: CPU time per row of the source and of
+the step, bytes of a row on its way, and state per key. `docs/scale.md` says what follows from it.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ class Took(NamedTuple):
 
 def measured(spark: Any, point: Point, batches: int) -> Took:
     """What a micro-batch takes: the median by the clock, the mean of CPU, without the first two."""
-    from tidegate.spark import frames, read
+    from tidegate.spark import blob_files, frames, read
 
+    blob_files.LEAST_BYTES = 2**62  # as on a cluster: blobs go through Spark
     with tempfile.TemporaryDirectory() as name:
         folder, checkpoint = Path(name) / "recording", Path(name) / "checkpoint"
         folder.mkdir()

@@ -127,10 +127,15 @@ class ParquetColumns(ColumnarFormat):
     ) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
         groups = list(range(start, stop))
         with pa.memory_map(path) as opened:  # once: under its name there may soon be another file
-            file = pq.ParquetFile(opened)
+            # `pre_buffer` hands every row group to a thread and waits for it: for files in memory that
+            # gains nothing, and on a busy machine a small file took 2.6 ms instead of 0.1.
+            file = pq.ParquetFile(opened, pre_buffer=False)
             meta = file.metadata
             coded = self._coded(file, groups, columns)
-            file = pq.ParquetFile(opened, metadata=meta, read_dictionary=coded)
+            if coded:
+                file = pq.ParquetFile(
+                    opened, metadata=meta, read_dictionary=coded, pre_buffer=False
+                )
             position = sum(meta.row_group(group).num_rows for group in range(start))
             for batch in _batches(file, groups, self._names(file, columns)):
                 rows = conform(batch, with_codes(self._some(columns), batch.schema))
@@ -415,7 +420,7 @@ class _RowReader:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.file = pq.ParquetFile(path, memory_map=True)
+        self.file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
         meta = self.file.metadata
         rows = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
         self.edges = np.cumsum([0, *rows])
