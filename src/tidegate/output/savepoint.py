@@ -284,7 +284,7 @@ def _read_pages(fs: pafs.FileSystem, file: str) -> Iterator[tuple[int, int, byte
     if content is None:
         raise StateError(f"{file} is missing")
     if content[: len(_ARROW_FILE)] != _ARROW_FILE:
-        raise StateError(f"{file} is no Arrow file")
+        raise StateError(f"{file} is corrupt: it is no Arrow file")
     # An Arrow file is a stream behind its magic; its footer, which says where the batches are, is
     # not needed.
     for batch in read_batches(memoryview(content)[len(_ARROW_FILE) :], file):
