@@ -30,7 +30,7 @@ $(VENV)/.compiled: $(STAMP) $(shell find src -name '*.py')
 demo: $(STAMP) ## a fleet's recording put in order and in step on Spark, with a table of what came out
 	$(BIN)/tidegate demo
 
-test: $(VENV)/.compiled ## the tests to run before every commit (a quarter of an hour on two cores)
+test: $(VENV)/.compiled ## the tests to run before every commit (seven minutes on two cores)
 	TIDEGATE_EXAMPLES=$${TIDEGATE_EXAMPLES:-0.5} $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder -m 'not long and not apart' $(ARGS)
 
 test-long: $(VENV)/.compiled ## the longer ones: whole commands, killed drivers, a real Kafka

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,7 +63,7 @@ def read_delta(out: Path) -> Rows:
     for kind in KINDS:
         if (out / kind / "_delta_log").exists():
             files = sorted(deltalake.DeltaTable(out / kind).file_uris())
-            tables += [(kind, _rows(Path(file.removeprefix("file://")))) for file in files]
+            tables += [(kind, _rows(Path(unquote(urlsplit(file).path)))) for file in files]
     return arranged(tables)
 
 

@@ -123,3 +123,13 @@ def test_a_case_has_something_to_restore(name: str) -> None:
         for state in states
         for array, column in state.layout.arrays.items()
     )
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_figures_fit_into_int64(name: str) -> None:
+    """Before the first row and in mid-stream: on Spark they travel as `bigint`."""
+    stages, states = CASES[name][0](), first_half(name)[1]
+    for stage, state in zip(stages, states, strict=True):
+        for of in (stage.open(2), state):
+            for figure, value in stage.metrics(of).items():
+                assert -(2**63) <= int(value) < 2**63, (stage.name, figure)

@@ -18,6 +18,7 @@ from tidegate.errors import ConfigError
 from tidegate.pipeline import PipelineDefinition
 from tidegate.spark.open import open_pipeline
 from tidegate.spark.query import start
+from tidegate.spark.recording import read
 from tidegate.spool import Landed, Spool
 
 ROWS = [{"vehicle": f"v{n % 2}", "stamp": n * 1000, "x": n * 0.5} for n in range(60)]
@@ -94,6 +95,15 @@ def test_json_arrays_and_records_inside_a_document(spark: SparkSession, tmp_path
         assert sorted(tuple(row) for row in made) == sorted(tuple(r.values()) for r in ROWS[:6])
     with pytest.raises(ConfigError, match="must name an array of records"):
         opened(spark, f"{{format: json, path: '{tmp_path}', options: {{records: kind}}}}")
+
+
+def test_keys_that_differ_in_case_only_are_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text('{"t": 1, "x": 2}\n')
+    (tmp_path / "b.json").write_text('{"t": 2, "X": 3}\n')
+    with pytest.raises(ConfigError, match="`x` is there more than once, or in upper and lower"):
+        read(str(tmp_path), "json", spark=spark)
 
 
 def test_parquet_timestamps_in_ns_are_read(spark: SparkSession, tmp_path: Path) -> None:

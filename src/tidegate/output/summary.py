@@ -23,7 +23,10 @@ from tidegate.output.commit import Commit
 
 __all__ = ["HIGHEST", "LOWEST", "RELEASE", "Behind", "Summary"]
 
-HIGHEST = frozenset({"current_watermark", "watermark_median", "max_timestamp_seen", "max_lateness"})
+HIGHEST = frozenset(
+    {"current_watermark", "watermark_median", "max_timestamp_seen", "max_lateness", "duration_ns",
+     "memory_percent", "memory_level"}
+)  # fmt: skip
 """Metrics of which the highest over all shards counts."""
 
 LOWEST = frozenset({"watermark_lowest"})

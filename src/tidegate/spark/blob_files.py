@@ -5,7 +5,7 @@ a sort, the shuffle and another sort, and into Python again): of the CPU time of
 was more than half. Where all tasks run on one machine the blob is written to a file once, and what
 goes through Spark is a reference of some hundred bytes; the reader maps the file into memory.
 
-    FOLDER/QUERY/BATCH/NAME     one file per call, several blobs in it
+    FOLDER/SESSION/QUERY/BATCH/NAME     one file per call, several blobs in it
 
 Files outlive a task, so that one which fails can run again, and go when a later micro-batch of the
 same query begins: what it has read, nobody asks for again. The last ones of a query go with the
@@ -173,7 +173,8 @@ def blob_files(spark: SparkSession) -> BlobFiles | None:
     own = getattr(context, "_temp_dir", None)  # Spark removes it when Java ends
     if own is None or _LOCAL.fullmatch(str(context.master)) is None:
         return None
-    folder = f"{own}/{FOLDER}"
+    # A session knows its own queries only: what is not active here may be of another session.
+    folder = f"{own}/{FOLDER}/{spark._jsparkSession.hashCode()}"
     active = {query.id for query in spark.streams.active}
     with suppress(OSError):
         for query in os.listdir(folder):

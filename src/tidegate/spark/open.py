@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidegate.core.seal import StateKey
@@ -27,7 +27,6 @@ from tidegate.pipeline.user_types import known_types
 from tidegate.spark.columnar.format import ColumnarInput
 from tidegate.spark.control_rows import control_schema
 from tidegate.spark.dataflow import check_names_of
-from tidegate.spark.failures import Py4JJavaError
 from tidegate.spark.frames_api import Frames
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.recording import Recording, open_recording
@@ -95,13 +94,7 @@ def open_stream_source(
         raise ConfigError(field, None, "is required to run a pipeline")
     path, options = _checked_settings(source, field)
     request = SourceRequest(source.format, path, options, source.ddl, streaming, field)
-    try:
-        return open_recording(spark, request)
-    except (AnalysisException, PySparkException, Py4JJavaError) as error:
-        raise ConfigError(
-            field, source.format, "could not be opened",
-            message=f"{field}: {source.format} could not be opened: {_cause(error)}",
-        ) from error  # fmt: skip
+    return open_recording(spark, request)
 
 
 def check_sources(definition: PipelineDefinition) -> None:
@@ -118,19 +111,6 @@ def _checked_settings(source: SourceDefinition, field: str) -> tuple[str | None,
     path, options = source_settings(source, field)
     source_of(source.format).check(options, field)
     return path, options
-
-
-def _cause(error: Exception) -> str:
-    """Return the sentence that says what happened: ours if one of ours is inside, else the first
-    line.
-    """
-    # A format whose class Spark cannot find is a bare Java exception.
-    said = error.java_exception if isinstance(error, Py4JJavaError) else error
-    lines = str(said).strip().split("\n")
-    for line in lines:
-        if "tidegate.errors.ConfigError: " in line:
-            return line.split("tidegate.errors.ConfigError: ", 1)[1]
-    return lines[0]
 
 
 def open_pipeline(

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import ConfigError
 from tidegate.spark.columnar.format import ColumnarInput
+from tidegate.spark.failures import Py4JJavaError
 from tidegate.spark.new_columns import columns_not_read
 from tidegate.spark.options import as_texts
 from tidegate.spark.sources import SourceRequest, source_of
@@ -39,10 +41,36 @@ class Recording:
 
 
 def open_recording(spark: SparkSession, request: SourceRequest) -> Recording:
-    """Open what a request names. Runs no job over the data."""
+    """Open what a request names. Runs no job over the data.
+
+    Raises ConfigError if it cannot be opened, in one sentence.
+    """
     source = source_of(request.format)
-    df = source.open(spark, request)
-    return Recording(df, source.columnar(request, df))
+    try:
+        df = source.open(spark, request)
+        return Recording(df, source.columnar(request, df))
+    except (PySparkException, Py4JJavaError) as error:
+        told = f"{request.field}: {request.format} could not be opened: {_cause(error)}"
+        raise ConfigError(
+            request.field, request.format, "could not be opened", message=told
+        ) from error
+
+
+def _cause(error: Exception) -> str:
+    """Return the sentence that says what happened: ours if one of ours is inside, else Spark's."""
+    # A format whose class Spark cannot find is a bare Java exception.
+    said = error.java_exception if isinstance(error, Py4JJavaError) else error
+    lines = str(said).strip().split("\n")
+    for line in lines:
+        if "tidegate.errors.ConfigError: " in line:
+            return line.split("tidegate.errors.ConfigError: ", 1)[1]
+    if isinstance(error, PySparkException) and error.getCondition() == "COLUMN_ALREADY_EXISTS":
+        name = (error.getMessageParameters() or {}).get("columnName", "a name")
+        return (
+            f"{name} is there more than once, or in upper and lower case, which Spark tells apart "
+            "only with spark.sql.caseSensitive=true: rename one of them"
+        )
+    return lines[0]
 
 
 def read(

@@ -1035,8 +1035,9 @@ class Window(Operator):
 
         Besides `COUNTERS`: `open_windows`, `rows_held`, `buffered_bytes` (rows),
         `window_metadata_bytes` (open windows and accumulators); for adaptive windows `rate_bytes`
-        and `duration_ns` (mean over the keys; the largest int64 before the first row); with a
-        budget `memory_ratio` and `memory_level` (0: the first `Level`).
+        and `duration_ns` (the longest window that a key would open now; 0 before the first row);
+        with a budget `memory_percent` and `memory_level` (0: the first `Level`). These three are
+        not added up over shards: the highest counts.
         """
         totals = state.arrays["counters"].sum(axis=0)
         out: dict[str, int | float] = dict(zip(COUNTERS, totals.tolist(), strict=True))
@@ -1048,10 +1049,9 @@ class Window(Operator):
         out["window_metadata_bytes"] = self.metadata_bytes(state)
         if "duration" in state.arrays:
             out["rate_bytes"] = self.rate_bytes(state)
-            known = state.arrays["duration"][state.arrays["duration"] > 0]
-            out["duration_ns"] = float(known.mean()) if len(known) else float(MAX_NS)
+            out["duration_ns"] = max(0, int(state.arrays["duration"].max(initial=0)))
         if self.memory is not None:
-            out["memory_ratio"] = used / self.memory.row_budget
+            out["memory_percent"] = 100 * used // self.memory.row_budget
             out["memory_level"] = list(Level).index(self.memory.level(used))
         return out
 

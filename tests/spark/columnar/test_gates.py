@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,8 @@ def test_blobs_stay_in_files_for_as_long_as_their_micro_batch(
     left = run("files", 1)
     assert left
     assert {file.parent.name for file in left} == {"2"}, "those of the last micro-batch"
+    blob_files.blob_files(spark.newSession())
+    assert all(file.exists() for file in left), "another session removes none of them"
     assert run("carried", 10**9) == [], "a new query removes what others have left"
     assert written(tmp_path / "files") == written(tmp_path / "carried")
 
@@ -269,11 +271,48 @@ def test_a_file_that_cannot_be_read_is_an_error_row(
     assert commit.rows["error"] == len(errors)
 
 
+Sent = list[tuple[str, int, float]]
+"""Messages: topic, time in ns, value."""
+
+
+def put_mcap(sent: Sent, path: Path) -> None:
+    with McapWriter(f"{path}.mcap", chunk_bytes=800) as writer:
+        for topic, time_ns, x in sent:
+            writer.message(writer.channel(topic), time_ns, json.dumps({"x": x}).encode())
+
+
+def put_bag(sent: Sent, path: Path) -> None:
+    rosbag2 = pytest.importorskip("rosbags.rosbag2", reason="pip install 'tidegate[rosbag]'")
+    from rosbags.typesys import Stores, get_typestore
+
+    store, kind = get_typestore(Stores.LATEST), "std_msgs/msg/Float64"
+    with rosbag2.Writer(path, version=9) as bag:
+        topics = dict.fromkeys(topic for topic, _, _ in sent)
+        channels = {topic: bag.add_connection(topic, kind, typestore=store) for topic in topics}
+        for topic, time_ns, x in sent:
+            body = store.serialize_cdr(store.types[kind](data=x), kind)
+            bag.write(channels[topic], time_ns, body)
+
+
 @pytest.mark.long
-def test_the_cut_of_mcap_recordings_does_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("format", "put", "decode"),
+    [("mcap", put_mcap, "x double"), ("rosbag", put_bag, "data as x")],
+    ids=["mcap", "rosbag"],
+)
+def test_the_cut_of_recordings_does_not_matter(
+    spark: SparkSession,
+    tmp_path: Path,
+    format: str,
+    put: Callable[[Sent, Path], None],
+    decode: str,
+) -> None:
     """In one file, a file per topic, or slices whose names are backwards; in micro-batches."""
     rng = np.random.default_rng(4)
-    sent = [(f"/{'ab'[n % 2]}", n * 10**7 + int(rng.integers(0, 9 * 10**6)), n) for n in range(300)]
+    sent = [
+        (f"/{'ab'[n % 2]}", n * 10**7 + int(rng.integers(0, 9 * 10**6)), n + 0.5)
+        for n in range(300)
+    ]
     cuts = {
         "one": {"x": sent},
         "topics": {
@@ -286,17 +325,15 @@ def test_the_cut_of_mcap_recordings_does_not_matter(spark: SparkSession, tmp_pat
         place = tmp_path / name
         place.mkdir()
         for file, messages in parts.items():
-            with McapWriter(str(place / f"{file}.mcap"), chunk_bytes=800) as writer:
-                for topic, time_ns, n in messages:
-                    body = json.dumps({"n": n}).encode()
-                    writer.message(writer.channel(topic), time_ns, body)
-        options = {"decode": "n long", "maxBytesPerTrigger": "3000"}
-        opened = read(str(place), "mcap", options=options, spark=spark)
+            put(messages, place / file)
+        options = {"decode": decode, "maxBytesPerTrigger": "3000"}
+        opened = read(str(place), format, options=options, spark=spark)
         made = frames(opened, time="log_time_ns", topic="topic", file="file")
         made = made.event_time("unixtimestamp_ns", "5 ms").synchronize(["/a", "/b"])
         made.write(str(tmp_path / f"{name} out"))
+        assert not (tmp_path / f"{name} out" / "late").exists(), name
         sets = pq.read_table(tmp_path / f"{name} out" / "data", partitioning=None).to_pylist()
-        found.append(sorted((row["/a"]["n"], row["/b"]["n"], row["spread_ns"]) for row in sets))
+        found.append(sorted((row["/a"]["x"], row["/b"]["x"], row["spread_ns"]) for row in sets))
     assert len(found[0]) > 100
     assert found[0] == found[1] == found[2]
 
