@@ -636,7 +636,8 @@ _add("positions of a bicycle computer", _csv("position_lat,position_long,power",
 
 _add("units below the header", _csv("Time (ms),Channel A", [["(ms)", "(V)"]] + [
         [f"{n * 0.02:.8f}", n] for n in range(N)]),
-     "Time (ms)", "unixtimestamp_ms_float", types={"Channel A": "string"})  # fmt: skip
+     "Time (ms)", "unixtimestamp_ms_float", options={"skipRowsAfterHeader": 1},
+     types={"Channel A": "int64"})  # fmt: skip
 _add("hours that end at 24:00", _csv("Date,Hour Ending,MW", [
         [at.strftime("%m/%d/%Y"), f"{n % 24 + 1:02d}:00", n] for n, at in enumerate(
             START + timedelta(hours=n) for n in range(24 * 30))]),
@@ -757,3 +758,62 @@ _add("real: AIS recording", _real("keelson/big.mcap"), "header_stamp_ns", "unixt
      topic="topic", arrival="log_time_ns")  # fmt: skip
 _add("real: split recording", _real("wbag"), "publish_time_ns", "unixtimestamp_ns", topic="topic",
      arrival="log_time_ns")  # fmt: skip
+
+# -- lines above the table, units below its header -------------------------------------------------
+
+_ABOVE = "Logger 7, firmware 2.1\nStarted by: Miller\n\n"
+_READINGS = [[at, n % 7 + 0.5, n] for n, at in enumerate(_stamps(N, 1, "%Y-%m-%d %H:%M:%S"))]
+_ELAPSED = [[f"{n * 0.02:.2f}", n % 7 + 0.5, n] for n in range(N)]
+_NUMBERS = {"temp": "double", "n": "int64"}
+
+_add("prose above the header", _csv("time,temp,n", _READINGS, before=_ABOVE), "time", "iso8601",
+     options={"skipRows": 2}, types=_NUMBERS, first="2024-03-01T00:00:00")  # fmt: skip
+_add("prose above the header, packed", _csv("time,temp,n", _READINGS, before=_ABOVE,
+                                            file="data.csv.gz"),
+     "time", "iso8601", options={"skipRows": 2}, types=_NUMBERS)  # fmt: skip
+_add("prose of Latin-1 and semicolons", _csv("time,temp,n", _READINGS, ";", encoding="latin-1",
+                                             before="Gerät im Flur\n"),
+     "time", "iso8601", options={"skipRows": 1, "encoding": "ISO-8859-1"},
+     types=_NUMBERS)  # fmt: skip
+_add("prose and units in UTF-16", _csv("time,temp,n", [["s", "°C", "-"], *_ELAPSED], "\t",
+                                       encoding="utf-16", before="Export\n\n"),
+     "time", "unixtimestamp_s_float", types=_NUMBERS,
+     options={"skipRows": 1, "skipRowsAfterHeader": 1})  # fmt: skip
+_add("units that tell the unit of the time", _csv("time,temp,n", [["[ms]", "[C]", ""], *_ELAPSED]),
+     "time", "unixtimestamp_ms_float", types=_NUMBERS,
+     options={"skipRowsAfterHeader": 1})  # fmt: skip
+_add("what describes a device, in two columns", _csv("Time,Temp", [row[:2] for row in _READINGS],
+                                                     before="Device,ABC\nSerial,123\n"),
+     "Time", "iso8601", options={"skipRows": 2}, types={"Temp": "double"})  # fmt: skip
+_add("a title as a spreadsheet pads it", _csv("Date,Value,n", _READINGS, before="Report,,\n,,\n"),
+     "Date", "iso8601", options={"skipRows": 2})  # fmt: skip
+_add("TOA5 of a data logger", _csv("TIMESTAMP,RECORD,BattV_Min,AirTC_Avg", [
+        ["TS", "RN", "Volts", "Deg C"], ["", "", "Min", "Avg"],
+        *([f'"{at}"', n, 12.6, 4.5] for n, at in enumerate(_stamps(N, 60, "%Y-%m-%d %H:%M:%S")))],
+        file="data.dat", before='"TOA5","CR1000","CR1000","1234","Std.27","CPU:p","2","T"\n'),
+     "TIMESTAMP", "iso8601", options={"skipRows": 1, "skipRowsAfterHeader": 2},
+     types={"BattV_Min": "double", "RECORD": "int64"})  # fmt: skip
+_add("the delimiter for Excel", _csv("time,temp,n", _READINGS, ";", before="sep=;\n"),
+     "time", "iso8601", options={"skipRows": 1, "sep": ";"}, types=_NUMBERS)  # fmt: skip
+_add("a rule below the header", _csv("time,temp,n", [["---", "---", "---"], *_READINGS], "|"),
+     "time", "iso8601", options={"skipRowsAfterHeader": 1}, types=_NUMBERS)  # fmt: skip
+_add("types below the header", _csv("time,temp,n", [["datetime", "float", "int"], *_READINGS]),
+     "time", "iso8601", options={"skipRowsAfterHeader": 1}, types=_NUMBERS)  # fmt: skip
+_add("lines above data without a header", _csv(None, _READINGS, before="Log of today\nstarted\n"),
+     "column_1", "iso8601", options={"skipRows": 2, "header": False})  # fmt: skip
+_add("prose, a word for no value, comments", _csv("time,temp,n", [
+        [at, "NA" if n % 5 == 0 else temp, n] for at, temp, n in _READINGS],
+        before="# a\nLogger\n# b\n"),
+     "time", "iso8601", options={"skipRows": 1, "comment": "#", "nullValue": "NA"},
+     types=_NUMBERS)  # fmt: skip
+_add("a table of R", _csv("time,temp,n", [[n, *row] for n, row in enumerate(_READINGS, 1)]),
+     "time", "iso8601", types=_NUMBERS)  # fmt: skip
+_add("a delimiter at the end of all rows", _csv("time,temp,n", [[*row, None] for row in _READINGS]),
+     "time", "iso8601", types=_NUMBERS)  # fmt: skip
+_add("a line end in the header", _csv('time,"temp\n(degC)",n', _READINGS),
+     "time", "iso8601", options={"multiLine": True}, types={"temp\n(degC)": "double"})  # fmt: skip
+_add("blank lines above the header", _csv("time,temp,n", _READINGS, before="\n \n\n"),
+     "time", "iso8601", types=_NUMBERS)  # fmt: skip
+_add("words of a sensor that warms up", _csv("time,temp,n", [
+        [at, "warming up" if n < 4 else temp, n] for at, temp, n in _READINGS]),
+     "time", "iso8601", types={"temp": "string", "n": "int64"})  # fmt: skip

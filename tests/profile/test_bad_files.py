@@ -78,9 +78,13 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "Parquet as CSV": ("a.csv", _parquet(), "a.csv is not text"),
     "a web page as CSV": ("a.csv", b"<!DOCTYPE html>\n<html>404</html>", "a page of the web"),
     "JSON as CSV": ("a.csv", b'[{"t": 1}, {"t": 2}]', "holds JSON"),
-    "lines above a table": ("a.csv", b"Model\nSample,Interval,4e-09\n\n" + ROWS.encode(),
-                            "has 2 lines above the table, which begins with 'time,value'"),
-    "a table of R": ("a.csv", b"time\n" + ROWS.split("\n", 1)[1].encode(), "as R writes it"),
+    "a line end in text above a table": (
+        "a.csv", b'"Log\nof today"\n' + ROWS.encode(), "with: tail -n +3 a.csv > table.csv"),
+    "too few names above data": (
+        "a.csv", b"Log\ntime,v\n" + ROWS.split("\n", 1)[1].replace("Z,", "Z,1,2,").encode(),
+        "name all columns in line 2, or take what is above the data out with: tail -n +3 a.csv"),
+    "UTF-16 with two kinds of line ends": (
+        "a.csv", ROWS.replace("\n", "\r\n", 1).encode("utf-16"), "iconv -f UTF-16 -t UTF-8 a.csv"),
     "cut gzip": ("a.csv.gz", _half(gzip.compress(ROWS.encode())), "is cut off"),
     "cut zstandard": ("a.csv.zst", _half(zstandard.compress(ROWS.encode())), "is cut off"),
     "cut bzip2": ("a.csv.bz2", _half(bz2.compress(ROWS.encode())), "is cut off"),

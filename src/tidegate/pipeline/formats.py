@@ -123,7 +123,7 @@ _CSV = _option_types(
     "charToEscapeQuoteEscaping unescapedQuoteHandling singleVariantColumn",
     boolean="header inferSchema preferDate enforceSchema ignoreLeadingWhiteSpace "
     "ignoreTrailingWhiteSpace",
-    integer="maxColumns maxCharsPerColumn inputBufferSize",
+    integer="maxColumns maxCharsPerColumn inputBufferSize skipRows skipRowsAfterHeader",
 )
 
 _JSON = _option_types(

@@ -21,7 +21,10 @@ import pyarrow as pa
 
 from tidegate.errors import ConfigError
 
-__all__ = ["LONGEST_LINE", "check_lines", "column_names", "open_text", "read_header"]
+__all__ = [
+    "LONGEST_LINE", "MOST_SKIPPED", "check_lines", "column_names", "open_text", "read_header",
+    "rows_above", "rows_below",
+]  # fmt: skip
 
 HEADER_BYTES = 1 << 20
 """Characters of a header. No real one has more; reading whole files for it would take minutes."""
@@ -32,6 +35,10 @@ MOST_COLUMNS = 20_480
 LONGEST_LINE = 64 << 20
 """Bytes of a line of text. A row with an image as base64 has a few of them. Much more, and the line
 with its copies does not fit into the memory of an executor."""
+
+MOST_SKIPPED = 10_000
+"""Rows above a header, at most: longer ones are tables of their own, and all are counted one by
+one."""
 
 _BLOCK = 1 << 16
 _GZIP_RATIO = 1_100
@@ -61,6 +68,21 @@ def column_names(header: Sequence[str]) -> tuple[str, ...]:
     return tuple(made)
 
 
+def rows_above(options: Mapping[str, str]) -> int:
+    """Return how many rows stand above the header of each file, or above the data without one:
+    the option `skiprows`, names in lower case. Blank lines and comments are not counted."""
+    return int(options.get("skiprows", "0"))
+
+
+def rows_below(options: Mapping[str, str]) -> int:
+    """Return how many rows below the header are no data (units): `skiprowsafterheader`.
+
+    >>> rows_below({"skiprowsafterheader": "2"})
+    2
+    """
+    return int(options.get("skiprowsafterheader", "0"))
+
+
 def open_text(path: str, encoding: str = "utf-8") -> io.TextIOBase:
     """Open a file as text, decompressed by its ending (.gz, .bz2, .zst, .lz4), without its byte
     order mark. Bytes that are not in the encoding are replaced.
@@ -74,13 +96,14 @@ def open_text(path: str, encoding: str = "utf-8") -> io.TextIOBase:
 
 
 def read_header(path: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the column names in the first line of a CSV file; empty if it has no line.
+    """Return the column names in the first line of a CSV file, or in the one behind the rows that
+    are skipped; empty if it has no such line.
 
     Args:
         path: A local file, compressed or not.
         options: Options of Spark's CSV source, names in lower case: `sep` (or `delimiter`),
-            `encoding` (or `charset`), `quote`, `escape`, `comment`, `maxcolumns`, and
-            `ignoreleadingwhitespace`/`ignoretrailingwhitespace`.
+            `encoding` (or `charset`), `quote`, `escape`, `comment`, `maxcolumns`,
+            `skiprows`, and `ignoreleadingwhitespace`/`ignoretrailingwhitespace`.
 
     Raises:
         ConfigError: The line is longer than `HEADER_BYTES`, or has more than `MOST_COLUMNS`
@@ -97,6 +120,8 @@ def read_header(path: str, options: Mapping[str, str]) -> tuple[str, ...]:
         raise ConfigError("header", path, f"has a first line of more than {HEADER_BYTES:,} signs")
     head = io.StringIO(found, newline="")
     lines = (line for line in head if line.strip() and not (comment and line.startswith(comment)))
+    for _ in range(rows_above(options)):
+        next(lines, "")
     sep = sep.replace("\\t", "\t")
     first = _header_fields(lines, sep, quote, escape, path)
     if options.get("ignoreleadingwhitespace", "").lower() == "true":

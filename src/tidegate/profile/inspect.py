@@ -253,7 +253,7 @@ def inspect_rows(
     elif recorded:
         times = recording_clocks(loaded.table)
     else:
-        times = time_candidates(loaded.table, loaded.text)
+        times = time_candidates(loaded.table, loaded.text, loaded.units)
     time = _chosen_time(times, loaded, asked, _Told(time_type, format, zone))
     if time is not None:
         time = _doubt_zone(time, loaded.table)

@@ -29,6 +29,7 @@ class LoadedRows:
         payloads: Columns of bytes that were not read.
         notes: Sentences about how the files were read.
         left_out: Columns that Spark cannot read: the pipeline has a schema without them.
+        units: Of columns of text files, the unit that stands below their names.
     """
 
     table: pa.Table
@@ -40,6 +41,7 @@ class LoadedRows:
     payloads: Sequence[str] = ()
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def with_options(self, **options: Any) -> LoadedRows:
         """Return the same rows with further options."""

@@ -42,6 +42,7 @@ from tidegate.profile.order import (
 )
 from tidegate.profile.rows import LoadedRows, spark_ddl
 from tidegate.profile.spans import setting
+from tidegate.profile.text_csv import SKIPPED
 from tidegate.profile.time_columns import read_times
 
 __all__ = ["Proof", "prove", "starter"]
@@ -173,7 +174,10 @@ def _option_lines(profile: Profile) -> list[str]:
     if not profile.options:
         return []
     made = ", ".join(f"{name}: {_yaml_value(value)}" for name, value in profile.options.items())
-    return [f"      options: {{{made}}}"]
+    skipped = [
+        f"      # {note}" for note in profile.notes if "skipRows" in made and SKIPPED in note
+    ]
+    return [*skipped, f"      options: {{{made}}}"]
 
 
 def _schema_lines(profile: Profile) -> list[str]:

@@ -1,9 +1,10 @@
 """Read CSV of any dialect, and find out how Spark must be told to read it the same way.
 
-In this order: encoding and byte order mark, comment lines, the delimiter, whether there is a
-header; then every file is read by Arrow with all columns as text, and only after that the type of
-each column is decided, over all rows that were read: a column is a number only if every value of it
-is one, so that no value of a run becomes null without a word.
+In this order: encoding and byte order mark, comment lines, the delimiter, where the table begins
+(`table_begin`: lines above the header, units below it); then every file is read by Arrow with all
+columns as text, and only after that the type of each column is decided, over all rows that were
+read: a column is a number only if every value of it is one, so that no value of a run becomes null
+without a word.
 
 A number with a leading zero (`007`) stays text: it is an identifier. A number with a decimal comma
 stays text too, because Spark cannot read it.
@@ -15,7 +16,7 @@ import codecs
 import csv
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from tidegate.core.text import plural
 from tidegate.errors import DataError
 from tidegate.pipeline.text_files import column_names
 from tidegate.profile.rows import LoadedRows, joined_rows
+from tidegate.profile.table_begin import NULL_WORDS, VALUE, TableBegin, find_table, is_data
 
-__all__ = ["CsvLayout", "load_csv", "sniff_csv", "text_column_type"]
+__all__ = ["SKIPPED", "CsvLayout", "load_csv", "sniff_csv", "text_column_type"]
 
 HEAD_BYTES = 1 << 18
 """Bytes from which the layout of a file is guessed: some thousand lines."""
@@ -40,19 +42,10 @@ SEPARATORS = ("\t", ";", "|", ",")
 """Delimiters that are tried. Of several that cut all lines into the same number of fields the first
 one counts: a comma may be a decimal comma or part of a text, the others hardly."""
 
-NULL_WORDS = ("NA", "N/A", "n/a", "NULL", "null", "None", "none", "nan", "-", "--", "\\N", "?",
-              "#N/A", "missing")  # fmt: skip
-"""Words that stand for no value, if a column holds nothing else that is not a number or a time."""
-
 _INTEGER = r"^-?(0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
 _DIGITS = r"^-?[0-9]+$"
 _NUMBER = r"^[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$|^NaN$|^-?Inf$"
 _NUMBER_AND_COMMA = r"^[+-]?[0-9]{1,3}(\.?[0-9]{3})*,[0-9]+$"
-_VALUE = re.compile(
-    r"[+-]?[0-9.,]+([eE][+-]?[0-9]+)?|[0-9]{1,4}[-/.][0-9]{1,2}[-/.][0-9].*|[0-9]{1,2}:[0-9]{2}.*"
-    r"|[0-9]{4}[-/][0-9]{2}|[0-9]{8}T.*"
-)
-"""What is surely no name of a column: a number, a date or a time."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +57,32 @@ class CsvLayout:
         encoding: As Spark and Python name it.
         header: Whether the first line names the columns.
         names: The names of the columns: of the header, or made up.
-        skipped: Lines before the first row that are not comments: 1 for a header.
+        skipped: Lines before the first row that are not comments, blank ones included.
+        above: Lines above the header, or above the data, that are no part of the table.
+        below: Lines between header and data that are no data.
+        units: Names of columns with the text that stands below them.
+        short: Whether the header has one name less than the rows have fields.
+        cut_header: Whether a name in the header has line ends between quotes.
+        alone: Whether there is no data. Arrow cannot skip a line that has no end.
         escape: The sign before a quote inside quotes: `"` if quotes are doubled.
         comment: The sign that comment lines begin with.
         trim: Whether blanks around values are not part of them.
-        alone: Whether the header is all there is. Arrow cannot skip a line that has no end.
     """
 
     sep: str
     encoding: str
     header: bool
     names: tuple[str, ...]
-    skipped: int
+    skipped: int = 0
     escape: str | None = None
     comment: str | None = None
     trim: bool = False
     alone: bool = False
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    units: tuple[tuple[str, str], ...] = ()
+    short: bool = False
+    cut_header: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the options of a source that reads such files."""
@@ -92,9 +95,13 @@ class CsvLayout:
             made["escape"] = '"'
         if self.comment:
             made["comment"] = self.comment
+        if self.above:
+            made["skipRows"] = len(self.above)
+        if self.below:
+            made["skipRowsAfterHeader"] = len(self.below)
         if self.trim:
             made |= {"ignoreLeadingWhiteSpace": True, "ignoreTrailingWhiteSpace": True}
-        if self.encoding.startswith("UTF-16"):
+        if self.cut_header or self.encoding.startswith("UTF-16"):
             made["multiLine"] = True  # else Spark cuts lines between the two bytes of a sign
         return made
 
@@ -118,84 +125,167 @@ def sniff_csv(path: Path) -> CsvLayout:
         raise DataError(f"{path.name} holds JSON, not a table: give it a name that ends in .json")
     if len(head) == HEAD_BYTES and not re.search(r"[\r\n]", text):
         raise DataError(f"{path.name} has no line end in its first {HEAD_BYTES:,} bytes: no table")
-    lines = text.splitlines(keepends=True)
-    if len(head) == HEAD_BYTES and len(lines) > 1:
+    whole = len(head) < HEAD_BYTES
+    lines = _LINE.findall(text)
+    if not whole and len(lines) > 1:
         lines = lines[:-1]  # cut off in the middle
-    lines = [line for line in lines if line.strip()]
+    every, lines = lines, [line for line in lines if not _is_blank(line)]
     sign = _comment_sign(lines)
     hashes = 0
     while hashes < len(lines) and lines[hashes].startswith(sign):
         hashes += 1
     plain = [line for line in lines[hashes:] if not line.startswith(sign)]
-    if plain and re.fullmatch(r"sep=.\s*", plain[0]):
-        raise DataError(
-            f"{path.name} begins with {plain[0].strip()!r}, which only Excel understands: remove "
-            "that line"
-        )
     escape = None
     if '"' in text:
         escape = None if '\\"' in text else '"'
-    sep = _separator(plain or lines, escape)
+    told = re.fullmatch(r'"?sep=(.)"?\s*', plain[0]) if plain else None
+    sep = told[1] if told else _separator(plain or lines, escape)
     if sep == "," and _aligned_by_blanks(plain):
         raise DataError(
             f"{path.name} has columns that are aligned by blanks, which Spark does not cut: make "
             f"one tab of them with: sed -E 's/^ +//; s/ +/\\t/g' {path.name} > table.tsv"
         )
-    body = _fields(plain[:200], sep, escape)
-    _check_beginning(path, plain[:200], sep, escape)
-    labelled = [line for line in lines[:hashes] if _FIELDS_LABEL.match(line)]
-    if labelled and body and _is_data(body):
-        named = _fields([_FIELDS_LABEL.sub("", labelled[-1])], sep, escape)[0]
-        if len(named) == len(body[0]):
-            return CsvLayout(sep, encoding, False, column_names(named), 0, escape, sign)
-    above = _fields(
-        [_bare_comment(line, sep, sign) for line in lines[hashes - 1 : hashes]], sep, escape
-    )
-    if above and body and len(above[0]) == len(body[0]) and len(body[0]) > 1 and _is_data(body):
-        # The line with the names is a comment itself.
-        if hashes == 1 and sep != " ":
-            return CsvLayout(sep, encoding, True, column_names(above[0]), 1, escape)
-        first_name = above[0][0].lstrip(f"{sign} ")
-        names = column_names([first_name, *(name.strip() for name in above[0][1:])])
-        return CsvLayout(sep, encoding, False, names, 0, escape, sign)
+    excel = 1 if told else 0  # Excel reads that line and does not show it
+    rows = _fields(plain[excel : SNIFFED_LINES + excel], sep, escape)
+    begin = find_table(rows) if rows else TableBegin()
+    body = rows[begin.above :]
     comment = sign if len(plain) < len(lines) else None
+    if hashes and not begin.above and not excel:
+        named = _names_in_comment(lines[:hashes], body, sep, escape, sign)
+        if named is not None:
+            header = hashes == 1 and sep != " " and not _FIELDS_LABEL.match(lines[0])
+            after = 0 if not header else every.index(lines[0]) + 1
+            return CsvLayout(sep, encoding, header, named, after, escape, None if header else sign)
     if not body:
-        return CsvLayout(sep, encoding, True, (), 0, escape, comment)
+        return CsvLayout(sep, encoding, True, (), escape=escape, comment=comment)
     trim = _has_blanks(body)
     first = [name.strip() for name in body[0]] if trim else body[0]
-    if _is_data(body):
-        made = tuple(f"column_{number}" for number in range(1, len(first) + 1))
-        return CsvLayout(sep, encoding, False, made, 0, escape, comment, trim)
-    alone = len(lines) == 1 and len(head) < HEAD_BYTES
-    return CsvLayout(sep, encoding, True, column_names(first), 1, escape, comment, trim, alone)
+    above = begin.above + excel
+    until = above + begin.header + begin.below
+    broken = sum(_line_ends(row) for row in rows[: until - excel])
+    numbers = [n for n, line in enumerate(every, 1)
+               if not _is_blank(line) and not line.startswith(sign)]  # fmt: skip
+    _check_begin(path, plain[excel:], numbers[excel:], rows, begin)
+    ends = set(re.findall(r"\r\n|\r|\n", re.sub(r'"[^"]*"', "", "".join(every))))
+    if encoding.startswith("UTF-16") and len(ends) > 1:
+        # Spark takes the first line end for all of them where it may not cut lines itself.
+        raise DataError(
+            f"{path.name} is {encoding} and its lines end in different ways, which Spark does not "
+            f"read: write it anew with: iconv -f {encoding} -t UTF-8 {path.name} | tr -d '\\r' > "
+            "table.csv"
+        )
+    layout = CsvLayout(
+        sep, encoding, begin.header, (), _lines_until(every, until, comment) + broken, escape,
+        comment, trim, alone=whole and until == len(plain),
+        above=tuple(map(str.strip, plain[:above])),
+        below=tuple(map(str.strip, plain[above + 1 : until])) if begin.below else (),
+        short=begin.short, cut_header=broken > 0,
+    )  # fmt: skip
+    if not begin.header:
+        counts = [len(row) for row in body]
+        width = max(sorted(set(counts), reverse=True), key=counts.count)
+        return replace(layout, names=tuple(f"column_{n}" for n in range(1, width + 1)))
+    if begin.short:  # a blank field at the end of all rows, or a name for each row in front of it
+        at_end = all(not row[-1].strip() for row in body[1 + begin.below :] if row)
+        first = [*first, ""] if at_end else ["", *first]
+    names = column_names(first)
+    found = dict.fromkeys(names, "")
+    for row in body[1 : 1 + begin.below]:
+        for name, field in zip(names, row, strict=False):
+            found[name] = found[name] or field.strip()
+    return replace(layout, names=names, units=tuple((n, u) for n, u in found.items() if u))
+
+
+SKIPPED = "skipped"
+"""The word in notes about lines that are no data."""
+
+SNIFFED_LINES = 1000
+"""Lines by which it is decided where a table begins."""
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""A line as Spark cuts it; Python's `splitlines` knows further signs that end one."""
+
+
+def _is_blank(line: str) -> bool:
+    """Return whether Spark takes a line for blank: it holds nothing above a space."""
+    return not line or max(line) <= " "
+
+
+def _lines_until(lines: list[str], count: int, comment: str | None) -> int:
+    """Return after how many lines, comments left out, `count` of them were not blank."""
+    kept = [line for line in lines if comment is None or not line.startswith(comment)]
+    if count == 0:
+        return 0
+    full = [number for number, line in enumerate(kept, 1) if not _is_blank(line)]
+    return full[count - 1]
+
+
+def _names_in_comment(
+    comments: list[str], body: list[list[str]], sep: str, escape: str | None, sign: str
+) -> tuple[str, ...] | None:
+    """Return the names of the columns if the comments above the data hold them; else None."""
+    if not body or not is_data(body):
+        return None
+    labelled = [line for line in comments if _FIELDS_LABEL.match(line)]
+    if labelled:
+        named = _fields([_FIELDS_LABEL.sub("", labelled[-1])], sep, escape)[0]
+        if len(named) == len(body[0]):
+            return column_names(named)
+    above = _fields([_bare_comment(comments[-1], sep, sign)], sep, escape)
+    if not above or len(above[0]) != len(body[0]) or len(body[0]) < 2:
+        return None
+    if len(comments) == 1 and sep != " ":
+        return column_names(above[0])
+    first_name = above[0][0].lstrip(f"{sign} ")
+    return column_names([first_name, *(name.strip() for name in above[0][1:])])
 
 
 _FIELDS_LABEL = re.compile(r"#\s*fields:?\s+", re.IGNORECASE)
 """The beginning of the comment in which logs in the form of W3C or Zeek name their columns."""
 
 
-def _check_beginning(path: Path, lines: list[str], sep: str, escape: str | None) -> None:
-    """Raise DataError if lines above the table are neither comments nor a header of its columns.
+def _line_ends(row: list[str]) -> int:
+    """Return how many line ends there are inside the fields of a row."""
+    return sum(len(re.findall(r"\r\n|\r|\n", field)) for field in row)
 
-    Spark skips no lines but comments, so that a run could not read such a file.
+
+def _check_begin(
+    path: Path, plain: list[str], numbers: list[int], rows: list[list[str]], begin: TableBegin
+) -> None:
+    """Raise DataError if it cannot be told by counting lines where the data begins.
+
+    Args:
+        path: The file.
+        plain: Its lines that are neither blank nor comments.
+        numbers: The numbers of these lines in the file, from 1.
+        rows: The fields of these lines.
+        begin: Where the table begins.
     """
-    counts = [len(row) for row in _fields(lines, sep, escape)]
-    usual = max(set(counts), key=counts.count, default=0)
-    begin = max((place for place, n in enumerate(counts[:50]) if n != usual), default=-1) + 1
-    rest = counts[begin:]
-    if begin == 0 or usual < 2 or len(rest) < 5 or rest.count(usual) < 0.9 * len(rest):
-        return
-    if counts[0] == usual and counts[:begin].count(usual) > begin // 2:
-        return  # a header, and some broken lines behind it
-    if begin == 1 and counts[0] == usual - 1:
+    until = begin.above + begin.header + begin.below
+    place = begin.above + sum(_line_ends(row) for row in rows[: begin.above])
+    cut = f"tail -n +{numbers[place]} {path.name} > table.csv"
+    if begin.above + begin.below and any(_line_ends(row) for row in rows[:until]):
+        what = "take what is above the table out" if begin.above else "write its header in one line"
         raise DataError(
-            f"{path.name} has one name less in its header than its rows have fields, as R writes "
-            "it: put a name for the first column in front of the header"
+            f"{path.name} has line ends inside quotes above its data, which cannot be counted: "
+            f"{what}{f' with: {cut}' if begin.above else ''}"
         )
-    raise DataError(
-        f"{path.name} has {plural(begin, 'line')} above the table, which begins with "
-        f"{lines[begin].strip()[:60]!r}: remove what is above, or begin those lines with #"
-    )
+    if begin.doubt:
+        first = begin.above + begin.short
+        raise DataError(
+            f"{path.name} has {plural(first, 'line')} above its data "
+            f"({plain[first - 1].strip()[:60]!r}) with another number of fields: give line "
+            f"{numbers[first - 1]} a name for each column, or take what is no data out with: "
+            f"tail -n +{numbers[first]} {path.name} > table.csv"
+        )
+    above = rows[begin.above - 1] if begin.above and not begin.header else []
+    if len(above) > 1 and not any(VALUE.fullmatch(field.strip()) for field in above):
+        raise DataError(
+            f"{path.name} has {plural(len(above), 'name')} above its data "
+            f"({plain[begin.above - 1].strip()[:60]!r}), and rows of "
+            f"{plural(len(rows[begin.above]), 'field')}: name all columns in line "
+            f"{numbers[begin.above - 1]}, or take what is above the data out with: {cut}"
+        )
 
 
 def _comment_sign(lines: list[str]) -> str:
@@ -291,24 +381,6 @@ def _separator(lines: list[str], escape: str | None) -> str:
     return found
 
 
-def _is_data(rows: list[list[str]]) -> bool:
-    """Guess whether the first row is data and not the names of the columns.
-
-    A date or a number with a point is no name. Whole numbers may be names (years, in a pivot
-    table), unless every field is one or the other fields come again further down.
-    """
-    first = [field.strip() for field in rows[0]]
-    values = [field for field in first if _VALUE.fullmatch(field)]
-    if not values:
-        return False
-    if len(values) == len([field for field in first if field]):
-        return True
-    if any(re.search(r"[:/.-]", value.lstrip("+-")) for value in values):
-        return True
-    words = [(place, f) for place, f in enumerate(first) if f and not _VALUE.fullmatch(f)]
-    return all(any(len(r) > p and r[p].strip() == f for r in rows[1:]) for p, f in words)
-
-
 def _has_blanks(rows: list[list[str]]) -> bool:
     """Return whether delimiters are followed by blanks that are no part of the values."""
     fields = [field for row in rows for field in row[1:] if field]
@@ -343,6 +415,11 @@ def load_csv(files: tuple[Path, ...], limit: int) -> LoadedRows:
                 f"{file.name} is written in another way than {files[0].name} "
                 f"({layout.options()} and {options}): inspect them one by one"
             )
+        if layout.short and layout.names != main.names:
+            raise DataError(
+                f"{file.name} has another header than {files[0].name}, with one name less than its "
+                "rows have fields: inspect them one by one"
+            )
         most = left if size < MOST_BYTES else 0
         table, rows, ragged = _read_text(file, layout, most)
         if ragged:
@@ -359,9 +436,9 @@ def load_csv(files: tuple[Path, ...], limit: int) -> LoadedRows:
 
 def _agrees(layout: CsvLayout, main: CsvLayout) -> bool:
     """Return whether one set of options reads both: all but the sign for escapes is the same."""
-    return (layout.sep, layout.encoding, layout.header, layout.comment, layout.trim) == (
-        main.sep, main.encoding, main.header, main.comment, main.trim,
-    )  # fmt: skip
+    first, second = layout.options(), main.options()
+    first.pop("escape", None), second.pop("escape", None)
+    return first == second
 
 
 def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int, int]:
@@ -452,13 +529,34 @@ def _typed(
     for each in tables:
         columns = {n: _convert_text(_cleared(each[n], word), kinds[n]) for n in each.column_names}
         typed.append(pa.table(columns) if columns else each)
+    notes += _skipped_notes(layout)
     if layout.encoding != "UTF-8":
         notes.append(f"the text is read as {layout.encoding}")
     if not layout.header and layout.names[:1] == ("column_1",):
         notes.append("the first line is data, so the columns have no names")
     elif not layout.header and layout.names:
         notes.append("the names of the columns stand in a comment")
-    return joined_rows(typed, total, options, unreadable, text=text, notes=tuple(notes))
+    made = joined_rows(typed, total, options, unreadable, text=text, notes=tuple(notes))
+    return replace(made, units=dict(layout.units))
+
+
+def _skipped_notes(layout: CsvLayout) -> list[str]:
+    """Return sentences about the lines above the data that are skipped, and about a short header.
+
+    >>> _skipped_notes(CsvLayout(",", "UTF-8", True, ("t",), above=("Logger 7", "2024")))
+    ["2 lines above the header are skipped ('Logger 7', ...)"]
+    """
+    made = []
+    what = "header" if layout.header else "data"
+    for lines, where in ((layout.above, f"above the {what}"), (layout.below, "below the header")):
+        if lines:
+            shown = ", ".join(repr(line[:40]) for line in lines[:1])
+            shown += ", ..." if len(lines) > 1 else ""
+            are = "is" if len(lines) == 1 else "are"
+            made.append(f"{plural(len(lines), 'line')} {where} {are} {SKIPPED} ({shown})")
+    if layout.short:
+        made.append("the header has one name less than rows have fields")
+    return made
 
 
 def _cleared(column: pa.ChunkedArray, word: str | None) -> pa.ChunkedArray:
@@ -481,7 +579,7 @@ def _null_word(table: pa.Table) -> str | None:
         words = [w for w in NULL_WORDS if pc.any(pc.equal(column, w)).as_py()]
         for word in words:
             rest = column.filter(pc.not_equal(column, word))
-            if len(rest) and (_values_match(rest, _NUMBER) or _values_match(rest, _VALUE.pattern)):
+            if len(rest) and (_values_match(rest, _NUMBER) or _values_match(rest, VALUE.pattern)):
                 found[word] = found.get(word, 0) + len(column) - len(rest)
             elif len(rest):
                 spoiled.add(word)

@@ -184,13 +184,16 @@ def _shell_word(text: str) -> str:
 
 
 def time_candidates(
-    rows: pa.Table, text: Mapping[str, pa.ChunkedArray] | None = None
+    rows: pa.Table,
+    text: Mapping[str, pa.ChunkedArray] | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> list[TimeCandidate]:
     """Return the columns that may be the event time, the most likely first.
 
     Args:
         rows: The data.
         text: Columns of numbers as the text they were, where a file is text.
+        units: Units of columns, where they do not stand in their names.
 
     >>> from tidegate.core.time import format_time
     >>> sample = pa.table({"n": [1, 2], "at": [1_767_225_600_000, 1_767_225_600_100]})
@@ -206,7 +209,10 @@ def time_candidates(
     clocks: list[tuple[str, str]] = []
     for name, column in _plain_columns(sample):
         one = written.get(name)
-        made = _candidates_of(name, column, None if one is None else _flat(one))
+        told = _with_unit(name, (units or {}).get(name, ""))
+        made = _candidates_of(told, column, None if one is None else _flat(one))
+        if told != name:
+            made = [_renamed(each, name) for each in made]
         found += made
         unsure = all(each.confidence == "low" for each in made)
         if unsure and (format := _clock_format(name, column)) is not None:
@@ -221,6 +227,23 @@ def time_candidates(
     unread = {name for name in sample.column_names if _own_words(name) & BELOW_A_YEAR}
     loose = {name for name in sample.column_names if _loose_clock(name, sample[name])}
     return _doubted(sorted(found, key=_likelihood), unread, loose)
+
+
+def _with_unit(name: str, unit: str) -> str:
+    """Return the name of a column with its unit, if that is one of time.
+
+    >>> _with_unit("Time", "[ms]"), _with_unit("Temp", "C")
+    ('Time ms', 'Temp')
+    """
+    words = name_words(unit)
+    return f"{name} {words[0]}" if len(words) == 1 and words[0] in UNIT_WORDS else name
+
+
+def _renamed(candidate: TimeCandidate, name: str) -> TimeCandidate:
+    """Return a candidate of one column under the name of that column."""
+    return replace(
+        candidate, columns=(name,), as_text=tuple(name for _ in candidate.as_text)
+    )  # fmt: skip
 
 
 BELOW_A_YEAR = word_set("month quarter qtr week wk doy season")

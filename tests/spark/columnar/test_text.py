@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from spark.columnar.test_formats import fetched, low
@@ -428,3 +429,110 @@ def test_the_greatest_of_a_text_column_is_told(spark: SparkSession, tmp_path: Pa
     assert "max of the text column speed compares letter by letter" in note
     with pytest.warns(UserWarning, match="letter by letter"):
         assert made.data.count() == 1
+
+
+# -- rows that are no data ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        (
+            "Logger 7, x{end} {end}more{end}{head}s,V{end}",
+            {"skipRows": "2", "skipRowsAfterHeader": "1"},
+        ),
+        ("{end}{head}{end}s,V{end}-,-{end}", {"skipRowsAfterHeader": "2"}),
+        ("Logger{end}{head}", {"skipRows": "1"}),
+        ("a,b{end}c,d{end}{end}", {"skipRows": "2", "header": "false"}),
+    ],
+)
+def test_rows_are_skipped_in_both_gates(
+    spark: SparkSession, tmp_path: Path, before: str, options: dict[str, str], end: str
+) -> None:
+    told = {"header": "true", **options}
+    wanted: Counter[str] = Counter()
+    for number in range(5):  # Spark reads several files in one task
+        head = "" if told["header"] == "false" else f"t,v{end}"
+        lines = [f"{n},{number}.5" for n in range(number)] + ["s,V", "7,oops"]
+        wanted.update(lines)
+        text = before.format(end=end, head=head) + end.join(lines)
+        if number % 2:
+            (tmp_path / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (tmp_path / f"{number}.csv").write_bytes(text.encode())
+    (tmp_path / "short.csv").write_bytes(
+        f"Logger{end}t,v"[: 6 if "skipRows" in told else 0].encode()
+    )
+    (tmp_path / "empty.csv").write_bytes(b"")
+    opened = read(str(tmp_path), "csv", schema="t bigint, v double", options=told, spark=spark)
+    rows = opened.df.toArrow()
+    assert compared(through_gate(opened)) == compared(rows)
+    made = [row["line_unparsed"] or f"{row['t']},{row['v']}" for row in rows.to_pylist()]
+    assert Counter(made) == wanted
+
+
+def test_skipped_rows_with_options_that_only_spark_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("#1\nLog\n#2\nv;t\n#3\nV;s\n1;2\n#4\nNA;3\n", "utf-16")
+    (tmp_path / "b.csv").write_text("Log\nt;more\n\ns;-\n5;x\n", "utf-16")
+    options = {
+        "header": "true", "sep": ";", "comment": "#", "nullValue": "NA", "encoding": "UTF-16",
+        "multiLine": "true", "skipRows": "1", "skipRowsAfterHeader": "1",
+    }  # fmt: skip
+    for schema in ("t bigint, v double", None):
+        opened = read(str(tmp_path), "csv", schema=schema, options=options, spark=spark)
+        assert isinstance(opened.columnar, str)
+        rows = [(row["t"], row["v"]) for row in opened.df.toArrow().to_pylist()]
+        found = {(int(t), None if v is None else float(v)) for t, v in rows}
+        assert found == {(2, 1.0), (3, None), (5, None)}
+
+
+def test_rows_are_skipped_in_the_first_block_of_a_file_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines = ["t,v"] * 3 + [f"{n},{n}.5" for n in range(3000)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    kept = {name: spark.conf.get(name) for name in BLOCK_SETTINGS}
+    options = {"header": "true", "skipRows": "1", "skipRowsAfterHeader": "1"}
+    try:
+        for name in BLOCK_SETTINGS:
+            spark.conf.set(name, "4096")
+        opened = read(
+            str(tmp_path), "csv", schema="t bigint, v double", options=options, spark=spark
+        )
+        assert opened.df.rdd.getNumPartitions() > 5
+        assert sorted(row.t for row in opened.df.collect()) == list(range(3000))
+        options["skipRowsAfterHeader"] = "2000"
+        cut = read(str(tmp_path), "csv", schema="t bigint, v double", options=options, spark=spark)
+        with pytest.raises(PythonException, match="is cut within the 2,002 rows"):
+            cut.df.collect()
+    finally:
+        for name, value in kept.items():
+            spark.conf.set(name, value)
+
+
+BLOCK_SETTINGS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "words"),
+    [
+        ({"skipRows": "-1"}, "t int", "whole number from 0 to 10,000"),
+        ({"skipRows": "two"}, "t int", "whole number from 0 to 10,000"),
+        ({"skipRows": "1"}, None, "needs a schema, or header: true"),
+        ({"skipRowsAfterHeader": "1"}, "t int", "needs header: true"),
+        ({"skipRows": "1", "header": "true", "inferSchema": "true"}, None, "needs a schema"),
+        ({"skipRows": "1", "mode": "DROPMALFORMED"}, "t int", "does not go with the option mode"),
+    ],
+)
+def test_wrong_rows_to_skip(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], schema: str | None, words: str
+) -> None:
+    (tmp_path / "a.csv").write_text("t\n1\n")
+    with pytest.raises(ConfigError, match=words):
+        read(str(tmp_path / "a.csv"), "csv", schema=schema, options=options, spark=spark)
+    if "mode" not in options and "header" not in options and schema is not None:
+        with pytest.raises(ConfigError, match=r"is an option of the format csv|whole number"):
+            read(str(tmp_path / "a.csv"), "json", schema=schema, options=options, spark=spark)

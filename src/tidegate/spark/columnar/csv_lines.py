@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tidegate.pipeline.text_files import MOST_COLUMNS, read_header
+from tidegate.pipeline.text_files import MOST_COLUMNS, read_header, rows_above, rows_below
 from tidegate.spark.columnar.format import Int64s
 from tidegate.spark.columnar.lines import Lines, TextColumns, decoded
 from tidegate.spark.columnar.text_values import is_utf8, rows_together, text_to_column
@@ -48,11 +48,12 @@ class CsvColumns(TextColumns):
     Args:
         separator: The character between fields.
         escape: The character that makes a quote in a quoted field a character.
-        header: Whether the first line of a file names its columns.
+        header: Whether the first line of a file, behind rows that are skipped, names its columns.
         reference: The header of the files that were there when the schema was made; None: unknown.
         by_name: Whether columns are found by their names in the header; else by position, in files
             that have the reference header.
-        options: Options of Spark's CSV source for `read_header`, names in lower case.
+        options: Options of the CSV source for `read_header`, and which rows are skipped; names in
+            lower case.
     """
 
     separator: str = ","
@@ -81,7 +82,8 @@ class CsvColumns(TextColumns):
         return CsvFile(tuple(name if name in named else None for name in found))
 
     def heading(self, about: CsvFile) -> int:
-        return int(self.header)
+        told = dict(self.options)
+        return rows_above(told) + int(self.header) + rows_below(told)
 
     def rows_of(
         self, lines: Lines, columns: Sequence[str], about: CsvFile

@@ -12,6 +12,8 @@ another order would be mixed up without a word.
 
     headers of all files ─► files of one header are one read ─► the columns of the schema ─► union
 
+CSV with rows above or below its header that are no data: see `skipped_rows`.
+
 JSON whose records are an array inside an object (`{"features": [...]}`) is read with the option
 `records: features`: every element is a row.
 
@@ -35,7 +37,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from tidegate.errors import ConfigError
 from tidegate.pipeline.security import check_files_read, current_roots, expand, is_local
-from tidegate.pipeline.text_files import check_lines, read_header
+from tidegate.pipeline.text_files import check_lines, read_header, rows_above, rows_below
 from tidegate.recordings.listing import below, data_files, paths_named
 from tidegate.spark.columnar.csv_lines import CsvColumns
 from tidegate.spark.columnar.format import ColumnarInput, Limits
@@ -46,6 +48,7 @@ from tidegate.spark.columnar.text_values import is_supported
 from tidegate.spark.options import number, text
 from tidegate.spark.pack import arrow_schema
 from tidegate.spark.sources.registry import Source, SourceRequest
+from tidegate.spark.sources.skipped_rows import check_skipped, skips_rows, without_first_rows
 
 __all__ = ["FileSource", "LineSource", "ParquetSource"]
 
@@ -110,7 +113,7 @@ LISTING_OPTIONS = frozenset(
 
 CSV_OPTIONS = LISTING_OPTIONS | {
     "header", "sep", "delimiter", "quote", "escape", "inferschema", "samplingratio", "preferdate",
-    "encoding", "charset",
+    "encoding", "charset", "skiprows", "skiprowsafterheader",
 }  # fmt: skip
 JSON_OPTIONS = LISTING_OPTIONS | {"encoding", "charset", "samplingratio", "dropfieldifallnull"}
 """Options that gate 1 honours, or that say only how Spark infers a schema."""
@@ -172,6 +175,8 @@ class LineSource(FileSource):
         Raises ConfigError if the schema is not that of a row, if the headers of CSV files differ in
         a way that cannot be reconciled, or if a line is too long for Spark.
         """
+        where = f"{request.field}.options"
+        check_skipped(request.options, request.format, request.ddl is not None, where)
         if not _is_true(request, "multiLine") and not text(request.options, "records"):
             _check_lines(request)
         _allow_charset(spark, request)
@@ -186,9 +191,12 @@ class LineSource(FileSource):
             return _open_records(spark, request, options, inside, known)
         if request.format == "csv" and _is_true(request, "header"):
             groups = _files_by_header(spark, request, options)
-            if _matches_by_name(request, groups, known):
+            named = known is None and skips_rows(options) and bool(groups)
+            if _matches_by_name(request, groups, known) or named:
                 return _open_by_name(spark, request, options, groups, known)
         if known is None:
+            if skips_rows(options):
+                raise ConfigError(f"{request.field}.schema", None, "is needed to skip rows")
             seen = spark.read.format(request.format).options(**options).load(request.path)
             known = seen.schema
         return _open_lines(spark, request, options, known, request.path)
@@ -223,10 +231,23 @@ def _open_lines(
     fields = [field for field in known.fields if field.name != UNPARSED]
     schema = T.StructType([*fields, T.StructField(UNPARSED, T.StringType())])
     opened = (spark.readStream if request.streaming else spark.read).format(request.format)
-    rows = opened.options(**options).schema(schema).load(path)  # type: ignore[arg-type]
-    rows = _inside_roots(rows, request)
+    told, skipped = _spark_options(options)
+    rows = opened.options(**told).schema(schema).load(path)  # type: ignore[arg-type]
+    rows = _inside_roots(without_first_rows(rows, skipped) if skipped else rows, request)
     file = F.when(F.col(UNPARSED).isNotNull(), F.col("_metadata.file_path"))
     return rows.withColumn(FILE, file)
+
+
+def _spark_options(options: Mapping[str, str]) -> tuple[dict[str, str], int]:
+    """Return the options for Spark's reader, and how many rows to take out of the beginning of each
+    file behind it: with rows to skip, Spark must not take the first one for the header."""
+    if not skips_rows(options):
+        return dict(options), 0
+    lower = {name.lower(): value for name, value in options.items()}
+    header = lower.get("header", "").lower() == "true"
+    ours = ("header", "skiprows", "skiprowsafterheader")
+    told = {name: value for name, value in options.items() if name.lower() not in ours}
+    return told, rows_above(lower) + int(header) + rows_below(lower)
 
 
 def _open_records(
@@ -345,6 +366,11 @@ def _open_by_name(
     types = {field.name: field.dataType for field in known}
     made: DataFrame | None = None
     for header, files in groups.items():
+        if not set(header) & set(types):
+            raise ConfigError(
+                f"{request.field}.schema", ", ".join(types)[:200],
+                f"names no column of {files[0]}, whose header is {', '.join(header)[:200]!r}",
+            )  # fmt: skip
         own = T.StructType([T.StructField(n, types.get(n, T.StringType())) for n in header])
         path = request.path if len(groups) == 1 else files
         rows = _open_lines(spark, request, options, own, path)
