@@ -174,3 +174,18 @@ def test_odd_files_are_read(tmp_path: Path, run: Run) -> None:
         assert code == 0
         assert f"{path}: {rows} rows" in out
     assert "the text is read as ISO-8859-1" in run("inspect", "latin.csv")[1]
+
+
+def test_what_a_stranger_types_first(tmp_path: Path, run: Run) -> None:
+    """A recording where a pipeline is wanted, and pages that cannot be written."""
+    (tmp_path / "a.csv").write_text(ROWS)
+    for command in ("run", "dry-run"):
+        for name in ("a.csv", "."):
+            code, _, said = run(command, name)
+            assert code == 2
+            assert f"not a pipeline file: write one with: tidegate init {name}" in said
+    for page in ("nowhere/p.html", "."):
+        code, _, said = run("look", "a.csv", "--no-open", "--page", page)
+        assert code == 2
+        assert "cannot be written" in said
+        assert "--debug" not in said

@@ -159,6 +159,9 @@ def replace_file(path: str, text: str) -> None:
     A link of that name is replaced, never followed: in a folder from somebody else it may lead to a
     file of the user's.
 
+    Raises:
+        ConfigError: It cannot be written.
+
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> (folder / "mine").write_text("kept"), (folder / "page.html").symlink_to(folder / "mine")
@@ -167,13 +170,16 @@ def replace_file(path: str, text: str) -> None:
     >>> (folder / "mine").read_text(), (folder / "page.html").read_text()
     ('kept', 'new')
     """
-    fresh = Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
+    fresh = Path(path).parent / f".{uuid.uuid4().hex}.tmp"
     try:
         with fresh.open("x", encoding="utf-8") as file:
             file.write(text)
         fresh.replace(path)
+    except OSError as error:
+        raise ConfigError("page", path, f"cannot be written: {error.strerror}") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
 
 
 def create_whole(fs: pafs.FileSystem, file: str, content: bytes) -> bool:

@@ -10,6 +10,7 @@ and in the reference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -412,6 +413,12 @@ class DatasetDefinition(_Model):
     """lerobot: the video encoder, `libx264` (default) or `libsvtav1`."""
 
 
+_RECORDING = re.compile(
+    r"\.(csv|tsv|tab|parquet|mcap|bag|db3|jsonl|ndjson|geojson)(\.(gz|bz2|zst))?$"
+)
+"""Names of files that are data, and never a pipeline."""
+
+
 class PipelineDefinition(_Model):
     """A whole pipeline: what `tidegate run` runs.
 
@@ -463,7 +470,18 @@ dataset, name, options, sink, stages, streams (pipeline.yaml, line 2)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Make a definition from a YAML file. At most `document.MAX_BYTES` are read."""
+        """Make a definition from a YAML file. At most `document.MAX_BYTES` are read.
+
+        Raises:
+            ConfigError: For every fault; one that names `tidegate init` if the file is a recording.
+        """
+        place = Path(path)
+        if place.exists() and (place.is_dir() or _RECORDING.search(place.name.lower())):
+            raise ConfigError(
+                "definition", str(path), "must be a pipeline file",
+                message=f"{path} is {'a folder' if place.is_dir() else 'data'}, not a pipeline "
+                f"file: write one with: tidegate init {path}",
+            )  # fmt: skip
         try:
             with Path(path).open("rb") as file:
                 text = file.read(document.MAX_BYTES + 1).decode("utf-8")

@@ -180,7 +180,11 @@ def find_recording(path: str) -> RecordingFiles:
     if place.is_file():
         files = [place]
     else:
-        files = sorted(p for p in place.rglob("*") if p.is_file() and not _hidden(p, place))
+        try:
+            files = sorted(p for p in place.rglob("*") if p.is_file() and not _hidden(p, place))
+        except OSError as error:
+            where = error.filename or path
+            raise DataError(f"{where} cannot be looked into: {error.strerror}") from error
         bags = sorted({p.parent for p in files if p.suffix == ".db3"})
         if bags:
             return RecordingFiles(path, "rosbag", tuple(bags))
