@@ -31,6 +31,18 @@ print(*(f"{o.kind} {len(o)}" for o in outcomes if o.kind in ("data", "late")))
 print(find_spec("pyspark"))
 """
 
+PROTOBUF = """
+from tidegate.mcap import McapWriter
+from tidegate.warm import _described_stamp
+
+with McapWriter("stamps.mcap") as writer:
+    channel = writer.channel("p", schema="Warm", schema_encoding="protobuf",
+                             schema_data=_described_stamp(), encoding="protobuf")
+    for second in range(1, 9):
+        writer.message(channel, second, bytes([10, 2, 8, second]))
+"""
+"""Writes messages of a Protobuf type whose field 1 is a stamp in seconds."""
+
 QUIET = {"NO_COLOR": "1", "COLUMNS": "100", "NUMBA_DISABLE_JIT": "1"}
 
 
@@ -86,6 +98,9 @@ def test_the_wheel_alone_does_everything_but_run(installed: Installed) -> None:
     assert "wrote" in said("tidegate", "look", "demo-out/recording", "--no-open")
     assert (installed.home / "recording.look.html").stat().st_size > 50_000
     assert "run it with: tidegate run" in said("tidegate", "init", "demo-out/recording")
+    said("python", "-c", PROTOBUF)
+    assert "event time header_stamp_ns" in said("tidegate", "inspect", "stamps.mcap")
+    said("tidegate", "warm")
     for command in (["run", "pipeline.yaml"], ["dry-run", "pipeline.yaml"], ["demo"]):
         refused = installed.run("tidegate", *command)
         assert refused.returncode == 2, command

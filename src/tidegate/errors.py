@@ -14,6 +14,8 @@ delivered. DataError is about a whole file, before any row of it is there.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ConfigError",
     "ContractError",
@@ -46,6 +48,22 @@ class ConfigError(TidegateError, ValueError):
         self.field = field
         self.value = value
         self.expected = expected
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it with its text: worker processes send errors home.
+
+        >>> import pickle
+        >>> pickle.loads(pickle.dumps(ConfigError("a", 1, "must be 2", message="a is 1"))).args
+        ('a is 1',)
+        """
+        return _with_text, (type(self), str(self), self.field, self.value, self.expected)
+
+
+def _with_text(
+    kind: type[ConfigError], text: str, field: str, value: object, expected: str
+) -> ConfigError:
+    """Return an error that was pickled."""
+    return kind(field, value, expected, message=text)
 
 
 class MissingPackageError(ConfigError, ImportError):

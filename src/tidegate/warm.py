@@ -135,16 +135,15 @@ def _recordings() -> None:
                 schema_data=fields + header, encoding="cdr",
             )  # fmt: skip
             writer.message(channel, 1, ros)
-            descriptor = _described_stamp()
-            if descriptor is not None:
-                channel = writer.channel(
-                    "protobuf", schema="Warm", schema_encoding="protobuf",
-                    schema_data=descriptor, encoding="protobuf",
-                )  # fmt: skip
-                writer.message(channel, 2, b"\n\2\10\1")
+            channel = writer.channel(
+                "protobuf", schema="Warm", schema_encoding="protobuf",
+                schema_data=_described_stamp(), encoding="protobuf",
+            )  # fmt: skip
+            writer.message(channel, 2, b"\n\2\10\1")
         for clock in CLOCKS:
             list(read(path, clock=clock))
-        list(read(path, ["ros"], decode="values, header.frame_id"))
+        if find_spec("rosbags") is not None:  # it reads ROS definitions
+            list(read(path, ["ros"], decode="values, header.frame_id"))
 
 
 def _java_classes() -> None:
@@ -183,12 +182,10 @@ def _load_java_classes(folder: Path) -> None:
     gateway.proc.wait()
 
 
-def _described_stamp() -> bytes | None:
-    """The schema of a protobuf message with a stamp; None where the package is missing."""
-    try:
-        from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
-    except ImportError:  # comes with tidegate[spark]; without it, such a stamp is not read
-        return None
+def _described_stamp() -> bytes:
+    """Return the schema of a protobuf message with a stamp."""
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
+
     described = FileDescriptorSet()
     message = described.file.add(name="warm.proto").message_type.add(name="Warm")
     kind = FieldDescriptorProto.TYPE_MESSAGE

@@ -38,6 +38,20 @@ def test_the_page_shows_what_a_pipeline_would_do(recording: Path, tmp_path: Path
     assert made.bytes == len(text.encode())
 
 
+def test_the_sentence_says_that_rows_were_left_out(recording: Path, tmp_path: Path) -> None:
+    rows = fleet(3, 20, seed=11).num_rows
+    made = write_look(str(recording), str(tmp_path / "p.html"), limit=500)
+    assert made.headline.startswith(f"Read: the first 500 of {rows:,} rows. ")
+    assert made.shown == 500
+
+
+def test_numbers_inside_records_are_plotted(tmp_path: Path) -> None:
+    lines = [{"p": {"time": 1_700_000_000 + n, "q": {"mag": n % 7 / 2}}} for n in range(60)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_look(str(tmp_path / "a.jsonl"), str(tmp_path / "p.html"))
+    assert '"p.q.mag"' in (tmp_path / "p.html").read_text()
+
+
 def test_roles_may_be_named(recording: Path, tmp_path: Path) -> None:
     made = write_look(str(recording), str(tmp_path / "p.html"), Roles(("topic",), "vehicle"))
     assert made.proof.profile.roles.key == ("topic",)

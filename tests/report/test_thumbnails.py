@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import re
 import struct
 import sys
 import zlib
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from browser import Browser
 from mcap.writer import Writer
@@ -157,6 +161,25 @@ def test_compressed_images_of_a_bag_in_look(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     write_look(str(tmp_path / "log.bag"), str(page))
     assert page.read_text().count('"image/png"') == 30
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["bytes", "struct"])
+def test_images_of_parquet_files_in_look(tmp_path: Path, inside: bool) -> None:
+    """Each image is that of its own message: rows out of order, files, row groups, rows without."""
+    times = np.random.default_rng(3).permutation(90) * 50_000_000 + 10**18
+    images = [None if n % 9 == 4 else png(8, 6, (n, 2 * n, 7)) for n in range(90)]
+    for file in range(3):
+        own = slice(file * 30, file * 30 + 30)
+        column = [{"bytes": each, "path": "x"} for each in images[own]] if inside else images[own]
+        table = pa.table({"stamp": times[own], "image": pa.array(column)})
+        pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=7)
+    page = tmp_path / "page.html"
+    made = write_look(str(tmp_path), str(page))
+    assert made.proof.in_order == 90
+    facts = json.loads(re.search(r'id="facts"[^>]*>(.*?)</script>', page.read_text(), re.S)[1])
+    found = {message: text for message, _, text in facts["thumbnails"]}
+    wanted = [images[n] for n in np.argsort(times)]
+    assert {n: base64.b64encode(each).decode() for n, each in enumerate(wanted) if each} == found
 
 
 def test_only_images_are_found_and_only_their_bytes() -> None:

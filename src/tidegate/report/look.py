@@ -10,12 +10,14 @@ ones and why.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,12 +31,13 @@ from tidegate.pipeline import PipelineDefinition
 from tidegate.pipeline.run_record import RECORD, record_text
 from tidegate.profile.inspect import inspect_rows
 from tidegate.profile.roles import Roles
+from tidegate.profile.rows import LoadedRows
 from tidegate.profile.spans import setting
 from tidegate.profile.starter import Proof, prove
 from tidegate.report.headline import headline
 from tidegate.report.page import DEFAULT_LIMIT, first_view, page_text
 from tidegate.report.rows import RunMessages, gather_messages
-from tidegate.report.thumbnails import Payloads, thumbnails_of
+from tidegate.report.thumbnails import Payloads, run_payloads, thumbnails_of
 
 __all__ = ["LookedAt", "write_look"]
 
@@ -97,18 +100,28 @@ def write_look(
         ConfigError: There is no such path or column, or no column is surely the time.
         DataError: A file is damaged, or is not of its format.
     """
-    made = inspect_rows(path, roles, time_type=time_type, format=format, zone=zone, limit=limit)
-    proof = prove(*made)
+    first, loaded = inspect_rows(
+        path, roles, time_type=time_type, format=format, zone=zone, limit=limit
+    )
+    if first.source.format == "parquet":
+        loaded = _with_places(loaded)
+    proof = prove(first, loaded)
     profile = proof.profile
     with tempfile.TemporaryDirectory(prefix="tidegate-look-") as folder:
         write_run(folder, proof)
         run = replace(open_run(folder), path=profile.source.path)
         messages = gather_messages(run, Roles(), limit)
         images = []
-        payloads = {"mcap": _mcap_payloads, "rosbag": _bag_payloads}.get(profile.source.format)
+        parquet = partial(_parquet_payloads, profile.source.files, loaded)
+        readers: dict[str, Callable[[StoredRun, RunMessages], Payloads]] = {
+            "mcap": _mcap_payloads, "rosbag": _bag_payloads, "parquet": parquet,
+        }  # fmt: skip
+        payloads = readers.get(profile.source.format)
         if payloads is not None:
             images = thumbnails_of(messages, first_view(messages), payloads(run, messages))
         sentence = _first_sentence(proof) or headline(messages, run.counts)
+        if proof.rows < profile.rows:
+            sentence = f"Read: the first {proof.rows:,} of {profile.rows:,} rows. {sentence}"
         text = page_text(run, messages, thumbnails=images, sentence=sentence)
     replace_file(to, text)
     return LookedAt(to, len(text.encode()), sentence, len(messages), messages.total, proof)
@@ -126,6 +139,62 @@ def _first_sentence(proof: Proof) -> str | None:
         f"{span(profile.disorder.max)}; with a tolerance of "
         f"{setting(profile.late_tolerance_ns or 0)} all come out in order."
     )
+
+
+PLACE = "look_row_number"
+"""Column with the number of a row in the recording, as text, which no page plots."""
+
+
+def _with_places(loaded: LoadedRows) -> LoadedRows:
+    """Return rows of Parquet files that know their numbers, if their files have columns of bytes
+    and hold all of their rows."""
+    if not loaded.payloads or loaded.unreadable or PLACE in loaded.table.column_names:
+        return loaded
+    numbers = pa.array(np.arange(loaded.table.num_rows)).cast(pa.string())
+    return replace(loaded, table=loaded.table.append_column(PLACE, numbers))
+
+
+def _parquet_payloads(
+    files: Sequence[Path], loaded: LoadedRows, run: StoredRun, messages: RunMessages
+) -> Payloads:
+    """Return where the payloads of messages are that came from Parquet files: in columns of bytes,
+    which are read again row group by row group until `MOST_READ`, or inside structs, which were
+    read with the rows."""
+    inside = run_payloads(run, messages)
+    if PLACE not in loaded.table.column_names or "data" not in run.kinds:
+        return inside
+    places = run.table("data", (PLACE,))[PLACE].cast(pa.int64()).to_numpy()
+    begins = np.searchsorted(loaded.file, np.arange(len(files)))
+
+    def read(wanted: Int64s) -> Iterator[tuple[int, bytes]]:
+        yield from inside(wanted)
+        rows = places[messages.row[wanted]]
+        of_file = loaded.file[rows]
+        left = MOST_READ
+        for number in dict.fromkeys(of_file.tolist()):
+            opened = pq.ParquetFile(files[number])
+            columns = [name for name in loaded.payloads if name in opened.schema_arrow.names]
+            chosen = np.flatnonzero(of_file == number)
+            by_row = dict(zip((rows[chosen] - begins[number]).tolist(), wanted[chosen].tolist(),
+                              strict=True))  # fmt: skip
+            at = 0
+            for batch in opened.iter_batches(PAYLOAD_ROWS, columns=columns):
+                for row in range(at, at + batch.num_rows):
+                    if row in by_row:
+                        found = (batch[name][row - at].as_py() for name in columns)
+                        yield from ((by_row[row], data) for data in found if data)
+                at += batch.num_rows
+                left -= batch.nbytes
+                if left < 0:
+                    return
+                if at > max(by_row):
+                    break
+
+    return read
+
+
+PAYLOAD_ROWS = 64
+"""Rows whose payloads are in memory at once."""
 
 
 def _mcap_payloads(run: StoredRun, messages: RunMessages) -> Payloads:

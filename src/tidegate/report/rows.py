@@ -12,6 +12,7 @@ there are more than the page can hold, and `_join_parts` numbers the texts and j
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,7 +199,29 @@ def _without_bytes(struct: pa.Field) -> list[str]:
 def _value_columns(schema: pa.Schema, roles: Roles) -> list[str]:
     """Return the columns of a table of messages that may be plotted."""
     taken = (*roles.key, roles.topic, roles.arrival, *roles.time_columns, *OURS)
-    return numeric_columns(schema, taken)
+    return numeric_columns(_plain_fields(schema), taken)
+
+
+def _plain_fields(fields: Iterable[pa.Field], path: str = "") -> Iterator[pa.Field]:
+    """Yield fields that hold no others; those of structs by their path.
+
+    >>> nested = pa.schema({"a": pa.struct({"b": pa.int8(), "c": pa.struct({"d": pa.int8()})})})
+    >>> [field.name for field in _plain_fields(nested)]
+    ['a.b', 'a.c.d']
+    """
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _plain_fields(field.type, f"{path}{field.name}.")
+        else:
+            yield field.with_name(path + field.name)
+
+
+def _values_of(table: pa.Table, name: str) -> pa.Array:
+    """Return a column, or a field of a struct by its path."""
+    if name in table.column_names:
+        return flat(table[name])
+    head, *inner = name.split(".")
+    return flat(pc.struct_field(table[head], inner))
 
 
 def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
@@ -226,7 +249,7 @@ def _message_rows(code: int, table: pa.Table, roles: Roles) -> MessagePart:
         slot=integers(table, "slot", NONE),
     )
     if KINDS[code] == "data":
-        columns = {name: flat(table[name]) for name in _value_columns(table.schema, roles)}
+        columns = {n: _values_of(table, n) for n in _value_columns(table.schema, roles)}
         part.value, part.value_names = values_by_topic(columns, part.topic)
         part.row = np.arange(rows, dtype=np.int64)
     if "lateness_ns" in table.column_names:

@@ -212,6 +212,9 @@ def run_payloads(run: StoredRun, messages: RunMessages) -> Payloads:
         for field in schema
         if pa.types.is_struct(field.type)
     }
+    top += [
+        name for names in inner.values() for name in names
+    ]  # {bytes, path}, as datasets have it
     is_sets = messages.groups is not None and messages.groups.what == "set"
 
     def read(wanted: Int64s) -> Iterator[tuple[int, bytes]]:
