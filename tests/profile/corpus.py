@@ -817,3 +817,10 @@ _add("blank lines above the header", _csv("time,temp,n", _READINGS, before="\n \
 _add("words of a sensor that warms up", _csv("time,temp,n", [
         [at, "warming up" if n < 4 else temp, n] for at, temp, n in _READINGS]),
      "time", "iso8601", types={"temp": "string", "n": "int64"})  # fmt: skip
+_add("names that are pictures", _csv("\U0001f552,\U0001f321", [row[:2] for row in _READINGS]),
+     "\U0001f552", "iso8601")  # fmt: skip
+_add("levels of names, as pandas writes them", _csv("Price,Close,High", [
+        ["Ticker", "AAPL", "AAPL"], ["Date", None, None],
+        *([f"2024-03-{day:02d}", 100 + day / 4, 101 + day] for day in range(1, 30))]),
+     "Price", "date", options={"skipRowsAfterHeader": 2},
+     types={"Close": "double", "High": "int64"})  # fmt: skip

@@ -44,7 +44,7 @@ FORMATS = {
 }
 """Format by the ending of a file name, in lower case."""
 
-ALSO_TEXT = (".txt", ".log", ".dat")
+ALSO_TEXT = (".txt", ".log", ".dat", ".lvm", ".asc", ".prn", ".out", ".psv")
 """Endings that are read as CSV if such a file is named itself. In a folder they are left alone: it
 may be a README."""
 

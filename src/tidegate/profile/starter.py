@@ -44,6 +44,7 @@ from tidegate.profile.rows import LoadedRows, spark_ddl
 from tidegate.profile.spans import setting
 from tidegate.profile.text_csv import SKIPPED
 from tidegate.profile.time_columns import read_times
+from tidegate.profile.yaml_text import quoted
 
 __all__ = ["Proof", "prove", "starter"]
 
@@ -161,12 +162,14 @@ def _yaml_quoted(text: str) -> str:
     safe = plain.isascii() and plain.isalnum() and not plain.isdigit() and text[0] not in "-."
     if safe and text.lower() not in words and not plain[0].isdigit():
         return text
-    return json.dumps(text)
+    return quoted(text)
 
 
 def _yaml_value(value: Any) -> str:
     """Return the value of an option: text quoted, true and false as they are."""
-    return json.dumps(value) if isinstance(value, str | bool) else str(value)
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 def _option_lines(profile: Profile) -> list[str]:
@@ -185,13 +188,13 @@ def _schema_lines(profile: Profile) -> list[str]:
     if profile.needed_schema is not None:
         return [
             "      # without the columns that Spark cannot read",
-            f"      schema: {json.dumps(spark_ddl(profile.needed_schema))}",
+            f"      schema: {quoted(spark_ddl(profile.needed_schema))}",
         ]
     if profile.source.format not in ("csv", "json"):
         return []
     return [
         "      # the types that all values have; a line that does not fit is set apart",
-        f"      schema: {json.dumps(spark_ddl(profile.schema))}",
+        f"      schema: {quoted(spark_ddl(profile.schema))}",
     ]
 
 
@@ -203,7 +206,7 @@ def _eventtime_lines(profile: Profile) -> list[str]:
     column = names[0] if len(names) == 1 else f"[{', '.join(names)}]"
     made = f"column: {column}, type: {time.type}"
     if time.format is not None:
-        made += f", format: {json.dumps(time.format)}"
+        made += f", format: {quoted(time.format)}"
     if time.zone is not None:
         made += f", zone: {_yaml_quoted(time.zone)}"
     lines = []

@@ -142,6 +142,8 @@ def find_table(rows: Sequence[Sequence[str]]) -> TableBegin:
         header = 0  # a header that comes again, or a second one
         if 0 not in named:
             return plain
+    if header + 1 < first <= header + 1 + MOST_BELOW and _names_index(rows[header + 1 : first]):
+        return TableBegin(header, True, first - header - 1)
     below = 0
     for number in range(header + 1, first):
         units = _holds_units(rows[number], valued) and not known.has_part_of(rows[number])
@@ -240,6 +242,15 @@ def _header_among(rows: Sequence[Sequence[str]], named: Sequence[int]) -> int:
         return block[0] if len(block) > 1 else last
     wide = len(rows[last]) >= _WIDE
     return distinct[0] if wide else distinct[-1]
+
+
+def _names_index(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether rows below a header are the further levels of names that pandas writes: the
+    last one has nothing but the name of the index, and none has a value."""
+    first, *rest = (field.strip() for field in rows[-1])
+    if not re.fullmatch(r"[A-Za-z_]\w*", first) or not rest or any(rest):
+        return False
+    return not any(VALUE.fullmatch(field.strip()) for row in rows for field in row)
 
 
 def _is_distinct(row: Sequence[str]) -> bool:

@@ -18,7 +18,6 @@ know, above all the task, stands in the file with a comment.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -39,6 +38,7 @@ from tidegate.mcap.payload.values import NotDecodableError
 from tidegate.pipeline import PipelineDefinition, plan
 from tidegate.profile.spans import setting
 from tidegate.profile.time_columns import clocks_agree
+from tidegate.profile.yaml_text import quoted
 from tidegate.recordings.bags import bag_definitions, bags_of, read_bag
 
 __all__ = ["training_pipeline"]
@@ -393,7 +393,7 @@ def _pipeline_text(
     """
     clock, late_ns, decode = measured
     time = "log_time_ns" if clock == "log" else "header_stamp_ns"
-    q = json.dumps
+    q = quoted
     lines = [
         "name: training",
         "streams:",
