@@ -84,6 +84,27 @@ def test_csv_columns_are_matched_by_header(spark: SparkSession, tmp_path: Path) 
         opened(spark, source, "streaming")
 
 
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
+def test_signs_of_patterns_in_names(
+    spark: SparkSession, tmp_path: Path, format: str, mode: str
+) -> None:
+    """A folder or file of exactly that name is meant, not what it would match as a pattern."""
+    folder = tmp_path / "run [2] {x,y}?"
+    write(folder, format)
+    (tmp_path / "run 2 xa").mkdir()
+    (tmp_path / f"run 2 xa/other.{format}").write_text("nothing that can be read")
+    options = {"header": "true"} if format == "csv" else {}
+    made = read(str(folder), format, schema="vehicle string, stamp long, x double",
+                options=options, streaming=mode == "streaming", spark=spark)  # fmt: skip
+    if mode == "batch":
+        assert {row.stamp for row in made.df.collect()} == {row["stamp"] for row in ROWS}
+    else:
+        query = made.df.writeStream.format("memory").queryName("signs").trigger(availableNow=True)
+        query.start().awaitTermination()
+        assert spark.table("signs").count() == len(ROWS)
+
+
 def test_json_arrays_and_records_inside_a_document(spark: SparkSession, tmp_path: Path) -> None:
     import json
 

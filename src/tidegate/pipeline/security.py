@@ -231,12 +231,15 @@ def _split(pattern: str) -> tuple[str, str]:
 
 
 def expand(path: str, field: str = "path") -> list[Path]:
-    """Return what a local path names: itself if it exists, or everything a pattern matches.
+    """Return what a local path names: itself if it exists, also with the signs of a pattern in its
+    name (`run [2].csv`), or everything a pattern matches.
 
     Raises ConfigError for a pattern whose braces stand for more than `MOST_CHOICES` patterns.
     """
+    if _is_there(path):
+        return [Path(path)]
     if not any(sign in path for sign in _SIGNS):
-        return [Path(path)] if Path(path).exists() else []
+        return []
     found: list[Path] = []
     choices = list(islice(_braces(path), MOST_CHOICES + 1))
     if len(choices) > MOST_CHOICES:
@@ -246,6 +249,14 @@ def expand(path: str, field: str = "path") -> list[Path]:
         base, rest = (Path("/"), each.lstrip("/")) if place.is_absolute() else (Path(), each)
         found += base.glob(rest) if any(s in rest for s in _SIGNS) else [place]
     return [place for place in found if place.exists()]
+
+
+def _is_there(path: str) -> bool:
+    """Return whether there is a file or folder of exactly that name."""
+    try:
+        return Path(path).exists()
+    except OSError:  # a pattern that is too long for a name
+        return False
 
 
 def _braces(pattern: str) -> Iterator[str]:

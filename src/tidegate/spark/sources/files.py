@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -81,13 +82,13 @@ class FileSource(Source):
             _check_lines(request)
         known: T.StructType | str | None = request.ddl
         if request.streaming and known is None and request.path is not None:
-            seen = spark.read.format(request.format).options(**options).load(request.path)
+            seen = spark.read.format(request.format).options(**options).load(_spark_path(request))
             known = seen.schema
         opened = (spark.readStream if request.streaming else spark.read).format(request.format)
         opened = opened.options(**options)
         if known is not None:
             opened = opened.schema(known)
-        rows = opened.load(request.path) if request.path is not None else opened.load()
+        rows = opened.load(_spark_path(request)) if request.path is not None else opened.load()
         return _inside_roots(rows, request)
 
 
@@ -197,9 +198,9 @@ class LineSource(FileSource):
         if known is None:
             if skips_rows(options):
                 raise ConfigError(f"{request.field}.schema", None, "is needed to skip rows")
-            seen = spark.read.format(request.format).options(**options).load(request.path)
+            seen = spark.read.format(request.format).options(**options).load(_spark_path(request))
             known = seen.schema
-        return _open_lines(spark, request, options, known, request.path)
+        return _open_lines(spark, request, options, known, _spark_path(request))
 
     def columnar(self, request: SourceRequest, df: DataFrame) -> ColumnarInput | str:
         """Return how gate 1 reads the lines, or why it does not."""
@@ -271,7 +272,7 @@ def _open_records(
     """
     options = {**options, "multiLine": "true"}
     if known is None:
-        seen = spark.read.format("json").options(**options).load(request.path).schema
+        seen = spark.read.format("json").options(**options).load(_spark_path(request)).schema
     else:
         seen = T.StructType([T.StructField(inside, T.ArrayType(known))])
     found = seen[inside].dataType if inside in seen.names else None
@@ -281,7 +282,7 @@ def _open_records(
             f"must name an array of records; the documents have {', '.join(seen.names)}",
         )  # fmt: skip
     opened = (spark.readStream if request.streaming else spark.read).format("json")
-    rows = opened.options(**options).schema(T.StructType([seen[inside]])).load(request.path)
+    rows = opened.options(**options).schema(T.StructType([seen[inside]])).load(_spark_path(request))
     rows = _inside_roots(rows, request)
     return rows.select(F.inline(F.col(f"`{inside}`")))
 
@@ -294,7 +295,9 @@ def _files_by_header(
 ) -> dict[tuple[str, ...], list[str]]:
     """Return the files by their header, in the order of their names; none for files that are not on
     this machine: Spark reads those by position, as it always does."""
-    listed = spark.read.format("csv").options(**options).schema("c string").load(request.path)
+    listed = (
+        spark.read.format("csv").options(**options).schema("c string").load(_spark_path(request))
+    )
     groups: dict[tuple[str, ...], list[str]] = {}
     for uri in sorted(listed.inputFiles()):
         where = urlsplit(uri)
@@ -309,6 +312,16 @@ def _files_by_header(
 
 _PATTERN_SIGNS = re.compile(r"[\\*?\[\]{}]")
 """What Spark takes for a pattern in a path. A listed file may have them in its name."""
+
+
+def _spark_path(request: SourceRequest) -> str | None:
+    """Return the path for Spark, which takes signs in it for a pattern even if it is the name of a
+    file or a folder."""
+    path = request.path
+    if path is None or not is_local(path) or not _PATTERN_SIGNS.search(path):
+        return path
+    plain = path.removeprefix("file://")
+    return _PATTERN_SIGNS.sub(r"\\\g<0>", plain) if expand(plain) == [Path(plain)] else path
 
 
 def _matches_by_name(
@@ -372,7 +385,7 @@ def _open_by_name(
                 f"names no column of {files[0]}, whose header is {', '.join(header)[:200]!r}",
             )  # fmt: skip
         own = T.StructType([T.StructField(n, types.get(n, T.StringType())) for n in header])
-        path = request.path if len(groups) == 1 else files
+        path = _spark_path(request) if len(groups) == 1 else files
         rows = _open_lines(spark, request, options, own, path)
         columns = [
             F.col(f"`{n}`") if n in header else F.lit(None).cast(kind).alias(n)
