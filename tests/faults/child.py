@@ -1,6 +1,11 @@
-"""A driver that runs several streams, and dies before or after the n-th touch of their outputs.
+"""A driver that runs several streams, and dies when each is at a touch of its output.
 
-    python -m faults.child FOLDER [N before|after]
+    python -m faults.child FOLDER [SEED MOST]
+
+Without SEED it does not die by itself. With it, every stream gets a touch of its own among its next
+MOST ones, and waits there, before or after it; when all that have not ended are there, Python, Java
+and workers get a SIGKILL. So each stream dies in another place, and seldom where it only waits for
+Spark, which is where most of the time goes.
 
 FOLDER holds a pipeline file per stream. A touch is a call by which a sink changes what is outside:
 a folder made or removed, a file moved or opened, a transaction of Delta or Kafka, and the writing
@@ -13,10 +18,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,20 +40,48 @@ SHORT = {
 FILESYSTEM = ("create_dir", "move", "open_output_stream", "delete_dir", "delete_file")
 
 
+class Gate:
+    """Where streams wait for each other: with their first batch, and for their end.
+
+    Args:
+        streams: Their names.
+    """
+
+    def __init__(self, streams: Iterable[str]) -> None:
+        self.all_there = threading.Event()
+        self._alive = set(streams)
+        self._lock = threading.Lock()
+
+    def leave(self, stream: str) -> None:
+        """A stream has come to its point, or its end. All have: SIGKILL Python, Java, workers."""
+        with self._lock:
+            self._alive.discard(stream)
+            if not self._alive:
+                kill_all(os.getpid())
+
+
 @dataclass
 class Fault:
-    """Kills this process, with Java and workers, at one touch of all those of its streams."""
+    """Holds a stream at one of its touches, for good, and tells the gate. At -1: never."""
 
-    at: int = 0
+    gate: Gate
+    stream: str
+    at: int = -1
     when: str = ""
+
+    @classmethod
+    def drawn(cls, gate: Gate, stream: str, seed: str, most: str) -> Fault:
+        """At a touch that this seed and the name of the stream choose among the next `most`."""
+        dice = random.Random(f"{seed} {stream}")
+        return cls(gate, stream, dice.randint(1, int(most)), dice.choice(("before", "after")))
 
     def __post_init__(self) -> None:
         self.numbers = itertools.count(1)
-        self.all_there = threading.Event()
 
     def strike(self, number: int, when: str) -> None:
         if number == self.at and when == self.when:
-            kill_all(os.getpid())
+            self.gate.leave(self.stream)
+            threading.Event().wait()
 
 
 @dataclass
@@ -62,7 +96,8 @@ class Touches:
 
     def around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def touched(*arguments: Any, **named: Any) -> Any:
-            number = next(self.fault.numbers)
+            # what a sink does when it is opened keeps others from starting: nothing is held there
+            number = next(self.fault.numbers) if self.fault.gate.all_there.is_set() else 0
             self._write(f"> {name}")
             self.fault.strike(number, "before")
             result = call(*arguments, **named)
@@ -125,7 +160,7 @@ def watch(touches: Touches, sink: Any, form: str) -> Any:
 
     def write_when_all_are_there(*arguments: Any) -> Any:
         touches.waiting.set()
-        touches.fault.all_there.wait()
+        touches.fault.gate.all_there.wait()
         return write(*arguments)
 
     sink.write = write_when_all_are_there
@@ -139,17 +174,16 @@ def main() -> None:
     from tidegate.spark.open import open_pipeline, session_settings
     from tidegate.spark.sinks import SinkSettings, open_sink
 
-    folder, fault = (
-        Path(sys.argv[1]),
-        Fault(*(int(sys.argv[2]), sys.argv[3]) if sys.argv[2:] else ()),
-    )
+    folder, drawn = Path(sys.argv[1]), sys.argv[2:]
     definitions = {file: PipelineDefinition.load(file) for file in sorted(folder.glob("*.yaml"))}
     settings = dict(SHORT)
     for definition in definitions.values():
         settings |= session_settings(definition)
     spark = session("local[2,4]", settings=settings, log=folder / "spark.log")
     started = {}
+    gate = Gate(file.stem for file in definitions)
     for file, definition in definitions.items():
+        fault = Fault.drawn(gate, file.stem, *drawn) if drawn else Fault(gate, file.stem)
         touches = Touches(file.with_suffix(".touches"), fault)
         assert definition.sink is not None
         assert definition.sink.path is not None
@@ -165,13 +199,15 @@ def main() -> None:
         # One after the other: Spark waits only so long for a Python process it starts.
         while query.isActive and not touches.waiting.wait(0.02):
             pass
-    fault.all_there.set()
+    gate.all_there.set()
     while started:
         for file, query in list(started.items()):
             if not query.isActive:
                 query.awaitTermination()  # raises what stopped it
                 file.with_suffix(".ended").touch()
                 del started[file]
+                if drawn and started:
+                    gate.leave(file.stem)
         time.sleep(0.05)
 
 

@@ -1,9 +1,9 @@
 """Kill drivers and workers at random points, go on until all streams end, compare with peace.
 
 Starting a driver is what costs, so each runs several streams: one SIGKILL is a kill point for every
-stream that has not ended, each somewhere else in its micro-batch. Half of the kills strike before
-or after a random touch of an output (see `child`), half a random time after one. Workers are
-killed while the streams go on.
+stream that has not ended, each somewhere else in its micro-batch. Half of the kills strike when
+each stream is before or after a random touch of its output (see `child`), half a random time after
+one. Workers are killed while the streams go on.
 """
 
 from __future__ import annotations
@@ -251,9 +251,10 @@ class Campaign:
     def _attempt(self, streams: Sequence[Stream], *, fault: bool) -> Iterator[Attempt]:
         """A driver that has ended: by itself, or by a kill within about a batch of each stream."""
         self.starts += 1
-        nth = self.dice.randint(1, max(2, round(1.5 * self.peace.per_batch * len(streams))))
+        most = max(2, round(1.5 * self.peace.per_batch))
+        nth = self.dice.randint(1, most * len(streams))
         exact = self.dice.random() < 0.5
-        told = [str(nth), self.dice.choice(["before", "after"])] if fault and exact else []
+        told = [str(self.dice.randrange(10**9)), str(most)] if fault and exact else []
         with attempt(self.folder / "attempt", streams, *told) as run:
             if fault and not exact and run.wait(self._after(run, nth)):
                 run.kill()

@@ -41,10 +41,10 @@ def workers(pid: int) -> list[int]:
 
 def memory_by_role(pid: int) -> dict[str, int]:
     """Bytes that a run holds: its driver (Python), Java, and all other Pythons together (workers,
-    the daemon, readers of sources)."""
-    held = {"driver": rss(pid), "Java": 0, "workers": 0}
+    the daemon, readers of sources). What processes share counts once."""
+    held = {"driver": share(pid), "Java": 0, "workers": 0}
     for child, words in descendants(pid):
-        held["Java" if "java" in words.partition(" ")[0] else "workers"] += rss(child)
+        held["Java" if "java" in words.partition(" ")[0] else "workers"] += share(child)
     return held
 
 
@@ -63,6 +63,19 @@ def kill_all(pid: int) -> None:
     for child in below:
         kill(child)
     kill(pid)
+
+
+def share(pid: int) -> int:
+    """Bytes of memory a process holds, of what it shares with others its part; 0 if it is gone.
+
+    Added up over processes that fork from each other, `rss` counts the same pages again and again:
+    Java is twice as large for the moment in which it starts a command.
+    """
+    try:
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in told if line.startswith("Pss:"))
 
 
 def rss(pid: int) -> int:

@@ -89,8 +89,8 @@ def in_process(days: int, step: Callable[[], None]) -> tuple[str, int]:
 def on_spark(batches: int, folder: Path, step: Callable[[], None]) -> tuple[str, int]:
     """Many small micro-batches: memory of driver, Java and workers, and the bytes of state.
 
-    Memory is looked at every second, and written to `folder`/memory.csv with the micro-batches done
-    by then, so that a run that was stopped tells something too.
+    Memory is looked at every two seconds, and written to `folder`/memory.csv with the micro-batches
+    done by then, so that a run that was stopped tells something too.
     """
     rows_in = recording.record(folder / "recording", files=batches)
     target = file_target("parquet", folder)
@@ -105,7 +105,7 @@ def on_spark(batches: int, folder: Path, step: Callable[[], None]) -> tuple[str,
             nonlocal done, next_look
             if time.monotonic() < next_look:
                 return False
-            next_look = time.monotonic() + 1.0
+            next_look = time.monotonic() + 2.0
             totals, since = log.newer()
             committed = len(since) + (0 if totals is None else totals.batches)
             while done < committed:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from faults import outputs, storage
-from faults.child import Fault, Touches, watch
+from faults.child import Fault, Gate, Touches, watch
 from faults.scenarios import SCENARIOS
 from faults.soak import in_process
 from faults.sources import CannotTryError, Place
@@ -100,10 +103,12 @@ def test_a_sink_that_fails_at_a_touch_goes_on_from_there(
         place.put(place.parts[number], number)
     run_now(place.frames(), tmp_path / "peace")
     log = tmp_path / "touches"
+    gate = Gate(["stream"])
+    gate.all_there.set()
     for at, when in points:
+        fault = Raising(gate, "stream", at, when)
 
-        def opened(*arguments: Any, fault: Fault = Raising(at, when)) -> Any:  # noqa: B008
-            fault.all_there.set()
+        def opened(*arguments: Any, fault: Fault = fault) -> Any:
             return watch(Touches(log, fault), open_sink(*arguments), sink)
 
         monkeypatch.setattr("tidegate.spark.query.open_sink", opened)
@@ -122,6 +127,32 @@ def test_a_sink_that_fails_at_a_touch_goes_on_from_there(
 def test_memory_and_state_stay_flat_for_a_simulated_day() -> None:
     said, _ = in_process(1, lambda: None)
     assert said.startswith("1 days, 2,419,200 rows: memory ")
+
+
+FORKS = """
+import os, time
+from faults.processes import memory_by_role
+
+held = bytes(range(256)) * (100 * 2**12)
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+try:
+    print(sum(memory_by_role(os.getpid()).values()) / len(held))
+finally:
+    os.kill(child, 9)
+"""
+"""A process of 100 MB that forks."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_that_processes_share_counts_once() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    said = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, env=environment, check=True
+    ).stdout
+    assert 1.0 < float(said) < 1.5
 
 
 def test_what_differs_is_seen() -> None:
