@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 
@@ -44,6 +44,10 @@ PARTS = 1_000_000
 """Partition numbers reserved per input: partition p of input i is part i * PARTS + p. Above any
 number of partitions Spark is run with; below it, parts of two inputs would share a number and
 `part // PARTS` would name the wrong input. 2,147 inputs fit into the int32 column."""
+
+NOT_IN_A_QUERY_FUNCTION = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""What a declarative pipeline answers to an analysis in its definitions. In Spark 4.1 the client
+refuses it, with an error of its own; later ones leave it to the server: an AnalysisException."""
 
 
 class Origin(NamedTuple):
@@ -124,6 +128,10 @@ def file_column(df: DataFrame, named: Column | None, *, ties_only: bool = False)
         with _unlogged():
             _ = df.select(told).schema
     except AnalysisException:  # not read from files, or too far away from the reading
+        return None
+    except PySparkException as error:
+        if error.getCondition() != NOT_IN_A_QUERY_FUNCTION:
+            raise
         return None
     return told
 
