@@ -422,7 +422,7 @@ def view(
         from tidegate.report.serve import LiveServer
 
         live = LiveServer(out, serve, roles)
-        console.print(f"live at [bold]{live.url}[/], until you stop it", highlight=False)
+        console.print(f"live at [bold]{live.url}[/]  (until you stop it)", highlight=False)
         live.serve_forever()
         return
     if page is None:
