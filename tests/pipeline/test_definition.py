@@ -222,7 +222,7 @@ def test_files(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not UTF-8"):
         PipelineDefinition.load(path)
-    with pytest.raises(ConfigError, match="is a folder, not a pipeline file: write one with: tidegate init"):
+    with pytest.raises(ConfigError, match="is a folder, not a pipeline file: write one"):
         PipelineDefinition.load(tmp_path)
 
 

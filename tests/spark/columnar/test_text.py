@@ -513,6 +513,21 @@ def test_rows_are_skipped_in_the_first_block_of_a_file_only(
             spark.conf.set(name, value)
 
 
+def test_rows_are_skipped_in_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        lines = [f"{number * 10 + n},1.5" for n in range(10)]
+        text = "Log\n\nt,v\ns,V\n" + "\n".join(lines)
+        (tmp_path / f"{number}.csv").write_text(text)
+    options = {"header": "true", "skipRows": 1, "skipRowsAfterHeader": 1, "maxFilesPerTrigger": 1}
+    opened = read(str(tmp_path), "csv", schema="t bigint, v double", options=options,
+                  streaming=True, spark=spark)  # fmt: skip
+    query = opened.df.writeStream.format("memory").queryName("skipped")
+    query.trigger(availableNow=True).start().awaitTermination()
+    rows = spark.table("skipped").collect()
+    assert sorted(row.t for row in rows) == list(range(40))
+    assert {row.line_unparsed for row in rows} == {None}
+
+
 BLOCK_SETTINGS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
 
 
