@@ -23,6 +23,13 @@ WORDS = [[f"Mar 3 2024 10:{n:02d}", str(n), "ok"] for n in range(20)]
         ([["t", "v", "s"], ["", "", ""], *DATA], TableBegin(below=1)),
         ([["Log"], ["began"], *DATA], TableBegin(2, header=False)),
         ([["v", "s"], *DATA], TableBegin(short=True)),
+        # a few rows
+        ([["Log"], ["t", "v", "s"], *DATA[:1]], TableBegin(1)),
+        ([["t", "v", "s"], ["UTC", "[V]", "-"], *DATA[:1]], TableBegin(below=1)),
+        ([["t", "v"], ["x", "y"], ["1", "2"]], TableBegin()),
+        ([["a", "b"], ["x", "y"], *([["1", "2"]] * 9)], TableBegin(below=1)),
+        ([["Device", "ABC"], ["Site", "North"], ["Time", "V"], *([["1", "2"]] * 9)],
+         TableBegin(2)),
         # data that look otherwise are data
         ([["t", "v", "s"], ["Mar 3 2024 10:59", "off", "ok"], *WORDS], TableBegin()),
         ([["t", "v", "s"], ["Mar 3 2024 10:59", "NA", "NA"], *WORDS], TableBegin()),

@@ -30,7 +30,7 @@ MOST_BELOW = 5
 """Rows between header and data. More of them are data that look otherwise."""
 
 LEAST_ROWS = 3
-"""Rows of data that must follow: with fewer, any row could be a header."""
+"""Rows of data that must follow where several rows could be the header."""
 
 NULL_WORDS = ("NA", "N/A", "n/a", "NULL", "null", "None", "none", "nan", "-", "--", "\\N", "?",
               "#N/A", "missing")  # fmt: skip
@@ -63,8 +63,7 @@ _RULE = re.compile(r"[-=_+|:. ]*")
 """A line that is drawn below a header."""
 
 _WIDE = 3
-"""Columns from which on a row of names that is no header is rare: what describes a device stands in
-one or two fields."""
+"""Columns from which on what describes a device is rare: that stands in one or two fields."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def find_table(rows: Sequence[Sequence[str]]) -> TableBegin:
         return plain
     valued = _value_columns(rows, usual)
     fits = [_fits(row, usual, valued) for row in rows]
-    first = _first_of_most(fits)
+    first = _first_of_most(fits, rows, usual)
     if first is None or first == 0:
         return plain
     if rows[0][0].strip() == "TOA5" and first > 1:  # loggers of Campbell Scientific
@@ -185,7 +184,8 @@ class _Known:
 
 def _value_columns(rows: Sequence[Sequence[str]], usual: int) -> list[int]:
     """Return the columns whose fields are values in most rows further down."""
-    tail = [row for row in rows[len(rows) // 2 :] if len(row) == usual]
+    begin = len(rows) // 2 if len(rows) > 2 * LEAST_ROWS else -1
+    tail = [row for row in rows[begin:] if len(row) == usual]
     found = []
     for column in range(usual):
         fields = [row[column].strip() for row in tail]
@@ -206,14 +206,16 @@ def _fits(row: Sequence[str], usual: int, valued: Sequence[int]) -> bool:
     return not valued or (bool(there) and all(map(VALUE.fullmatch, there)))
 
 
-def _first_of_most(fits: Sequence[bool]) -> int | None:
+def _first_of_most(fits: Sequence[bool], rows: Sequence[Sequence[str]], usual: int) -> int | None:
     """Return the first row that fits and is followed by rows that mostly do; None if there is
-    none."""
-    left = sum(fits)
+    none. A few rows suffice where only one above them can be a header."""
+    left, headers = sum(fits), 0
     for number, good in enumerate(fits[: MOST_ABOVE + 1]):
         rest = len(fits) - number
-        if good and rest >= LEAST_ROWS and left >= 0.8 * rest:
+        if good and (rest >= LEAST_ROWS or headers < 2) and left >= 0.8 * rest:
             return number
+        units = headers > 0 and _holds_units(rows[number], range(len(rows[number])))
+        headers += len(rows[number]) == usual and not units
         left -= good
     return None
 
@@ -229,19 +231,24 @@ def _is_header(row: Sequence[str], usual: int, valued: Sequence[int]) -> bool:
 
 
 def _header_among(rows: Sequence[Sequence[str]], named: Sequence[int]) -> int:
-    """Return which of some rows with names is the header: the last one that holds no units; of wide
-    rows the first one of those without a repeated name, as what follows describes its names."""
+    """Return which of some rows with names is the header. Units are none; of those without a
+    repeated name it is the first, as what follows describes its names. What describes a device
+    stands in rows of two fields: of these, the last one that speaks of time."""
     last = named[-1]
     block = [last]
     while block[0] - 1 in named:
         block.insert(0, block[0] - 1)
+    timed = {number for number in block if any(
+        set(name_words(field)) & TIME_WORDS for field in rows[number])}  # fmt: skip
     while len(block) > 1 and _holds_units(rows[block[-1]], range(len(rows[block[-1]]))):
+        if block[-1] in timed and block[-2] not in timed:
+            break  # names that are words for units, too: Time, Count
         block.pop()
     distinct = [number for number in block if _is_distinct(rows[number])]
     if not distinct:
         return block[0] if len(block) > 1 else last
-    wide = len(rows[last]) >= _WIDE
-    return distinct[0] if wide else distinct[-1]
+    speaking = [number for number in distinct if number in timed]
+    return speaking[-1] if speaking and len(rows[last]) < _WIDE else distinct[0]
 
 
 def _names_index(rows: Sequence[Sequence[str]]) -> bool:
