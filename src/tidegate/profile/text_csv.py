@@ -63,7 +63,6 @@ class CsvLayout:
         units: Names of columns with the text that stands below them.
         short: Whether the header has one name less than the rows have fields.
         cut_header: Whether a name in the header has line ends between quotes.
-        alone: Whether there is no data. Arrow cannot skip a line that has no end.
         escape: The sign before a quote inside quotes: `"` if quotes are doubled.
         comment: The sign that comment lines begin with.
         trim: Whether blanks around values are not part of them.
@@ -77,7 +76,6 @@ class CsvLayout:
     escape: str | None = None
     comment: str | None = None
     trim: bool = False
-    alone: bool = False
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     units: tuple[tuple[str, str], ...] = ()
@@ -176,8 +174,7 @@ def sniff_csv(path: Path) -> CsvLayout:
         )
     layout = CsvLayout(
         sep, encoding, begin.header, (), _lines_until(every, until, comment) + broken, escape,
-        comment, trim, alone=whole and until == len(plain),
-        above=tuple(map(str.strip, plain[:above])),
+        comment, trim, above=tuple(map(str.strip, plain[:above])),
         below=tuple(map(str.strip, plain[above + 1 : until])) if begin.below else (),
         short=begin.short, cut_header=broken > 0,
     )  # fmt: skip
@@ -314,7 +311,7 @@ def _encoding(head: bytes) -> str:
     if len(head) > 3 and head[0::2].count(0) > len(head) // 3:
         return "UTF-16BE"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < HEAD_BYTES)
         return "UTF-8"
     except UnicodeDecodeError:
         if _is_shift_jis(head):
@@ -465,22 +462,26 @@ def _read_text(file: Path, layout: CsvLayout, limit: int) -> tuple[pa.Table, int
         kept = (line for line in lines if not (layout.comment and line.startswith(layout.comment)))
         raw = pa.BufferReader("".join(kept).encode())
     backslash = layout.escape is None
-    if layout.header and layout.alone:
-        return schema.empty_table(), 0, 0
-    with pacsv.open_csv(
-        raw,
-        read_options=pacsv.ReadOptions(
+    options: dict[str, Any] = {
+        "read_options": pacsv.ReadOptions(
             column_names=names, skip_rows=layout.skipped, block_size=8 << 20
         ),
-        parse_options=pacsv.ParseOptions(
+        "parse_options": pacsv.ParseOptions(
             delimiter=layout.sep, double_quote=True, escape_char="\\" if backslash else False,
             newlines_in_values=True, invalid_row_handler=skip,
         ),
-        convert_options=pacsv.ConvertOptions(
+        "convert_options": pacsv.ConvertOptions(
             column_types={name: pa.string() for name in names}, null_values=[""],
             strings_can_be_null=True, quoted_strings_can_be_null=False, check_utf8=False,
         ),
-    ) as reader:  # fmt: skip
+    }  # fmt: skip
+    try:
+        reader = pacsv.open_csv(raw, **options)
+    except pa.ArrowInvalid as error:
+        if "Could not skip initial" in str(error):  # there is nothing behind the header
+            return schema.empty_table(), 0, 0
+        raise
+    with reader:
         batches, rows = [], 0
         for batch in reader:
             if rows < limit:
