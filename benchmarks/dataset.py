@@ -35,6 +35,9 @@ from tidegate.mcap import McapWriter
 from tidegate.pipeline import PipelineDefinition
 
 IMAGE_BYTES = 60_000
+IMAGES = 500
+"""Different pictures, 30 MB: as with JPEG, no compressor finds one in another, which would be so if
+they were parts of one another."""
 START_NS = 1_700_000_000_000_000_000
 KINDS = {
     "front": ("sensor_msgs/msg/CompressedImage", 30),
@@ -54,9 +57,7 @@ def message(topic: str, stamp: int, number: int, noise: np.ndarray) -> bytes:
     )
     kind = KINDS[topic][0]
     if topic in ("front", "wrist"):
-        begin = number * 997 % IMAGE_BYTES
-        if len(noise) > 2 * IMAGE_BYTES:  # whole pictures
-            begin = number * IMAGE_BYTES % len(noise)
+        begin = number * IMAGE_BYTES % len(noise)
         data = noise[begin : begin + IMAGE_BYTES]
         made = types[kind](header=header, format="jpeg", data=data)
     elif topic == "joint":
@@ -81,12 +82,13 @@ def record(path: Path, gigabytes: float, pictures: np.ndarray | None = None) -> 
     Args:
         path: The file.
         gigabytes: Its size.
-        pictures: The bytes of images of `IMAGE_BYTES` each; default: some that look like JPEG.
+        pictures: The bytes of images of `IMAGE_BYTES` each; default: `IMAGES` that look like JPEG.
     """
     rng = np.random.default_rng(1)
-    noise = rng.integers(0, 256, 2 * IMAGE_BYTES, np.uint8)
-    noise[:3] = (0xFF, 0xD8, 0xFF)
-    noise = noise if pictures is None else pictures
+    if pictures is None:
+        pictures = rng.integers(0, 256, IMAGES * IMAGE_BYTES, np.uint8)
+        pictures.reshape(IMAGES, IMAGE_BYTES)[:, :3] = (0xFF, 0xD8, 0xFF)
+    noise = pictures
     seconds = gigabytes * 1e9 / (60 * IMAGE_BYTES + 100 * 330 + 200 * 380)
     sent = []
     for topic, (_, rate) in KINDS.items():

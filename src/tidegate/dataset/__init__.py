@@ -4,6 +4,7 @@ features    which columns become which features, and of which shape
 images      image payloads (JPEG, PNG, raw) as arrays of pixels
 lerobot     LeRobotWriter: data, episodes, statistics and videos in LeRobot's v3 layout
 tables      ParquetWriter, LanceWriter: the rows as they are, with image bytes or references
+image_file  a Parquet file whose images are copied once; direct_file, footer: how it is written
 run         a pipeline file to a dataset: in_process, or on_spark
 
 PyAV is imported where pixels are needed, lancedb where Lance is written: `tidegate[video]`,

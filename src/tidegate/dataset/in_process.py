@@ -447,18 +447,26 @@ def _arrival_order(planned: Plan) -> ArrivalOrder:
 def _read_mcap(files: list[Path], options: Mapping[str, str], field: str) -> _Source:
     """MCAP files; options as for Spark's source, as far as they choose messages."""
     from tidegate import mcap
-    from tidegate.mcap.blocks import BlockReader
+    from tidegate.mcap.blocks import FILES_KEPT, BlockReader
+
+    opened: dict[str, mcap.McapFile] = {}
 
     def definitions() -> Iterator[Channels]:
         for file in files:
-            with mcap.McapFile(file) as opened:
-                yield from opened.definitions()
+            found = mcap.McapFile(file)
+            # Looking at a file without an index changes it: such a one is opened anew.
+            if found.index.indexed and len(opened) < FILES_KEPT:
+                opened[str(file)] = found
+                yield from found.definitions()
+                continue
+            with found:
+                yield from found.definitions()
 
     selection = _selection(options, field, definitions())
     fields = selection.decode
 
     def narrow(columns: Sequence[str], referred: Sequence[str]) -> _SourceRows:
-        reader = BlockReader(selection, columns, referred)
+        reader = BlockReader(selection, columns, referred, opened)
 
         def glance(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
             decode = tuple(each for each in fields if each.name in columns)

@@ -4,8 +4,9 @@ Rows are written as they are, every topic a struct with its source time and offs
 written as the bytes of the message, or with `images="reference"` not at all: the struct of a
 message read from MCAP has `file`, `offset` and `position`, which say where its bytes are.
 
-Bytes may come as views (`pa.binary_view`) of the recording, which are copied for the first time by
-the encoder of Parquet. A file has plain binary columns either way.
+Bytes may come as views (`pa.binary_view`) of the recording. Images are then copied once, into the
+file (`image_file`); other bytes are copied for the first time by the encoder of Parquet. A file has
+plain binary columns either way.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from tidegate.core.arrow import column_of_path, type_of_path
 from tidegate.core.checks import int_in, names, one_of
 from tidegate.dataset.features import holds_bytes
+from tidegate.dataset.image_file import ImageFile, can_hold
 from tidegate.errors import ConfigError
 
 __all__ = ["LanceWriter", "ParquetWriter", "only_columns", "without_bytes", "without_views"]
@@ -174,6 +176,7 @@ class ParquetWriter:
         self._group: list[pa.RecordBatch] = []
         self._group_bytes = self._file_bytes = 0
         self._files = self._rows = 0
+        self._direct = True  # whether the disk is quick without the page cache, as far as is known
         # One thread: it encodes a row group while the next one is read and aligned.
         self._thread = ThreadPoolExecutor(1, "tidegate-parquet")
         self._writing: Future[None] | None = None
@@ -222,15 +225,18 @@ class ParquetWriter:
 
     def _encode(self, table: pa.Table, size: int) -> None:
         """Write a row group; begin and end files as their size says. Runs in the thread."""
-        if self._file is not None and not _has_no_new_nulls(table, self._file.schema):
+        if self._file is not None and not _can_go_into(table, self._file):
             self._end_file()
         if self._file is None:
             part = self.path / f"part-{self._files:05d}.parquet.part"
-            self._file = _parquet_file(part, table, self.compression, size)
+            self._file = _parquet_file(part, table, self.compression, size, self._direct)
             self._part, self._file_bytes = part, 0
             self._files += 1
-        rows = _with_schema(table, self._file.schema)
-        self._file.write_table(rows, row_group_size=rows.num_rows)
+        if isinstance(self._file, ImageFile):
+            self._file.write_table(table)
+        else:
+            rows = _with_schema(table, self._file.schema)
+            self._file.write_table(rows, row_group_size=rows.num_rows)
         self._file_bytes += size
         if self._file_bytes >= self._limit:
             self._end_file()
@@ -239,6 +245,8 @@ class ParquetWriter:
         """Finish the file; it gets its name when it is whole."""
         if self._file is not None:
             self._file.close()
+            if isinstance(self._file, ImageFile):
+                self._direct = self._file.direct
             os.replace(self._part, self._part.with_suffix(""))
             self._file = None
 
@@ -264,7 +272,9 @@ class ParquetWriter:
         return {"rows": self._rows, "files": self._files}
 
 
-def _parquet_file(path: Path, first: pa.Table, compression: str, size: int) -> pq.ParquetWriter:
+def _parquet_file(
+    path: Path, first: pa.Table, compression: str, size: int, direct: bool
+) -> pq.ParquetWriter | ImageFile:
     """Begin a Parquet file.
 
     Args:
@@ -272,6 +282,7 @@ def _parquet_file(path: Path, first: pa.Table, compression: str, size: int) -> p
         first: Its first rows, which tell what columns hold.
         compression: Of columns that are not images.
         size: Bytes of these rows.
+        direct: Whether images are written past the page cache.
     """
     plain = pa.schema([pa.field(f.name, _without_views(f.type)) for f in first.schema])
     images = {path for path in _byte_paths(first.schema) if _is_image(first, path)}
@@ -281,18 +292,23 @@ def _parquet_file(path: Path, first: pa.Table, compression: str, size: int) -> p
     leaves = [known.column(n).path for n in range(len(known))]
     small = [leaf for leaf in leaves if leaf not in images]
     at_once = min(1024, max(1, PAGE_BYTES * first.num_rows // max(size, 1)))
-    writer = pq.ParquetWriter(
-        path,
-        _file_schema(first),
-        compression={leaf: "none" if leaf in images else compression for leaf in leaves},
-        use_dictionary=small,
-        write_statistics=small,
-        write_batch_size=at_once,
-        store_schema=False,
-    )
+    options = {
+        "compression": {leaf: "none" if leaf in images else compression for leaf in leaves},
+        "use_dictionary": small,
+        "write_statistics": small,
+        "write_batch_size": at_once,
+        "store_schema": False,
+    }
     # Readers take the types from here: plain binary, where a view was written.
-    told = base64.b64encode(plain.serialize().to_pybytes()).decode()
-    writer.add_key_value_metadata({"ARROW:schema": told})
+    told = {"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes()).decode()}
+    schema = _file_schema(first)
+    copied_once = sorted(path for path in images if can_hold(first.schema, path))
+    if copied_once:
+        types = [_without_views(f.type, f.name, copied_once) for f in schema]
+        fields = [f.with_type(kind) for f, kind in zip(schema, types, strict=True)]
+        return ImageFile(path, pa.schema(fields), copied_once, told, direct, **options)
+    writer = pq.ParquetWriter(path, schema, **options)
+    writer.add_key_value_metadata(told)
     return writer
 
 
@@ -310,6 +326,13 @@ def _file_schema(first: pa.Table) -> pa.Schema:
                 one = one.with_nullable(False)
         fields.append(one)
     return pa.schema(fields)
+
+
+def _can_go_into(rows: pa.Table, file: pq.ParquetWriter | ImageFile) -> bool:
+    """Whether rows can go into a file that was begun with others."""
+    if isinstance(file, ImageFile) and not all(can_hold(rows.schema, p) for p in file.images):
+        return False
+    return _has_no_new_nulls(rows, file.schema)
 
 
 def _has_no_new_nulls(rows: pa.Table, schema: pa.Schema) -> bool:
@@ -351,12 +374,21 @@ def _is_image(rows: pa.Table, path: str) -> bool:
     return False
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    """A type with plain binary columns in the place of views."""
+def _without_views(
+    kind: pa.DataType, path: str = "", only: Sequence[str] | None = None
+) -> pa.DataType:
+    """A type with plain binary columns in the place of views.
+
+    Args:
+        kind: The type.
+        path: That of its column.
+        only: The paths of the columns that change. Default: all.
+    """
     if pa.types.is_binary_view(kind):
-        return pa.binary()
+        return pa.binary() if only is None or path in only else kind
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _without_views(f.type), f.nullable) for f in kind])
+        fields = [f.with_type(_without_views(f.type, f"{path}.{f.name}", only)) for f in kind]
+        return pa.struct(fields)
     return kind
 
 

@@ -22,7 +22,7 @@ wait long for a decision. So memory does not grow with the recording.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -107,6 +107,7 @@ class BlockReader:
         selection: Which messages to read and which fields to decode.
         columns: The columns of the rows, of those of `selection.schema`.
         referred: Those of them, of type binary, that are references.
+        opened: Files that are open already, by path, at most `FILES_KEPT`; they are used.
 
     Example:
         reader = BlockReader(Selection(decode=fields), ["topic", "log_time_ns", "image"], ["image"])
@@ -115,7 +116,11 @@ class BlockReader:
     """
 
     def __init__(
-        self, selection: Selection, columns: Sequence[str], referred: Sequence[str]
+        self,
+        selection: Selection,
+        columns: Sequence[str],
+        referred: Sequence[str],
+        opened: Mapping[str, McapFile] | None = None,
     ) -> None:
         kinds = selection.schema
         decode = tuple(
@@ -132,7 +137,7 @@ class BlockReader:
         """The columns of the batches."""
         self._origins: list[_Origin] = []
         self._kept: OrderedDict[int, Bytes] = OrderedDict()
-        self._files: OrderedDict[str, McapFile] = OrderedDict()
+        self._files: OrderedDict[str, McapFile] = OrderedDict(opened or {})
 
     # -- rows -----------------------------------------------------------------------------------
 

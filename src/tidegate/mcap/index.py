@@ -18,6 +18,7 @@ Times here are log times, in ns since 1970.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -29,6 +30,13 @@ __all__ = ["Channels", "Fault", "FileIndex", "Piece", "read_index"]
 
 LOOSE_BYTES = 4 << 20
 """Messages outside chunks are read in runs of about this size, so that memory stays bounded."""
+
+_INDEX_HEAD = struct.Struct("<QQQQI")
+"""A chunk index up to the offsets of its message indexes: the span of log times, where the chunk is
+and its length, and the bytes of these offsets."""
+
+_MESSAGE_INDEX = bytes([r.MESSAGE_INDEX])
+"""The opcode of the records that say where in a chunk the messages of a channel are."""
 
 _CHUNK_HEAD = 9 + 8 + 8 + 8 + 4 + 4
 """Bytes of a chunk record up to the name of its compression."""
@@ -199,15 +207,17 @@ def _chunk_index(content: bytes) -> Piece:
     The record maps channels to the offsets of their message indexes. Only the channel ids are used;
     a record without any says nothing about channels, hence None instead of an empty set.
     """
-    cursor = r.Cursor(content)
-    start_ns, end_ns, start, length = (cursor.u64() for _ in range(4))
-    offsets = cursor.take(cursor.u32())
+    if len(content) < _INDEX_HEAD.size:
+        raise r.MalformedError("a chunk index is too short")
+    start_ns, end_ns, start, length, size = _INDEX_HEAD.unpack_from(content)
+    cursor = r.Cursor(content, _INDEX_HEAD.size)
+    offsets = cursor.take(size)
     cursor.u64()
     # Entries have 10 bytes; an incomplete one at the end is left out.
     ids = np.frombuffer(
         offsets[: len(offsets) // 10 * 10], np.dtype([("id", "<u2"), ("at", "<u8")])
     )
-    channels = frozenset(int(number) for number in ids["id"]) or None
+    channels = frozenset(ids["id"].tolist()) or None
     return Piece(start, start + length, True, start_ns, end_ns, channels)
 
 
@@ -226,15 +236,20 @@ def _cover(buf: r.Bytes, chunks: list[Piece], end: int, channels: Channels) -> F
     """
     pieces: list[Piece] = []
     pos = 8
+    op, at, size = np.empty(4096, np.uint8), np.empty(4096, np.int64), np.empty(4096, np.int64)
     for chunk in chunks:
         if chunk.start < pos or chunk.end > end or buf[chunk.start] != r.CHUNK:
             return None
         if _length(buf, chunk.start) != chunk.end - chunk.start - r.PREFIX:
             return None
-        between, faults, ended = _walk_top_level(buf, pos, chunk.start, channels)
-        if faults or ended:
-            return None
-        pieces += between
+        count, reached, how = r.walk_records(buf, pos, chunk.start, op, at, size)
+        # Behind most chunks are their message indexes, and nothing else.
+        rest = op[:count].tobytes().strip(_MESSAGE_INDEX)
+        if rest or reached < chunk.start or how != r.WHOLE:
+            between, faults, ended = _walk_top_level(buf, pos, chunk.start, channels)
+            if faults or ended:
+                return None
+            pieces += between
         pieces.append(chunk)
         pos = chunk.end
     after, faults, _ = _walk_top_level(buf, pos, end, channels)

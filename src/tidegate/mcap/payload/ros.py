@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ MOST_BYTES = 2**31 - 1
 MOST_TEXT = 1 << 20
 """Limit of a definition, in bytes. The largest known ones have some ten thousand, and parsing is
 slow: without the limit, opening a file could take minutes."""
+
+MESSAGES_KEPT = 64
+"""Definitions that are parsed once per process: more than a robot has topics of different types,
+and few enough that the largest texts take 64 MB."""
 
 _SEPARATOR = "=" * 80
 """The line between definitions, as `rosbags` expects it; files have lines of other lengths."""
@@ -108,10 +113,17 @@ def message_of(schema: Schema) -> RosMessage:
     if len(schema.data) > MOST_TEXT or (schema.encoding == "ros2idl" and b"<<" in schema.data):
         # The second: rosbags works out constants, and 1 << 10**12 would take all memory.
         raise NotDecodableError(f"the definition of {schema.name}: too large, or with shifts in it")
-    text = re.sub(r"^={3,}\s*$", _SEPARATOR, schema.data.decode("utf-8", "replace"), flags=re.M)
-    name = _full(schema.name)
+    return _parsed_definition(schema.name, schema.encoding, schema.data)
+
+
+@lru_cache(MESSAGES_KEPT)
+def _parsed_definition(schema_name: str, encoding: str, data: bytes) -> RosMessage:
+    """Parse a definition. The same few come with every file, and are needed several times for each:
+    to find the types of columns, and to read."""
+    text = re.sub(r"^={3,}\s*$", _SEPARATOR, data.decode("utf-8", "replace"), flags=re.M)
+    name = _full(schema_name)
     try:
-        if schema.encoding == "ros2idl":
+        if encoding == "ros2idl":
             found: dict[str, Any] = {}
             for piece in re.sub(r"^\s*(IDL:|#).*$", "", text, flags=re.M).split(_SEPARATOR):
                 found |= get_types_from_idl(piece)
@@ -120,8 +132,8 @@ def message_of(schema: Schema) -> RosMessage:
     except Exception as error:
         # rosbags raises whatever its parsers meet; whichever it is, it is about this definition
         said = (str(error).strip() or type(error).__name__).split("\n")[0]
-        raise NotDecodableError(f"the definition of {schema.name}: {said[:200]}") from error
-    ros1 = schema.encoding == "ros1msg"
+        raise NotDecodableError(f"the definition of {schema_name}: {said[:200]}") from error
+    ros1 = encoding == "ros1msg"
     store = get_typestore(Stores.ROS1_NOETIC if ros1 else Stores.LATEST)
     # A definition may leave out what everyone knows, such as a Header or a time.
     return _Builder({**store.fielddefs, **found}).build(name, ())
