@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Kind", "Struct", "read_struct", "write_struct"]
+__all__ = ["Kind", "Struct", "read_struct", "varint", "write_struct", "zigzag"]
 
 Struct = dict[int, tuple[int, Any]]
 """The fields of a struct by number."""
@@ -66,7 +66,7 @@ def write_struct(struct: Struct) -> bytes:
             out.append((number - last) << 4 | kind)
         else:
             out.append(kind)
-            out += _zigzag(number)
+            out += zigzag(number)
         last = number
         if kind not in (Kind.TRUE, Kind.FALSE):
             out += _written(kind, value)
@@ -88,7 +88,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _zigzag(value: int) -> bytes:
+def zigzag(value: int) -> bytes:
     """A signed number as a varint."""
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
@@ -96,7 +96,7 @@ def _zigzag(value: int) -> bytes:
 def _written(kind: int, value: Any) -> bytes:
     """The bytes of a value."""
     if kind in (Kind.I16, Kind.I32, Kind.I64):
-        return _zigzag(value)
+        return zigzag(value)
     if kind == Kind.BINARY:
         return varint(len(value)) + bytes(value)
     if kind in (Kind.LIST, Kind.SET):

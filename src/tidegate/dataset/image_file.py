@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tidegate.dataset.direct_file import DirectFile
-from tidegate.dataset.footer import Kind, Struct, read_struct, varint, write_struct
+from tidegate.dataset.footer import Kind, Struct, read_struct, varint, write_struct, zigzag
 
 __all__ = ["ImageFile", "can_hold"]
 
@@ -169,10 +169,9 @@ class ImageFile:
         """Write the pages of a column, and say in the footer where they are."""
         begin = self._file.size
         pages = 0
-        for rows, values in _pages(images):
+        for rows, values, size in _pages(images):
             levels = _run_lengths(images.level[rows]) if images.most else b""
-            size = len(levels) + sum(len(value) + 4 for value in values)
-            self._file.append(_page_header(size, rows.stop - rows.start) + levels)
+            self._file.append(_page_header(len(levels) + size, rows.stop - rows.start) + levels)
             self._file.append_sized(values)
             pages += 1
         column[DATA_PLACE] = Kind.I64, begin
@@ -234,8 +233,9 @@ def _values_of_views(column: pa.Array) -> list[memoryview]:
     return [data[buffer][start:stop] for buffer, start, stop in found]
 
 
-def _pages(images: _Images) -> Iterator[tuple[slice, list[memoryview]]]:
-    """Yield the rows of each page and the images that they have."""
+def _pages(images: _Images) -> Iterator[tuple[slice, list[memoryview], int]]:
+    """Yield the rows of each page, the images that they have, and the bytes of these with their
+    lengths."""
     there = images.level == images.most
     size = np.zeros(len(there), np.int64)
     size[there] = [len(value) + 4 for value in images.values]
@@ -246,7 +246,7 @@ def _pages(images: _Images) -> Iterator[tuple[slice, list[memoryview]]]:
         stop = int(np.searchsorted(ends, before + PAGE_BYTES)) + 1
         stop = min(max(stop, first + 1), len(there))
         upto = int(values[stop - 1])
-        yield slice(first, stop), images.values[done:upto]
+        yield slice(first, stop), images.values[done:upto], int(ends[stop - 1]) - before
         first, done = stop, upto
 
 
@@ -268,10 +268,15 @@ def _run_lengths(level: NDArray[np.uint8]) -> bytes:
 
 
 def _page_header(size: int, rows: int) -> bytes:
-    """The header of a plain data page that is not compressed."""
-    plain, runs = (Kind.I32, 0), (Kind.I32, 3)
-    data: Struct = {1: (Kind.I32, rows), 2: plain, 3: runs, 4: runs}
-    header: Struct = {
-        1: (Kind.I32, 0), 2: (Kind.I32, size), 3: (Kind.I32, size), 5: (Kind.STRUCT, data),
-    }  # fmt: skip
-    return write_struct(header)
+    """The header of a plain data page that is not compressed. Written without a tree: with it,
+    headers would take a tenth of the time of a file.
+
+    >>> plain, runs, page = (Kind.I32, 0), (Kind.I32, 3), (Kind.I32, 900)
+    >>> data = {1: (Kind.I32, 7), 2: plain, 3: runs, 4: runs}
+    >>> header = {1: plain, 2: page, 3: page, 5: (Kind.STRUCT, data)}
+    >>> _page_header(900, 7) == write_struct(header)
+    True
+    """
+    length = zigzag(size)
+    data = b"\x15" + zigzag(rows) + b"\x15\x00\x15\x06\x15\x06\x00"
+    return b"\x15\x00\x15" + length + b"\x15" + length + b"\x2c" + data + b"\x00"
