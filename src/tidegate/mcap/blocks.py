@@ -42,11 +42,11 @@ from tidegate.mcap.spans import PLACE, REFERENCE, Bytes, Ints, PayloadSpans
 
 __all__ = ["BlockReader"]
 
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 96 << 20
 """Bytes of a block. A batch is made per block: smaller ones cost calls (a flow takes about 10 ms
 per batch however small), larger ones memory where chunks are compressed."""
 
-KEPT_BYTES = 4 * BLOCK_BYTES
+KEPT_BYTES = 3 * BLOCK_BYTES
 """Bytes of blocks that are kept. Rows leave soon after their messages came, so what they refer to
 is in the last block or two; fewer would be read twice."""
 
