@@ -56,10 +56,10 @@ class ConfigError(TidegateError, ValueError):
         >>> pickle.loads(pickle.dumps(ConfigError("a", 1, "must be 2", message="a is 1"))).args
         ('a is 1',)
         """
-        return _with_text, (type(self), str(self), self.field, self.value, self.expected)
+        return _restored, (type(self), str(self), self.field, self.value, self.expected)
 
 
-def _with_text(
+def _restored(
     kind: type[ConfigError], text: str, field: str, value: object, expected: str
 ) -> ConfigError:
     """Return an error that was pickled."""

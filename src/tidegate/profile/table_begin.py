@@ -118,8 +118,8 @@ def find_table(rows: Sequence[Sequence[str]]) -> TableBegin:
     usual = max(sorted(set(rest), reverse=True), key=rest.count)
     if usual < 2:
         return plain
-    valued = _value_columns(rows, usual)
-    fits = [_fits(row, usual, valued) for row in rows]
+    valued = _columns_of_values(rows, usual)
+    fits = [_may_be_data(row, usual, valued) for row in rows]
     first = _first_of_most(fits, rows, usual)
     if first is None or first == 0:
         return plain
@@ -182,7 +182,7 @@ class _Known:
         return re.sub("[0-9]+", "9", field.strip())
 
 
-def _value_columns(rows: Sequence[Sequence[str]], usual: int) -> list[int]:
+def _columns_of_values(rows: Sequence[Sequence[str]], usual: int) -> list[int]:
     """Return the columns whose fields are values in most rows further down."""
     begin = len(rows) // 2 if len(rows) > 2 * LEAST_ROWS else -1
     tail = [row for row in rows[begin:] if len(row) == usual]
@@ -196,7 +196,7 @@ def _value_columns(rows: Sequence[Sequence[str]], usual: int) -> list[int]:
     return found
 
 
-def _fits(row: Sequence[str], usual: int, valued: Sequence[int]) -> bool:
+def _may_be_data(row: Sequence[str], usual: int, valued: Sequence[int]) -> bool:
     """Return whether a row may be data: as many fields as usual, and no other text in a column of
     values. Rows that are empty there may be anything."""
     if len(row) != usual:

@@ -121,7 +121,9 @@ def write_look(
             images = thumbnails_of(messages, first_view(messages), payloads(run, messages))
         sentence = _first_sentence(proof) or headline(messages, run.counts)
         if proof.rows < profile.rows:
-            sentence = f"Read: the first {proof.rows:,} of {profile.rows:,} rows. {sentence}"
+            sentence = (
+                f"Read: the first {proof.rows:,} of {plural(profile.rows, 'row')}. {sentence}"
+            )
         text = page_text(run, messages, thumbnails=images, sentence=sentence)
     replace_file(to, text)
     return LookedAt(to, len(text.encode()), sentence, len(messages), messages.total, proof)

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everyone uses)
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
+from tidegate.core.text import plural
 from tidegate.errors import ConfigError
 from tidegate.pipeline.text_files import MOST_SKIPPED, rows_above, rows_below
 from tidegate.spark.options import text
@@ -145,5 +146,5 @@ class _FirstRows:
         if self.file is not None and self.cut and self.seen < self.count:
             raise ConfigError(
                 "spark.sql.files.maxPartitionBytes", self.file,
-                f"is cut within the {self.count:,} rows that are skipped: use larger partitions",
+                f"is cut within what is skipped ({plural(self.count, 'row')}): use larger partitions",
             )  # fmt: skip
