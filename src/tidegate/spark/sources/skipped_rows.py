@@ -146,5 +146,5 @@ class _FirstRows:
         if self.file is not None and self.cut and self.seen < self.count:
             raise ConfigError(
                 "spark.sql.files.maxPartitionBytes", self.file,
-                f"is cut within what is skipped ({plural(self.count, 'row')}): use larger partitions",
+                f"is cut within the {plural(self.count, 'row')} to skip: use larger partitions",
             )  # fmt: skip
