@@ -38,7 +38,7 @@ test-long: $(VENV)/.compiled ## the longer ones: whole commands, killed drivers,
 
 test-all: test test-long ## both
 
-test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys
+test-apart: $(VENV)/.compiled ## what needs a machine to itself: a cluster, Spark Connect, the wheel alone, 100,000 keys, kills
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m apart $(ARGS)
 
 corpus: $(VENV)/.compiled ## every file of the corpus from inspect and init through a run on Spark to its page
