@@ -75,6 +75,9 @@ class ReadsTime(Protocol):
     def reads_time(self) -> bool:
         """Whether rows get a time of their own; if not, they get the processing time."""
 
+    def check_first(self, schema: pa.Schema) -> None:
+        """Raise a ConfigError if rows of this schema have no column with a time."""
+
     def decode(
         self, rows: pa.RecordBatch, lane: Int32s | None = None, wall_ns: int = 0
     ) -> tuple[Collection, StreamError | None]:
@@ -264,7 +267,7 @@ class Flow:
 
         Raises:
             ConfigError: They are neither a record batch nor a table; a column has a name of ours;
-                or the key is not among the columns.
+                the key is not among the columns; or the first rows have no column with the time.
         """
         if not isinstance(rows, pa.RecordBatch):
             rows = _batch_of_table(rows)
@@ -304,7 +307,9 @@ class Flow:
         return self.chain.process(self.states, with_lanes, self.counts)
 
     def _check_columns(self, rows: pa.RecordBatch) -> StreamError | None:
-        """Refuse internal names, a key that no row ever had, and new columns if told to."""
+        """Refuse internal names, a key that no row ever had, a time that the first rows lack, and
+        new columns if told to.
+        """
         names = rows.schema.names
         new = [name for name in names if name not in self._columns]
         if not new:
@@ -314,6 +319,8 @@ class Flow:
             if key not in names and key not in self._columns:
                 columns = ", ".join([*self._columns, *new])
                 raise ConfigError("key", key, f"must be a column of the rows: {columns}")
+        if self.decoder is not None and not self._columns:
+            self.decoder.check_first(rows.schema)
         if self.new_columns == "refuse" and self._columns:
             self.counters["new_column_error_count"] += rows.num_rows
             n = rows.num_rows
