@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -75,8 +75,13 @@ def licence_of(found: Distribution) -> str:
     return text[0][:80] if text else "unknown"
 
 
-def requirements(found: Distribution) -> Iterator[str]:
-    """The names of what a distribution requires here, without extras."""
+EXTRAS = ("spark",)
+"""Extras of the root whose requirements are on the bill: those that `make release-check` installs,
+and most users with it."""
+
+
+def requirements(found: Distribution, extras: Iterable[str] = ()) -> Iterator[str]:
+    """The names of what a distribution requires here, with some of its extras."""
     try:
         from packaging.requirements import Requirement
     except ImportError:  # an empty environment has only the copy inside pip
@@ -84,12 +89,13 @@ def requirements(found: Distribution) -> Iterator[str]:
 
     for line in found.requires or []:
         wanted = Requirement(line)
-        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+        told = ({"extra": extra} for extra in ("", *extras))
+        if wanted.marker is None or any(map(wanted.marker.evaluate, told)):
             yield wanted.name
 
 
 def installed(root: str) -> list[Component]:
-    """A distribution and everything it requires, sorted by name."""
+    """A distribution and everything that it and its `EXTRAS` require, sorted by name."""
     seen: dict[str, Component] = {}
     waiting = [root]
     while waiting:
@@ -100,7 +106,8 @@ def installed(root: str) -> list[Component]:
             found = distribution(name)
         except PackageNotFoundError:
             continue  # an alternative for another platform
-        needs = tuple(sorted({re.sub(r"[-_.]+", "-", n).lower() for n in requirements(found)}))
+        names = requirements(found, EXTRAS if name == root else ())
+        needs = tuple(sorted({re.sub(r"[-_.]+", "-", n).lower() for n in names}))
         seen[name] = Component(
             name, found.version, licence_of(found), f"pkg:pypi/{name}@{found.version}", None, needs
         )

