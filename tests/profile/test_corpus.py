@@ -144,6 +144,8 @@ def test_the_corpus_is_large_and_nine_in_ten_are_right(
     inspected: Callable[[Case], Made | None],
 ) -> None:
     assert len(CASES) >= 60
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text()
+    assert f"`tests/profile/corpus.py` holds {len(CASES)} files" in page
     there = {case.name: (case, made) for case in CASES if (made := inspected(case)) is not None}
     wrong = {
         name: found
@@ -151,3 +153,4 @@ def test_the_corpus_is_large_and_nine_in_ten_are_right(
         if (found := _compare(case, profile).wrong)
     }
     assert len(there) - len(wrong) >= RIGHT_SHARE * len(there), wrong
+    assert wrong == {} or "all of them are right" not in " ".join(page.split())
