@@ -164,27 +164,23 @@ class Decoder:
             self.types.check_column(time.type, kind, time.path)
 
     def check_first(self, schema: pa.Schema) -> None:
-        """Refuse, at the first rows, a time whose column is of a type that can never be read, and
-        declarations of which none finds its column.
+        """Refuse, at the first rows, declarations of which none finds its column.
 
-        Less than `check_schema`: rows that come later may have a column that the first ones lack.
+        Less than `check_schema`: rows that come later may have a column that the first ones lack,
+        and values of another type are errors with a reason.
 
         Args:
             schema: the schema of the first rows.
 
         Raises:
-            ConfigError: with the types that would do, or the columns there are.
+            ConfigError: with the columns there are.
         """
-        rows, found = pa.struct(list(schema)), False
+        place = pa.struct(list(schema))
         for time in self.times:
-            place = rows if time.message is None else _type_at(rows, time.message)
-            if place is None:
-                continue
-            kinds = [_type_at(place, name) for name in time.columns]
-            found |= time.message is not None or any(kind is not None for kind in kinds)
-            if len(kinds) == 1 and kinds[0] is not None:  # several are joined as text
-                self.types.check_column(time.type, kinds[0], time.path)
-        if self.times and not found:
+            names = time.columns if time.message is None else (time.message,)
+            if any(_type_at(place, name) is not None for name in names):
+                return
+        if self.times:
             paths = ", ".join(time.path for time in self.times)
             known = ", ".join(schema.names)
             raise ConfigError("eventtime.column", paths, f"is not among the columns: {known}")
