@@ -63,8 +63,8 @@ _RULE = re.compile(r"[-=_+|:. ]*")
 """A line that is drawn below a header."""
 
 _WIDE = 3
-"""From this many columns on, the first of several rows of names is the header: lines about a device,
-which stand above it, have one or two fields."""
+"""From this many columns on, the first of several rows of names is the header: lines about a
+device, which stand above it, have one or two fields."""
 
 
 @dataclass(frozen=True)
